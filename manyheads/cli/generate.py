@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
-MOST_TOKENS = 100_000  # equals the limit in tasks/language/predictor.py, which takes seconds to import
+MAX_NEW_TOKENS = 100_000  # equals the limit in tasks/language/predictor.py, which takes seconds to import
 TELLING = 5.0  # seconds between progress messages
 
 
@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
         example='manyheads generate runs/language-modelling "Once upon a time" --max-tokens 50',
     )
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
-    verb.add_argument("--max-tokens", type=whole(1, MOST_TOKENS), default=100, metavar="N",
+    verb.add_argument("--max-tokens", type=whole(1, MAX_NEW_TOKENS), default=100, metavar="N",
                       help="maximum number of new tokens (default: 100)")  # fmt: skip
     verb.add_argument(
         "--temperature", type=float, default=1.0, metavar="T", help="sampling temperature; 0 is greedy (default: 1)"

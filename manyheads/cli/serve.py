@@ -71,7 +71,7 @@ def _serve(options: argparse.Namespace) -> None:
     from manyheads.service.server import Settings, run
     from manyheads.service.state import Limits
 
-    limits = Limits(body=options.max_body, most_waiting=options.max_waiting, deadline=options.deadline)
+    limits = Limits(body=options.max_body, max_waiting=options.max_waiting, deadline=options.deadline)
     run(
         Settings(
             models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,

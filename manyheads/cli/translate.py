@@ -12,7 +12,7 @@ from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
-from manyheads.tasks.translation import MOST_BEAMS
+from manyheads.tasks.translation import MAX_BEAMS
 
 if TYPE_CHECKING:
     from manyheads.tasks.translation.predictor import Translation, Translator
@@ -29,11 +29,11 @@ def add(verbs: Verbs) -> None:
     )
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
     verb.add_argument(
-        "--beam", type=whole(1, MOST_BEAMS), default=4, metavar="N", help="beam size; 1 is greedy (default: 4)"
+        "--beam", type=whole(1, MAX_BEAMS), default=4, metavar="N", help="beam size; 1 is greedy (default: 4)"
     )
     verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), default=0.6,
                       metavar="A", help="length penalty (default: 0.6)")  # fmt: skip
-    verb.add_argument("--nbest", type=whole(1, MOST_BEAMS), metavar="N",
+    verb.add_argument("--nbest", type=whole(1, MAX_BEAMS), metavar="N",
                            help="print the N best translations of each line: line number, score, text")  # fmt: skip
     verb.add_argument("--score-target", metavar="FILE",
                            help="score the lines of FILE as translations; print score and log-probability")  # fmt: skip

@@ -15,15 +15,15 @@ from typing import Any
 
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
-from manyheads.service.errors import Refused, busy, leaving
+from manyheads.service.errors import Refused, busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-LINGER = 0.004  # maximum wait in seconds for clients of the last batch to send their next requests
-QUIET = 0.001  # end of this wait, in seconds without a new request
+LINGER_SECONDS = 0.004  # maximum wait in seconds for clients of the last batch to send their next requests
+QUIET_SECONDS = 0.001  # end of this wait, in seconds without a new request
 
 
-class Turns:
+class FairLock:
     """Fair lock for computation: the models of a process compute one at a time, in the order of their requests.
 
     Thread counts and kernel settings apply to the whole process, and a kernel uses all processors anyway.
@@ -75,21 +75,21 @@ class Request:
     taken: int = 0
     results: list[Any] = dataclasses.field(default_factory=list)
 
-    def part(self, most_items: int, most_characters: int, *, alone: bool) -> list[Any]:
+    def part(self, max_items: int, max_characters: int, *, alone: bool) -> list[Any]:
         """Return the remaining items that fit into the limits.
 
         If `alone` is true, return at least one item of any length.
         """
-        items = self.items[self.taken : self.taken + most_items]
-        fits = sum(size <= most_characters for size in accumulate(map(characters, items)))
+        items = self.items[self.taken : self.taken + max_items]
+        fits = sum(size <= max_characters for size in accumulate(map(characters, items)))
         return items[: max(fits, alone)]
 
 
 class Worker(ABC):
     """Thread of a model, which processes the submitted requests. Subclasses start it at the end of their `__init__`."""
 
-    def __init__(self, name: str, turns: Turns, metrics: Metrics, most_waiting: int) -> None:
-        self.name, self._turns, self._metrics, self._most_waiting = name, turns, metrics, most_waiting
+    def __init__(self, name: str, turns: FairLock, metrics: Metrics, max_waiting: int) -> None:
+        self.name, self._turns, self._metrics, self._max_waiting = name, turns, metrics, max_waiting
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -109,15 +109,15 @@ class Worker(ABC):
 class Batcher(Worker):
     """Queue of a model, with the thread that processes it.
 
-    most_items, most_characters  limits of a batch, for which all other models wait; a longer text is a separate batch
-    most_waiting                 maximum number of items in the queue
+    max_items, max_characters  limits of a batch, for which all other models wait; a longer text is a separate batch
+    max_waiting                maximum number of items in the queue
     """
 
     def __init__(
-        self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_characters: int, most_waiting: int
+        self, name: str, turns: FairLock, metrics: Metrics, *, max_items: int, max_characters: int, max_waiting: int
     ) -> None:
-        super().__init__(name, turns, metrics, most_waiting)
-        self._most_items, self._most_characters = most_items, most_characters
+        super().__init__(name, turns, metrics, max_waiting)
+        self._max_items, self._max_characters = max_items, max_characters
         self._requests: deque[Request] = deque()
         self._waiting = 0  # number of waiting items
         self._last, self._seconds = 1, 0.1  # requests answered by the last batch, and the mean seconds per item
@@ -125,14 +125,14 @@ class Batcher(Worker):
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
         """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
-        if len(items) > self._most_waiting:  # these items would never fit into the queue
-            fault = f"found {len(items):,} items at once: expected at most {self._most_waiting:,}"
+        if len(items) > self._max_waiting:  # these items would never fit into the queue
+            fault = f"found {len(items):,} items at once: expected at most {self._max_waiting:,}"
             raise Refused(400, fault, field=field, code="too_long")
         request = Request(key, field, run, items)
         with self._changed:
             if self._closed:
-                raise leaving()
-            if self._waiting + len(items) > self._most_waiting:
+                raise shutting_down()
+            if self._waiting + len(items) > self._max_waiting:
                 raise busy(self._waiting * self._seconds)
             self._requests.append(request)
             self._waiting += len(items)
@@ -168,19 +168,19 @@ class Batcher(Worker):
                 if self._closed:
                     return None
                 self._changed.wait()
-            until = time.monotonic() + LINGER
-            while len(self._requests) < self._last and (left := until - time.monotonic()) > 0:
-                if not self._changed.wait(min(QUIET, left)):
+            until = time.monotonic() + LINGER_SECONDS
+            while len(self._requests) < self._last and (seconds_left := until - time.monotonic()) > 0:
+                if not self._changed.wait(min(QUIET_SECONDS, seconds_left)):
                     break
             parts: list[tuple[Request, list[Any]]] = []
-            room, left, key = self._most_items, self._most_characters, self._requests[0].key
+            items_left, characters_left, key = self._max_items, self._max_characters, self._requests[0].key
             for request in list(self._requests):
                 if request.future.cancelled() or request.future.done():
                     self._forget(request)
-                elif request.key == key and (part := request.part(room, left, alone=not parts)):
+                elif request.key == key and (part := request.part(items_left, characters_left, alone=not parts)):
                     request.taken += len(part)
-                    room -= len(part)
-                    left -= sum(map(characters, part))
+                    items_left -= len(part)
+                    characters_left -= sum(map(characters, part))
                     self._waiting -= len(part)
                     parts.append((request, part))
                     if request.taken == len(request.items):
@@ -233,6 +233,6 @@ class Batcher(Worker):
 
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
-    one = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    said = fault.replace(" (--truncate)", "")  # requests have a field of this name instead of the command-line option
-    return Refused(400, said, field=one, code="invalid_value")
+    name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
+    message = fault.replace(" (--truncate)", "")  # requests have the field `truncate` instead of this option
+    return Refused(400, message, field=name, code="invalid_value")

@@ -30,8 +30,8 @@ class Endpoint:
     path: str
     handler: Handler
     summary: str
-    asks: type[schemas.Body] | None = None
-    gives: type[schemas.Answer] | None = None
+    request_schema: type[schemas.Body] | None = None
+    response_schema: type[schemas.Answer] | None = None
     many: bool = False
     form: bool = False
     mimes: tuple[str, ...] = (JSON,)

@@ -38,7 +38,7 @@ def busy(seconds: float) -> Refused:
     return Refused(429, "the queue is full: try again later", code="queue_full", headers=again)
 
 
-def leaving() -> Refused:
+def shutting_down() -> Refused:
     return Refused(
         503, "the service is shutting down", code="shutting_down", headers={"Retry-After": "5", "Connection": "close"}
     )

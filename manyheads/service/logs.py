@@ -10,7 +10,7 @@ from typing import Any
 log = logging.getLogger("manyheads.service")
 
 
-class Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03}",
@@ -29,12 +29,12 @@ def configure(level: str) -> None:
     of no use to the operator of the service.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
-    for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
+    handler.setFormatter(JsonFormatter())
+    for name, level_name in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(least)
+        logger.setLevel(level_name)
 
 
-def tell(event: str, level: int = logging.INFO, **more: Any) -> None:
+def log_event(event: str, level: int = logging.INFO, **more: Any) -> None:
     log.log(level, event, extra={"more": more})

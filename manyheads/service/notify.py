@@ -7,7 +7,7 @@ import os
 import socket
 import time
 
-from manyheads.service.logs import tell
+from manyheads.service.logs import log_event
 
 READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
@@ -19,7 +19,7 @@ def notify(state: str) -> None:
             try:
                 manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
             except OSError as error:  # the socket may be inherited from a manager that no longer exists
-                tell("cannot reach NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
+                log_event("cannot reach NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
 
 
 class Pulse:

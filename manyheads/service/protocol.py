@@ -38,7 +38,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._give_time()
+        self._start_timer()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -47,15 +47,15 @@ class BoundedProtocol(H11Protocol):
             self._stalled = None
         super().resume_writing()
 
-    def _give_time(self) -> None:
+    def _start_timer(self) -> None:
         unread = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self._look_again, unread)
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self._check_progress, unread)
 
-    def _look_again(self, unread: int) -> None:
+    def _check_progress(self, unread: int) -> None:
         if self.transport.get_write_buffer_size() > unread - SLOWEST:
             self.transport.abort()
         else:
-            self._give_time()
+            self._start_timer()
 
     @property
     def _idle(self) -> bool:

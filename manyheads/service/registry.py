@@ -17,8 +17,8 @@ from manyheads.directory import FETCHED
 from manyheads.errors import UserError
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
-from manyheads.service.generation_worker import Writer
-from manyheads.service.logs import log, tell
+from manyheads.service.generation_worker import GenerationWorker
+from manyheads.service.logs import log, log_event
 from manyheads.tasks.verbs import SERVED
 
 
@@ -32,7 +32,7 @@ class Served:
 
     name: str
     predictor: Any
-    worker: Batcher | Writer
+    worker: Batcher | GenerationWorker
     stamp: tuple[Any, ...]
     languages: tuple[str, str] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -57,7 +57,7 @@ class Registry:
 
     def __init__(self, models: Mapping[str, str], ready: Callable[[str, str], Served]) -> None:
         self._models, self._ready = dict(models), ready
-        self._taking_over = threading.Lock()
+        self._reloading = threading.Lock()
         self._served = {name: ready(name, model) for name, model in models.items()}
 
     def all(self) -> list[Served]:
@@ -69,27 +69,29 @@ class Registry:
         Raises Refused if there is none.
         """
         if name is None:
-            able = [served for served in self.all() if verb in served.verbs]
-            if len(able) == 1:
-                return able[0]
-            if not able:
+            candidates = [served for served in self.all() if verb in served.verbs]
+            if len(candidates) == 1:
+                return candidates[0]
+            if not candidates:
                 raise Refused(404, f"the service has no model that can {verb}", code="model_not_found")
-            raise Refused(400, f"expected one of {', '.join(s.name for s in able)}", field="model", code="missing")
+            raise Refused(
+                400, f"expected one of {', '.join(s.name for s in candidates)}", field="model", code="missing"
+            )
         if (served := self._served.get(name)) is None:
             known = ", ".join(self._served)
             raise Refused(404, f"found no model {name[:100]!r}: expected one of {known}", "model", "model_not_found")
         if verb is not None and verb not in served.verbs:
-            can = ", ".join(served.verbs) or "nothing"
-            raise Refused(400, f"{name} cannot {verb}: it can only {can}", field="model", code="wrong_model")
+            supported = ", ".join(served.verbs) or "nothing"
+            raise Refused(400, f"{name} cannot {verb}: it can only {supported}", field="model", code="wrong_model")
         return served
 
-    def take_over(self) -> None:
+    def reload(self) -> None:
         """Load the new version of all changed model directories.
 
         The old version finishes the requests that it accepted. If a new version is invalid, the old one remains in use,
         and the error is logged.
         """
-        with self._taking_over:
+        with self._reloading:
             for name, old in list(self._served.items()):
                 if stamp_of(self._models[name]) == old.stamp:
                     continue
@@ -104,7 +106,7 @@ class Registry:
                     new.worker.close()
                     continue
                 self._served[name] = new
-                tell("loaded new version", model=name)
+                log_event("loaded new version", model=name)
                 threading.Thread(target=old.worker.close, daemon=True).start()
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class Registry:
             served.worker.close()
 
 
-def warm(predictor: Any) -> None:
+def warm_up(predictor: Any) -> None:
     """Use a model once, so that the first client does not wait for compilation and memory allocation."""
     verbs: dict[str, Callable[[], Any]] = {
         "generate": lambda: predictor.generate("", max_tokens=2, temperature=0.0),

@@ -16,8 +16,8 @@ from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
 
 FILE = "metrics.jsonl"
-POINTS = 500  # maximum number of points in a curve, more than a page can show
-NO_CURVES = ("step", "epoch", "seconds", "tokens")  # counters, for which a curve shows nothing
+MAX_POINTS = 500  # maximum number of points in a curve, more than a page can show
+COUNTERS = ("step", "epoch", "seconds", "tokens")  # counters, for which a curve shows nothing
 
 
 class Runs:
@@ -38,9 +38,7 @@ class Runs:
             if not Path(run).is_dir():
                 raise UserError(f"--watch {run}: found no such directory")
             if name in models:
-                raise UserError(
-                    f"--watch {run}: a model has the name {name}, too. Give the run another name, as in {name}-2={run}."
-                )
+                raise UserError(f"--watch {run}: a model is named {name}, too: use another name, as in {name}-2={run}")
         trained = {name: Path(model) for name, model in models.items() if Path(model, FILE).is_file()}
         return cls({**trained, **{name: Path(run) for name, run in watched.items()}})
 
@@ -93,22 +91,22 @@ def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
         split = "validation" if isinstance(entry.get("validation"), dict) else "training"
         values = entry["validation"] if split == "validation" else entry
         for metric, value in values.items():
-            if metric not in NO_CURVES and metric.isprintable() and _drawable(entry["step"]) and _drawable(value):
+            if metric not in COUNTERS and metric.isprintable() and _is_finite(entry["step"]) and _is_finite(value):
                 points.setdefault((split, metric), []).append((entry["step"], value))
     return [
         schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})
         for (split, metric), curve in sorted(points.items(), key=lambda item: item[0][0])
-        for steps, values in [zip(*_thinned(curve), strict=True)]
+        for steps, values in [zip(*_thin_out(curve), strict=True)]
     ]
 
 
-def _drawable(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     """Return True for a number that a float can represent."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def _thin_out(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return at most POINTS evenly spaced points, including the first and the last."""
-    if len(points) <= POINTS:
+    if len(points) <= MAX_POINTS:
         return points
-    return [points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS)]
+    return [points[round(at * (len(points) - 1) / (MAX_POINTS - 1))] for at in range(MAX_POINTS)]

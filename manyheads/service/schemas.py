@@ -12,16 +12,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from manyheads.errors import UserError
 
-MOST_TEXTS = 128  # maximum number of texts in a request
-MOST_CHOICES = 16
-MOST_FILLED = 5_000_000  # maximum total length of filled texts in characters, each counted `top` times
-LARGEST_SEED = 2**63 - 1
+MAX_TEXTS = 128  # maximum number of texts in a request
+MAX_CHOICES = 16
+MAX_FILLED = 5_000_000  # maximum total length of filled texts in characters, each counted `top` times
+MAX_SEED = 2**63 - 1
 
-Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
-Looked = Annotated[str, Field(min_length=1, max_length=8000)]
+AttentionText = Annotated[str, Field(min_length=1, max_length=8000)]
 Top = Annotated[int, Field(ge=1, le=1000, description="number of results, likeliest first")]
-Cut = Annotated[bool, Field(description="cut texts that are longer than the model's limit, instead of rejecting them")]
+Truncate = Annotated[
+    bool, Field(description="cut texts that are longer than the model's limit, instead of rejecting them")
+]
 ModelName = Annotated[str | None, Field(description="optional if only one model of the service supports the request")]
 
 
@@ -35,7 +37,7 @@ class Answer(BaseModel):
     """Base class of responses."""
 
 
-def _hot(value: float | None) -> float | None:
+def _check_temperature(value: float | None) -> float | None:
     if value is not None and 0 < value < 1e-3:
         raise UserError("expected 0, or a number from 0.001 to 2")
     return value
@@ -50,19 +52,19 @@ class CompletionRequest(Body):
     """OpenAI's completion request, without logprobs, suffix, best_of, penalties and logit_bias."""
 
     model: str
-    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_TEXTS)] = ""
+    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_TEXTS)] = ""
     max_tokens: Annotated[int | None, Field(ge=1, le=100_000)] = 16
-    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_hot)] = 1.0
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
     top_p: Annotated[float | None, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int | None, Field(ge=1, le=2**31)] = None
     repetition_penalty: Annotated[float | None, Field(ge=1e-3, le=1e3)] = 1.0
-    n: Annotated[int | None, Field(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES)] = 1
     stop: (
         Annotated[str, Field(min_length=1, max_length=1000)]
         | Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=4)]
         | None
     ) = None
-    seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
+    seed: Annotated[int | None, Field(ge=0, le=MAX_SEED)] = None
     echo: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -102,7 +104,7 @@ class EmbeddingRequest(Body):
     input: str | Texts
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int | None, Field(ge=1)] = None
-    truncate: Cut = False
+    truncate: Truncate = False
     user: str | None = None
 
 
@@ -155,7 +157,7 @@ class TranslateRequest(Body):
     target: str
     format: Literal["text"] | None = "text"
     alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
-    truncate: Cut = False
+    truncate: Truncate = False
     api_key: str | None = None
 
 
@@ -195,7 +197,7 @@ class ClassifyRequest(Body):
     pairs: Texts | None = None
     images: Annotated[list[str], Field(min_length=1, max_length=32)] | None = None
     top: Top = 1
-    truncate: Cut = False
+    truncate: Truncate = False
 
 
 class TagRequest(Body):
@@ -224,7 +226,7 @@ class NBestRequest(Body):
     beam: Annotated[int, Field(ge=1, le=16)] = 4
     alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
     count: Annotated[int, Field(ge=1, le=16)] = 1
-    truncate: Cut = False
+    truncate: Truncate = False
 
 
 class AttendRequest(Body):
@@ -235,9 +237,9 @@ class AttendRequest(Body):
     """
 
     model: str
-    text: Looked | None = None
-    pair: Looked | None = None
-    target: Looked | None = None
+    text: AttentionText | None = None
+    pair: AttentionText | None = None
+    target: AttentionText | None = None
     image: str | None = None
 
 

@@ -23,24 +23,27 @@ import uvicorn
 from manyheads.core.config import Precision
 from manyheads.errors import UserError
 from manyheads.service.app import application
-from manyheads.service.batching import Batcher, Turns
-from manyheads.service.generation_worker import Writer
-from manyheads.service.logs import configure, tell
+from manyheads.service.batching import Batcher, FairLock
+from manyheads.service.generation_worker import GenerationWorker
+from manyheads.service.logs import configure, log_event
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
-from manyheads.service.registry import Registry, Served, stamp_of, warm
+from manyheads.service.registry import Registry, Served, stamp_of, warm_up
 from manyheads.service.run_api import Runs
 from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.tasks.loading import load
 from manyheads.tasks.verbs import SERVED
 
-LOOKS, MOST_LOOKS = "(attention)", 32  # name in the metrics and maximum length of the queue for attention maps
-IMAGES = "(images)"  # name of the queue for image decoding in the metrics
-CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
+ATTENTION_QUEUE, MAX_ATTENTION = (
+    "(attention)",
+    32,
+)  # name in the metrics and maximum length of the queue for attention maps
+IMAGE_QUEUE = "(images)"  # name of the queue for image decoding in the metrics
+MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
-AGAIN = 2.0  # seconds before a dead process is restarted
-PATIENCE = 5.0  # seconds after `grace` until a process is killed
+RESTART_SECONDS = 2.0  # seconds before a dead process is restarted
+KILL_SECONDS = 5.0  # seconds after `grace` until a process is killed
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,9 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
     """
     if not is_local(settings.host) and not settings.token:
         raise UserError(
-            f"--host {settings.host} allows access from other machines, which requires a token: give --token-file"
-            " FILE, or the "
-            "environment variable MANYHEADS_TOKEN. Clients must send the token with every request."
+            f"--host {settings.host} allows access from other machines, which requires a token: "
+            "give --token-file FILE, or the environment variable MANYHEADS_TOKEN. "
+            "Clients must send the token with every request."
         )
     configure(settings.log_level)
     with _socket(settings.host, settings.port) as listening:
@@ -134,8 +137,8 @@ def _address(settings: Settings, listening: socket.socket) -> str:
 
 def service_of(settings: Settings) -> Service:
     """Load and warm up the models. Raises UserError if a model is missing or invalid."""
-    metrics, turns, limits = Metrics(), Turns(), settings.limits
-    bounds = {"most_characters": limits.characters, "most_waiting": limits.most_waiting}
+    metrics, lock, limits = Metrics(), FairLock(), settings.limits
+    bounds = {"max_characters": limits.characters, "max_waiting": limits.max_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
 
     def ready(name: str, model: str) -> Served:
@@ -143,29 +146,29 @@ def service_of(settings: Settings) -> Service:
         predictor = load(model, precision=settings.precision, threads=threads)
         if not any(hasattr(predictor, verb) for verb in SERVED):
             raise UserError(f"{model}: expected a model that supports one of {', '.join(SERVED)}")
-        with turns:
-            warm(predictor)
-        worker: Writer | Batcher
+        with lock:
+            warm_up(predictor)
+        worker: GenerationWorker | Batcher
         if hasattr(predictor, "generate"):
-            worker = Writer(
-                name, predictor, turns, metrics, rows=limits.rows, positions=limits.positions,
-                most_waiting=limits.most_waiting,
+            worker = GenerationWorker(
+                name, predictor, lock, metrics, rows=limits.rows, positions=limits.positions,
+                max_waiting=limits.max_waiting,
             )  # fmt: skip
         else:
-            worker = Batcher(name, turns, metrics, most_items=limits.most_items, **bounds)
+            worker = Batcher(name, lock, metrics, max_items=limits.max_items, **bounds)
         languages = settings.languages.get(name)
         if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
             hint = f"/translate does not offer this model: give its languages with --languages {name}=SOURCE:TARGET"
-            tell("unknown languages of a translator", logging.WARNING, model=name, hint=hint)
+            log_event("unknown languages of a translator", logging.WARNING, model=name, hint=hint)
         return Served(name, predictor, worker, stamp, languages)
 
     registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
-    looks = Batcher(
-        LOOKS, turns, metrics, most_items=1, most_characters=limits.characters, most_waiting=MOST_LOOKS
+    attention = Batcher(
+        ATTENTION_QUEUE, lock, metrics, max_items=1, max_characters=limits.characters, max_waiting=MAX_ATTENTION
     )  # fmt: skip
-    images = Batcher(IMAGES, Turns(), metrics, most_items=1, **bounds)
+    images = Batcher(IMAGE_QUEUE, FairLock(), metrics, max_items=1, **bounds)
     service = Service(
-        registry, limits, metrics, looks, images, runs, _names(settings.host), settings.token, settings.detector
+        registry, limits, metrics, attention, images, runs, _names(settings.host), settings.token, settings.detector
     )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:
@@ -203,14 +206,14 @@ def _work(
     settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
 ) -> None:
     """Run one server process until it receives a signal to stop."""
-    early: list[int] = []  # SIGHUPs received while models are loaded; the files may have changed after they were read
+    hangups: list[int] = []  # SIGHUPs received while models are loaded; the files may have changed after they were read
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
+        signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     service = service_of(settings)
     config = uvicorn.Config(
         application(service), http=BoundedProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None,
-        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS,
+        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=15, h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )  # fmt: skip
@@ -218,17 +221,17 @@ def _work(
     server.service, server.pulse = service, pulse
     if hasattr(signal, "SIGHUP"):
 
-        def take_over(*_: Any) -> None:
-            threading.Thread(target=service.registry.take_over, daemon=True).start()
+        def reload(*_: Any) -> None:
+            threading.Thread(target=service.registry.reload, daemon=True).start()
 
-        signal.signal(signal.SIGHUP, take_over)
-        if early:
-            take_over()
+        signal.signal(signal.SIGHUP, reload)
+        if hangups:
+            reload()
     listening.listen(config.backlog)
-    tell("started", models=list(settings.models))
+    log_event("started", models=list(settings.models))
     started()
     server.run(sockets=[listening])
-    tell("stopped")
+    log_event("stopped")
 
 
 def _worker(settings: Settings, listening: socket.socket, parent: Connection) -> None:
@@ -256,7 +259,7 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
 
 
 @contextlib.contextmanager
-def _hangup_waits() -> Iterator[None]:
+def _block_hangup() -> Iterator[None]:
     if not hasattr(signal, "SIGHUP"):
         yield
         return
@@ -279,20 +282,20 @@ class _Workers:
         # a forked process would not have the threads for computation
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[Any, Connection] = {}
-        self._told: list[int] = []  # received signals to stop
+        self._signals: list[int] = []  # received signals to stop
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._forward)
 
     def start(self) -> None:
-        ours, theirs = self._context.Pipe()
-        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, theirs))
+        parent_end, child_end = self._context.Pipe()
+        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, child_end))
         # SIGHUP stays blocked in the new process until it has a handler, because the default action would end the
         # process.
-        with _hangup_waits():
+        with _block_hangup():
             process.start()
-            self._running[process] = ours
-        theirs.close()
+            self._running[process] = parent_end
+        child_end.close()
 
     def ready(self) -> bool:
         """Wait for all processes.
@@ -300,29 +303,29 @@ class _Workers:
         Return False if a signal to stop arrived first. Raises UserError if a process fails.
         """
         for process, pipe in list(self._running.items()):
-            fault = _first_word(process, pipe)
-            if fault and not self._told:
+            fault = _startup_error(process, pipe)
+            if fault and not self._signals:
                 raise UserError(fault)
-        return not self._told
+        return not self._signals
 
     def watch(self) -> None:
         """Restart processes that die, until a signal to stop arrives."""
         pulse = Pulse()
-        while not self._told:
+        while not self._signals:
             pulse.beat()
             dead = wait([process.sentinel for process in self._running], timeout=0.5)
             for process in [p for p in self._running if p.sentinel in dead]:
-                fault = _last_word(self._running.pop(process))
-                _count_out(process.pid)
-                if not self._told:
-                    tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
-                    time.sleep(AGAIN)
-                if not self._told:
+                fault = _restart_error(self._running.pop(process))
+                _remove_from_metrics(process.pid)
+                if not self._signals:
+                    log_event("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
+                    time.sleep(RESTART_SECONDS)
+                if not self._signals:
                     self.start()
 
     def stop(self) -> None:
         """Stop the processes. They have `grace` seconds to finish accepted requests."""
-        until = time.monotonic() + self._settings.grace + PATIENCE
+        until = time.monotonic() + self._settings.grace + KILL_SECONDS
         for process in self._running:
             if process.is_alive():
                 process.terminate()
@@ -334,7 +337,7 @@ class _Workers:
 
     def _forward(self, number: int, _: Any) -> None:
         if number != getattr(signal, "SIGHUP", None):
-            self._told.append(number)
+            self._signals.append(number)
             number = signal.SIGTERM
         for process in self._running:
             if process.is_alive():
@@ -358,7 +361,7 @@ def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[
             del os.environ[MULTIPROCESS]
 
 
-def _first_word(process: Any, pipe: Connection) -> str:
+def _startup_error(process: Any, pipe: Connection) -> str:
     """Return an empty string if the process is ready, else its error message."""
     try:
         return str(pipe.recv())
@@ -367,7 +370,7 @@ def _first_word(process: Any, pipe: Connection) -> str:
         return f"a process of the service ended with status {process.exitcode} before it was ready"
 
 
-def _last_word(pipe: Connection) -> str:
+def _restart_error(pipe: Connection) -> str:
     """Return the startup error of a restarted process, or an empty string if it was ready."""
     try:
         return str(pipe.recv()) if pipe.poll() else ""
@@ -375,7 +378,7 @@ def _last_word(pipe: Connection) -> str:
         return ""
 
 
-def _count_out(pid: int) -> None:
+def _remove_from_metrics(pid: int) -> None:
     from prometheus_client.multiprocess import mark_process_dead
 
     mark_process_dead(pid)

@@ -13,7 +13,7 @@ from manyheads.service.batching import Batcher, characters
 from manyheads.service.errors import Refused
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Registry, Served
-from manyheads.service.request_body import while_there
+from manyheads.service.request_body import while_connected
 from manyheads.service.run_api import Runs
 
 
@@ -26,8 +26,8 @@ class Limits:
     characters    maximum number of characters in all texts of a request, and in all texts of a batch
     body_seconds  maximum time for the arrival of a body
     deadline      maximum time for a response, in seconds
-    most_waiting  maximum length of a model's queue in texts; further requests get status 429
-    most_items    maximum number of texts in a batch
+    max_waiting  maximum length of a model's queue in texts; further requests get status 429
+    max_items    maximum number of texts in a batch
     rows          maximum number of texts that a language model generates at once
     positions     maximum number of tokens in all these texts
     """
@@ -37,8 +37,8 @@ class Limits:
     characters: int = 100_000
     body_seconds: float = 20.0
     deadline: float = 300.0
-    most_waiting: int = 512
-    most_items: int = 64
+    max_waiting: int = 512
+    max_items: int = 64
     rows: int = 32
     positions: int = 32_768
 
@@ -62,27 +62,27 @@ class Service:
     registry: Registry
     limits: Limits
     metrics: Metrics
-    looks: Batcher
-    images: Batcher
+    attention_queue: Batcher
+    image_queue: Batcher
     runs: Runs
     names: tuple[str, ...] = LOCAL
     token: str | None = None
     detector: str | None = None
     draining: bool = False
 
-    def bounded(self, items: list[Any], field: str) -> None:
+    def check_length(self, items: list[Any], field: str) -> None:
         """Raise Refused if the items, texts or pairs of texts, have too many characters for a request."""
         size = sum(map(characters, items))
         if size > self.limits.characters:
             fault = f"found {size:,} characters: expected at most {self.limits.characters:,} in a request"
             raise Refused(400, fault, field=field, code="too_long")
 
-    async def computed(
-        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
+    async def compute(
+        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **options: Any
     ) -> list[Any]:
         """Return the results of a verb for each item. The batch may be shared with other requests."""
-        self.bounded(items, field)
+        self.check_length(items, field)
         assert isinstance(served.worker, Batcher)
-        key = (verb, *sorted(how.items()))
-        future = served.worker.submit(key, computing.run(served.predictor, verb, **how), items, field)
-        return await while_there(request, asyncio.wrap_future(future), self.limits.deadline)
+        key = (verb, *sorted(options.items()))
+        future = served.worker.submit(key, computing.run(served.predictor, verb, **options), items, field)
+        return await while_connected(request, asyncio.wrap_future(future), self.limits.deadline)

@@ -22,8 +22,8 @@ from manyheads.training.record import Metrics
 logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-RESAMPLES, SHOWN = 1000, 5
-FEW = 10  # Minimum number of items for a bootstrap test. With fewer items the resamples hardly differ.
+RESAMPLES, MAX_CHANGES = 1000, 5
+MIN_BOOTSTRAP_ITEMS = 10  # Minimum number of items for a bootstrap test. With fewer items the resamples hardly differ.
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -60,14 +60,14 @@ class Outcome:
         Returns the mean quality of both results, their difference and its p-value. The p-value is the fraction of
         resamples whose difference lies as far from the observed difference as zero does.
         """
-        mine, theirs = np.array(self.quality), np.array(other.quality)
-        change = theirs - mine
+        first, second = np.array(self.quality), np.array(other.quality)
+        change = second - first
         random, items = np.random.default_rng(1), len(change)
         resampled = np.array([change[random.integers(items, size=items)].mean() for _ in range(RESAMPLES)])
         extreme = np.abs(resampled - change.mean()) >= abs(change.mean())
         return {
             self.unit: {
-                "first": float(mine.mean()), "second": float(theirs.mean()), "difference": float(change.mean()),
+                "first": float(first.mean()), "second": float(second.mean()), "difference": float(change.mean()),
                 "p_value": float((extreme.sum() + 1) / (RESAMPLES + 1)), "resamples": RESAMPLES,
             }
         }  # fmt: skip
@@ -101,15 +101,15 @@ class LabelOutcome(Outcome):
 
     def by_label(self) -> list[dict[str, Any]]:
         """Return the item count, precision, recall and F1 of each label. A ratio with an empty denominator is 0."""
-        wanted, given = Counter(self.references), Counter(self.outputs)
+        expected, found = Counter(self.references), Counter(self.outputs)
         right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
         return [
             {
-                "label": label, "items": wanted[label],
-                "precision": right[label] / max(given[label], 1), "recall": right[label] / max(wanted[label], 1),
-                "f1": 2 * right[label] / (given[label] + wanted[label]),
+                "label": label, "items": expected[label],
+                "precision": right[label] / max(found[label], 1), "recall": right[label] / max(expected[label], 1),
+                "f1": 2 * right[label] / (found[label] + expected[label]),
             }
-            for label in sorted({*wanted, *given}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
+            for label in sorted({*expected, *found}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
         ]  # fmt: skip
 
 
@@ -126,18 +126,18 @@ class Predictor(Protocol):
 
 def record_of(model: Path) -> dict[str, Any]:
     """Return the content of a run's result.json, or an empty dictionary if the model has no such file."""
-    record = model / "result.json"
+    path = model / "result.json"
     try:
-        known = parse_json(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError:
-        known = None
+        content = None
     parts = ("data", "reading", "decoding", "windows", "rules")
-    if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
+    if not isinstance(content, dict) or not all(isinstance(content.get(part, {}), dict) for part in parts):
         raise UserError(
-            f"{record}: expected the record of a run, found damaged content. Delete the file, and give "
-            "the test files with --data."
+            f"{path}: expected the record of a run, found damaged content. "
+            "Delete the file, and give the test files with --data."
         )
-    return known
+    return content
 
 
 def trust(model: str | Path) -> None:
@@ -177,11 +177,10 @@ def scored_data(
         record = record_of(model)
         source = source_of(record)
         if data is None and source is not None:
-            named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
-            if named and not own_runs.is_own(record["data"]):
-                raise UserError("this run was not trained on this machine, and its record names "
-                                f"{', '.join(named)}. To open"
-                                 " these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
+            paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
+            if paths and not own_runs.is_own(record["data"]):
+                raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
+                                "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
             return source.again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
@@ -191,7 +190,7 @@ def scored_data(
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
     for reason, count in items.skips.items():
-        logger.info(f"skipped {count:,} lines: {reason}")
+        logger.info(f"skipped items: {count:,} ({reason})")
     return items
 
 
@@ -212,31 +211,31 @@ def compare(
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
         raise UserError(f"{kinds}: expected two models of the same task")
-    one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
-    if (one.inputs, one.references) != (two.inputs, two.references):
+    old, new = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
+    if (old.inputs, old.references) != (new.inputs, new.references):
         hint = "give the same data for both with --data" if data is None else f"the two models read {data} differently"
         raise UserError(f"{first.path} and {second.path} have different test items: {hint}")
     changes = [
         {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
         for item, right, a, b, before, after in zip(
-            one.inputs, one.references, one.outputs, two.outputs, one.ranks, two.ranks, strict=True
+            old.inputs, old.references, old.outputs, new.outputs, old.ranks, new.ranks, strict=True
         )
     ]
     changes.sort(key=lambda item: item["change"])
-    worse = [item for item in changes[:SHOWN] if item["change"] < 0]
-    better = [item for item in changes[: -SHOWN - 1 : -1] if item["change"] > 0]
-    differences = np.array(two.quality) - np.array(one.quality)
-    bootstrap = one.bootstrap(two)
-    if len(one.inputs) < FEW:
+    worse = [item for item in changes[:MAX_CHANGES] if item["change"] < 0]
+    better = [item for item in changes[: -MAX_CHANGES - 1 : -1] if item["change"] > 0]
+    differences = np.array(new.quality) - np.array(old.quality)
+    bootstrap = old.bootstrap(new)
+    if len(old.inputs) < MIN_BOOTSTRAP_ITEMS:
         bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
     return {
-        "first": {"model": str(first.path), "metrics": one.metrics},
-        "second": {"model": str(second.path), "metrics": two.metrics},
-        "items": len(one.inputs),
-        "unit": one.unit,
+        "first": {"model": str(first.path), "metrics": old.metrics},
+        "second": {"model": str(second.path), "metrics": new.metrics},
+        "items": len(old.inputs),
+        "unit": old.unit,
         "bootstrap": bootstrap,
         "better": int((differences > 0).sum()),
         "worse": int((differences < 0).sum()),
-        "ranked_by": one.ranked_by or one.unit,
+        "ranked_by": old.ranked_by or old.unit,
         "most_changed": better + worse,
     }

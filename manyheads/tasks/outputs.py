@@ -16,10 +16,10 @@ from manyheads.training.distributed_map import distributed_map
 BATCH_TOKENS = 8192  # maximum number of padded tokens in a batch
 
 
-def padded(rows: Sequence[ArrayLike], padding: int) -> tuple[Tensor, Tensor]:
+def padded(rows: Sequence[ArrayLike], pad_id: int) -> tuple[Tensor, Tensor]:
     """Return the padded token ids of the texts, (B, T), and the length of each text, (B,)."""
     lengths = torch.tensor([len(row) for row in rows])  # type: ignore[arg-type]
-    return torch.from_numpy(pad(rows, padding)), lengths
+    return torch.from_numpy(pad(rows, pad_id)), lengths
 
 
 def outputs(

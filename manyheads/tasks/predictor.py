@@ -19,7 +19,7 @@ from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
-MOST_WORDS = 1000  # maximum number of tokens that the lens lists for each position of each layer
+MAX_LENS_WORDS = 1000  # maximum number of tokens that the lens lists for each position of each layer
 
 
 class TrainedModel:
@@ -36,7 +36,7 @@ class TrainedModel:
         check(compute)
         self.model: Any = loaded.model.to(compute.device).eval()
         self.path, self.family, self.compute = loaded.path, loaded.family, compute
-        self._fast: tuple[Any, ComputeConfig] | None = None
+        self._compiled: tuple[Any, ComputeConfig] | None = None
         self._versions: list[tuple[int, int]] = []
 
     @property
@@ -46,9 +46,9 @@ class TrainedModel:
             (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
             for parameter in self.model.parameters()
         ]
-        if self._fast is None or versions != self._versions:
-            self._fast, self._versions = lower(self.model, self.compute), versions
-        return self._fast
+        if self._compiled is None or versions != self._versions:
+            self._compiled, self._versions = lower(self.model, self.compute), versions
+        return self._compiled
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -57,7 +57,7 @@ class TrainedModel:
             labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
 
-    def _maps(
+    def _attention_maps(
         self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
     ) -> AttentionMaps:
         """Return the attention maps for the given model inputs; `shown` holds further arguments of `attention_maps`."""
@@ -83,16 +83,18 @@ class ModelWithTokenizer(TrainedModel):
         self.tokenizer = loaded.tokenizer
 
     @property
-    def _room(self) -> int | None:
+    def _max_tokens(self) -> int | None:
         """Return the maximum number of tokens that the model can read; None means no limit."""
         return getattr(self.model.config, "max_positions", None)
 
-    def _rows(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
+    def _model_inputs(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
         """Return the inputs of a model that reads one sequence, and the tokens as displayed."""
-        if self._room is not None and len(text.ids) > self._room:
+        if self._max_tokens is not None and len(text.ids) > self._max_tokens:
             if not truncate:
-                raise UserError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
-            text = text.part(range(self._room))
+                raise UserError(
+                    f"the text has {len(text.ids):,} tokens, the model takes {self._max_tokens:,}: {SHORTEN}"
+                )
+            text = text.part(range(self._max_tokens))
         rows = [torch.tensor([text.ids])]
         if any(text.segments):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
@@ -104,8 +106,8 @@ class ModelWithTokenizer(TrainedModel):
         self, text: TokenizedText, title: str, options: MapOptions, *, truncate: bool, stepwise: Sequence[str] = ()
     ) -> AttentionMaps:
         """Return the attention maps of a model that reads one sequence."""
-        rows, side = self._rows(text, truncate)
-        return self._maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
+        rows, side = self._model_inputs(text, truncate)
+        return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _lens(
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
@@ -115,20 +117,20 @@ class ModelWithTokenizer(TrainedModel):
 
         `tokenizer` decodes the output tokens.
         """
-        if not 1 <= top <= MOST_WORDS:
-            raise UserError(f"top is {top}: expected 1 to {MOST_WORDS}")
+        if not 1 <= top <= MAX_LENS_WORDS:
+            raise UserError(f"top is {top}: expected 1 to {MAX_LENS_WORDS}")
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
-        chances, ids = [], []  # probabilities and token ids of each layer, both (T, top)
+        probabilities, ids = [], []  # probabilities and token ids of each layer, both (T, top)
         with self.compute.autocast():
             for logits in logit_lens(self.model, stack, project, *inputs):
                 best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
-                chances.append(best.values.cpu())
+                probabilities.append(best.values.cpu())
                 ids.append(best.indices.tolist())
         names = {token: "" for layer in ids for ranked in layer for token in ranked}
         names = {token: tokenized_ids(tokenizer, [token]).side.tokens[0] for token in names}
         words = [[[names[token] for token in ranked] for ranked in layer] for layer in ids]
         layers = (EMBEDDING, *range(len(ids) - 1))
-        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(chances).numpy())
+        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(probabilities).numpy())
 
 
 class TextPredictor(ModelWithTokenizer):
@@ -172,4 +174,4 @@ class TextPredictor(ModelWithTokenizer):
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        return tokenized(self.tokenizer, text, pair, room=self._room, truncate=truncate)
+        return tokenized(self.tokenizer, text, pair, room=self._max_tokens, truncate=truncate)

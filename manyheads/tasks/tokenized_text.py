@@ -29,10 +29,10 @@ class TokenizedText(NamedTuple):
     segments: list[int]
     side: Side
 
-    def part(self, kept: Sequence[int]) -> TokenizedText:
+    def part(self, indices: Sequence[int]) -> TokenizedText:
         """Return the tokens at the given indices."""
-        ids, segments = ([values[at] for at in kept] for values in (self.ids, self.segments))
-        return TokenizedText(ids, segments, self.side.part(kept))
+        ids, segments = ([values[at] for at in indices] for values in (self.ids, self.segments))
+        return TokenizedText(ids, segments, self.side.part(indices))
 
 
 def tokenized(
@@ -71,16 +71,16 @@ class DecodedTokens(NamedTuple):
 
 def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
     """Return the tokens for ids that a model generated."""
-    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     text, ends = "", list[int]()
     for after in range(1, len(ids) + 1):  # The text of a token can depend on the preceding tokens.
         text = tokenizer.decode(ids[:after])
         ends.append(len(text.removesuffix(UNSURE)))
     starts = [0, *ends[:-1]]
     # Several tokens may form one character. Each of them is displayed as the whole character.
-    for at in reversed(range(len(ids) - 1)):
-        if starts[at] >= ends[at] and ids[at] not in special:
-            ends[at] = ends[at + 1]
+    for index in reversed(range(len(ids) - 1)):
+        if starts[index] >= ends[index] and ids[index] not in special:
+            ends[index] = ends[index + 1]
     words = tokenizer.pre_tokenizer.pre_tokenize_str(text) if tokenizer.pre_tokenizer else []
     borders = [start for _, (start, _) in words]
     decoded = DecodedTokens(
@@ -99,24 +99,25 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
     word = SPECIAL
     before: tuple[int | None, int, int | None] = (None, 0, None)  # previous token: text index, end offset, word index
     last = (-1, -1, -1)
-    shared = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
-    for token, (start, end), inner, number in zip(
+    span_counts = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
+    for token, (start, end), word_id, text_id in zip(
         encoding.tokens, encoding.offsets, encoding.word_ids, encoding.sequence_ids, strict=True
     ):
-        if number is None:
+        if text_id is None:
             tokens.append(token)
             words.append(SPECIAL)
             before = (None, 0, None)
             continue
-        text = texts[number]
+        text = texts[text_id]
         piece = text[start:end]
-        goes_on = before[0] == number and before[2] == inner and start <= before[1]
+        continues = before[0] == text_id and before[2] == word_id and start <= before[1]
         blank = piece[:1].isspace() or text[start - 1 : start].isspace()
-        word += not (goes_on and (not blank or (number, start, end) == last))
-        whole = shared[number, (start, end)] == 1  # If several tokens share a character, the raw tokens are displayed.
-        tokens.append(_shown(piece, token) if whole else token)
+        word += not (continues and (not blank or (text_id, start, end) == last))
+        # If several tokens share a character, the raw tokens are displayed.
+        single = span_counts[text_id, (start, end)] == 1
+        tokens.append(_shown(piece, token) if single else token)
         words.append(word)
-        before, last = (number, end, inner), (number, start, end)
+        before, last = (text_id, end, word_id), (text_id, start, end)
     return Side(tuple(tokens), tuple(words))
 
 

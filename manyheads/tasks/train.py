@@ -47,35 +47,35 @@ def train(
     every process calls this function with the same arguments, and all of them get the report. Raises UserError on any
     error that the user can fix.
     """
-    ranks = distributed_context()
-    chosen = find(recipe)
+    context = distributed_context()
+    selected = find(recipe)
     if out is not None and not str(out):
         raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
     settings = from_file(config) if config else []
     settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
-    start = chosen.starting_config(init)
+    start = selected.starting_config(init)
     resolved = _one_budget(apply(start, settings), {setting.key for setting in settings})
-    before, after = dict(leaves(as_dict(start))), dict(leaves(as_dict(resolved)))
-    given = {key: value for key, value in after.items() if any(_within(key, setting.key) for setting in settings)}
-    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    defaults, result = dict(leaves(as_dict(start))), dict(leaves(as_dict(resolved)))
+    chosen = {key: value for key, value in result.items() if any(_within(key, setting.key) for setting in settings)}
+    changed = {key: value for key, value in result.items() if key not in defaults or defaults[key] != value}
     run = Run(
         recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or restarted(), dry_run, max_minutes,
-        precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed, progress=progress,
+        precision, skip_bad_lines, compile, processes, given=changed | chosen, overrides=changed, progress=progress,
     )  # fmt: skip
-    _check(chosen, resolved, run)
+    _check(selected, resolved, run)
     with reraise_peer_failure():
-        if dry_run or not chosen.spreads:
-            return ranks.broadcast(lambda: chosen.train(resolved, run))
-        return chosen.train(resolved, run)
+        if dry_run or not selected.spreads:
+            return context.broadcast(lambda: selected.train(resolved, run))
+        return selected.train(resolved, run)
 
 
-def _one_budget(config: Any, given: set[str]) -> Any:
+def _one_budget(config: Any, keys: set[str]) -> Any:
     """Return the config with only the training budget that the user set.
 
     If the user sets only steps or only epochs, the recipe's other limit is removed.
     """
     for budget, other in (("steps", "epochs"), ("epochs", "steps")):
-        alone = f"training.{budget}" in given and f"training.{other}" not in given
+        alone = f"training.{budget}" in keys and f"training.{other}" not in keys
         if alone and getattr(config.training, budget) is not None:
             config = replace(config, training=replace(config.training, **{other: None}))
     return config
@@ -92,7 +92,7 @@ def _check(recipe: Recipe, config: Any, run: Run) -> None:
         if recipe.init == "must" and run.init is None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if getattr(config, "data", None) is not None:
-        run.refuse(("locale", "size"), "applies only to the embedded corpus, but data is set: leave it out")
+        run.refuse(("locale", "size"), "only for the embedded corpus, but data is set: leave it out")
 
 
 def _within(key: str, group: str) -> bool:

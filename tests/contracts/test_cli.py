@@ -230,8 +230,8 @@ def test_the_largest_sizes_are_those_of_the_predictors() -> None:
     from manyheads.tasks.language import predictor as language
     from manyheads.tasks.masked_words import predictor as masked_words
 
-    assert generate.MOST_TOKENS == language.MOST_TOKENS
-    assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
+    assert generate.MAX_NEW_TOKENS == language.MAX_NEW_TOKENS
+    assert answering.MAX_ANSWERS == answering.MAX_ANSWER_TOKENS == masked_words.MAX_WORDS == 1000
 
 
 @pytest.mark.parametrize("arguments", [("translate", "m", "a", "--score-target"), ("answer", "m", "--question", "q")])

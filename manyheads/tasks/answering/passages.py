@@ -64,19 +64,19 @@ def passages(
     encodings = tokenizer.encode_batch(contexts, add_special_tokens=False)
     encoded = dict(zip(contexts, encodings, strict=True))
     queries = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
-    if cut := sum(len(query.ids) > max_query for query in queries):
-        logger.warning(f"{cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens")
+    if cut_questions := sum(len(query.ids) > max_query for query in queries):
+        logger.warning(f"{cut_questions:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens")
     all_passages = []
     for number, ((_, context), query) in enumerate(zip(pairs, queries, strict=True)):
         question = query.ids[:max_query]
-        room = max_length - len(frame) - len(question)
-        if room < 1:
+        context_tokens = max_length - len(frame) - len(question)
+        if context_tokens < 1:
             raise UserError(
                 f"max_length {max_length} leaves no space for the context of a question of {len(question)} tokens: "
                 "raise max_length, or lower max_query"
             )
         ids, offsets = encoded[context].ids, encoded[context].offsets
-        parts = windows(len(ids), room, min(stride, room))
+        parts = windows(len(ids), context_tokens, min(stride, context_tokens))
         owner = np.array(owners(parts), dtype=np.int64)
         spans = np.array(offsets, dtype=np.int32).reshape(-1, 2)
         for i, part in enumerate(parts):
@@ -130,7 +130,7 @@ class FoundAnswer(NamedTuple):
     score: float  # sum of the logits of the first and last token
 
 
-def likeliest(
+def best_answers(
     passages: Sequence[Passage],
     logits: Sequence[Tensor],
     contexts: Sequence[str],
@@ -143,12 +143,12 @@ def likeliest(
     null = [float("inf")] * len(contexts)  # lowest "no answer" score over the windows of each question
     for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
-        spans[i] += _spans(passage, pairs, contexts[i], nbest, max_answer)
+        spans[i] += _best_spans(passage, pairs, contexts[i], nbest, max_answer)
         null[i] = min(null[i], float(pairs[NULL].sum()))
-    return [_ranked(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
+    return [_rank_answers(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
 
 
-def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
+def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
     """Return the best spans of a window, for logits (T, 2).
 
     A span belongs to the window that has the most context around its first token, as in the published code. The n-best
@@ -161,21 +161,21 @@ def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answe
     allowed &= torch.from_numpy(passage.owned)[:, None]
     values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
     answers = []
-    for value, place in zip(values.tolist(), at.tolist(), strict=True):
-        first, last = (int(passage.spans[place // tokens, 0]), int(passage.spans[place % tokens, 1]))
+    for value, index in zip(values.tolist(), at.tolist(), strict=True):
+        first, last = (int(passage.spans[index // tokens, 0]), int(passage.spans[index % tokens, 1]))
         answers.append(FoundAnswer(context[first:last], 0.0, first, last, value))
     return answers
 
 
-def _ranked(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
+def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
     """Return the n-best answers with their probabilities, a softmax of the scores as in the published code."""
     ordered = sorted(spans, key=lambda answer: -answer.score)
     texts = {answer.text: answer for answer in reversed(ordered)}  # best answer of those with identical text
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
-        nothing = FoundAnswer("", 0.0, 0, 0, null)
+        no_answer = FoundAnswer("", 0.0, 0, 0, null)
         margin = null_threshold or 0.0
-        before = [answer for answer in ordered if null - answer.score <= margin]
-        ordered = [*before, nothing, *ordered[len(before) :]][:nbest]
+        better = [answer for answer in ordered if null - answer.score <= margin]
+        ordered = [*better, no_answer, *ordered[len(better) :]][:nbest]
     probabilities = torch.tensor([answer.score for answer in ordered], dtype=torch.float64).softmax(0).tolist()
     return [answer._replace(probability=p) for answer, p in zip(ordered, probabilities, strict=True)]

@@ -13,18 +13,11 @@ from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
-from manyheads.tasks.answering.passages import (
-    MAX_ANSWER,
-    READING,
-    FoundAnswer,
-    likeliest,
-    passage_logits,
-    passages,
-)
+from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
-MOST_ANSWERS, MOST_TOKENS = 1000, 1000
+MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 
 
 class QuestionAnswerer(TextPredictor):
@@ -67,10 +60,10 @@ class QuestionAnswerer(TextPredictor):
 
     def check_question(self, question: str) -> None:
         """Raise UserError if the question is blank, invalid, or too long."""
-        longest = self._reading["max_query"]
-        tokens = self._count("question", question, longest)
-        if tokens > longest:
-            raise UserError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
+        limit = self._reading["max_query"]
+        tokens = self._count("question", question, limit)
+        if tokens > limit:
+            raise UserError(f"the question has {tokens:,} tokens, the model reads {limit}: shorten it")
 
     def _count(self, name: str, text: str, room: int | None = None) -> int:
         """Return the number of tokens.
@@ -89,10 +82,10 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
-        """Return the answers of `answer` for every pair of a question and its context."""
-        for setting, count, most in (("nbest", nbest, MOST_ANSWERS), ("max_answer", max_answer, MOST_TOKENS)):
-            if not 1 <= count <= most:
-                raise UserError(f"{setting} is {count}: expected 1 to {most}")
+        """Return the `nbest` most probable answers for every pair of question and context; see `answer`."""
+        for setting, count, maximum in (("nbest", nbest, MAX_ANSWERS), ("max_answer", max_answer, MAX_ANSWER_TOKENS)):
+            if not 1 <= count <= maximum:
+                raise UserError(f"{setting} is {count}: expected 1 to {maximum}")
         if null_threshold is not None and math.isnan(null_threshold):
             raise UserError(f"null_threshold is {null_threshold}: expected a number, or None")
         for number, pair in enumerate(pairs, 1):
@@ -101,7 +94,7 @@ class QuestionAnswerer(TextPredictor):
         windows = passages(self.tokenizer, pairs, **self._reading)
         model, compute = self.compiled
         logits = passage_logits(model, windows, compute)
-        return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
+        return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> Outcome:
         """Answer the questions and score the best answers.

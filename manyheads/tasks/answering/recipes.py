@@ -39,8 +39,8 @@ class AnsweringConfig(DataConfig):
         super().__post_init__()
         if not self.max_query + 8 <= self.max_length <= self.batch_tokens:
             raise UserError(
-                f"max_length is {self.max_length}: expected at least max_query + 8, where max_query is"
-                f" {self.max_query}, and at most batch_tokens, which is {self.batch_tokens}"
+                f"max_length is {self.max_length}: expected at least max_query + 8, "
+                f"where max_query is {self.max_query}, and at most batch_tokens, which is {self.batch_tokens}"
             )
         if self.stride > self.max_length:
             raise UserError(f"stride is {self.stride}: expected 1 to max_length, which is {self.max_length}")

@@ -41,8 +41,8 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(held: Questions) -> Metrics:
-            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(held).metrics
+        def score(questions: Questions) -> Metrics:
+            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(questions).metrics
 
         flops = costs.flops(model, task.mean_length)["training"]
         training = fine_tuning(config.training, run, len(task.batches(0)))

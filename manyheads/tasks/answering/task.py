@@ -28,7 +28,7 @@ from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
     NULL,
     Passage,
-    likeliest,
+    best_answers,
     passage_logits,
     passages,
     target_of,
@@ -100,11 +100,11 @@ class AnsweringTask:
         return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
     def loss(self, batch: Batch) -> Loss:
-        moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
-        ids, lengths, segments, targets = (t.to(self.compute.device) for t in moved)
+        tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
+        ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
         logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
-        beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true for padding, (B, T)
-        logits = logits.masked_fill(beyond[..., None], -torch.inf)
+        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true for padding, (B, T)
+        logits = logits.masked_fill(is_padding[..., None], -torch.inf)
         # softmax over the tokens; mean over first and last
         total = F.cross_entropy(logits, targets, reduction="sum") / 2
         return Loss(total, batch.items)
@@ -119,7 +119,7 @@ class AnsweringTask:
         ]
         threshold = 0.0 if self.validation.impossible else None
         contexts = [item.context for item in items]
-        answers = likeliest(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
+        answers = best_answers(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
         truths = [[answer.text for answer in item.answers] for item in items]
         return {
             "loss": sum(losses) / len(losses),
@@ -138,11 +138,11 @@ def _with_targets(
     targets = []
     for passage in windows:
         answers = questions.items[passage.question].answers
-        targets.append(target_of(passage, *_bare(answers[0])) if answers else (NULL, NULL))
+        targets.append(target_of(passage, *_strip_whitespace(answers[0])) if answers else (NULL, NULL))
     return windows, targets
 
 
-def _bare(answer: Answer) -> tuple[int, int]:
+def _strip_whitespace(answer: Answer) -> tuple[int, int]:
     """Return the start and end character of an answer without surrounding whitespace, which may be in no token."""
     start = answer.start + len(answer.text) - len(answer.text.lstrip())
     return start, start + len(answer.text.strip())

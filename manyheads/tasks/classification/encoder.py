@@ -39,12 +39,12 @@ class Encoder(TextPredictor):
         truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
         model, compute = self.compiled
-        encoded = encode(self.tokenizer, texts, None, self._room, truncate=truncate)
+        encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)
 
         def pooled(ids: Tensor, lengths: Tensor) -> Tensor:
-            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
+            is_real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
             states = model.encode(ids, lengths)  # (B, T, D)
-            return F.normalize((states * real[..., None]).sum(1) / lengths[:, None], dim=-1)
+            return F.normalize((states * is_real[..., None]).sum(1) / lengths[:, None], dim=-1)
 
         vectors = dict(outputs(pooled, compute, encoded.ids, self.model.config.pad))
         return [Embedded(vectors[i].tolist(), len(ids)) for i, ids in enumerate(encoded.ids)]

@@ -32,32 +32,32 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
     """Run the recipe: write the table, influence.png and result.json, and return the table."""
     if bool(config.models) != (config.texts is not None):
         raise UserError(
-            "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line."
-            " Otherwise leave both out."
+            "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line. "
+            "Otherwise leave both out."
         )
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):
-        began = time.monotonic()
+        start_time = time.monotonic()
         if config.texts is None:
             nets = fading(config.length, config.width, config.layers, config.kernel, config.symbols, config.steps,
                           config.seed)  # fmt: skip
-            parts, guessed, parameters = nets.parts, 1 / config.symbols, sum(nets.parameters.values())
-            asked = f"mean over {config.length} distances; chance level is {guessed:.3g}"
-            metrics = {f"recalled_{kind}": {"value": sum(curve) / len(curve), "signature": asked}
+            parts, chance, parameters = nets.parts, 1 / config.symbols, sum(nets.parameters.values())
+            signature = f"mean over {config.length} distances; chance level is {chance:.3g}"
+            metrics = {f"recalled_{kind}": {"value": sum(curve) / len(curve), "signature": signature}
                        for kind, curve in nets.recalled.items()}  # fmt: skip
         else:
             curves = {name: influences(name, Path(config.texts), config.length, config.seed) for name in config.models}
-            parts, guessed, parameters = {"influence on the output": curves}, None, 0
-            far = f"influence at distance {config.length - 1}, relative to distance 0"
-            metrics = {name: {"value": curve[-1] / curve[0], "signature": far} for name, curve in curves.items()}
+            parts, chance, parameters = {"influence on the output": curves}, None, 0
+            signature = f"influence at distance {config.length - 1}, relative to distance 0"
+            metrics = {name: {"value": curve[-1] / curve[0], "signature": signature} for name, curve in curves.items()}
         shown = table(parts)
         with drawing.optional():
-            draw(parts, run.out / "influence.png", guessed)
+            draw(parts, run.out / "influence.png", chance)
         write(run.out / "table.txt", f"{shown}\n")
         write_result(
             run.out, recipe=run.recipe, overrides=run.overrides, data={}, metrics=metrics,
-            wall_seconds=time.monotonic() - began, flops=None, parameters=parameters, seed=config.seed,
+            wall_seconds=time.monotonic() - start_time, flops=None, parameters=parameters, seed=config.seed,
             by_distance=_rounded(parts),
         )  # fmt: skip
     return shown

@@ -33,7 +33,7 @@ class Label:
         return self.label
 
 
-def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
+def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
     """Return the `top` most probable labels of each item, best first, from the log-probabilities (N, L)."""
     best, indices = scores.exp().topk(min(top, len(labels)))
     return [
@@ -90,31 +90,23 @@ class Classifier(TextPredictor):
         """
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
-                raise UserError(
-                    f"expected a string as the second text of a single text, found a {type(pairs).__name__}"
-                )
+                raise UserError(f"expected a string as the second text, found a {type(pairs).__name__}")
             return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
         if top < 1:
             raise UserError(f"top is {top}: expected 1 or more")
         if isinstance(pairs, str):
             raise UserError("expected a list of strings as the second texts of several texts, found one string")
         if pairs is not None and len(texts) != len(pairs):
-            raise UserError(
-                f"found {len(texts):,} texts but {len(pairs):,} second texts: expected one second text for each text"
-            )
+            raise UserError(f"found {len(texts):,} texts but {len(pairs):,} second texts: expected equal numbers")
         for text in (*texts, *(pairs or ())):
             if not isinstance(text, str):
-                raise UserError(
-                    f"expected a string as each text, found a {type(text).__name__}. Give second texts as `pairs`."
-                )
+                raise UserError(f"expected strings, found a {type(text).__name__}; give second texts as `pairs`")
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
-                raise ItemError(
-                    i, "and its second text: only one of them is blank; give both texts, or leave both blank"
-                )
+                raise ItemError(i, "and its second text: only one of them is blank")
         model, compute = self.compiled
         scores = log_probabilities(model, self._encode(texts, pairs, truncate), compute)
-        ranked = likeliest(scores, self.labels, top)
+        ranked = top_labels(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
     def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelOutcome:

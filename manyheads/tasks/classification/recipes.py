@@ -57,9 +57,7 @@ class ClassificationConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length is not None and self.max_length > self.batch_tokens:
-            raise UserError(
-                f"max_length is {self.max_length}: expected at most batch_tokens, which is {self.batch_tokens}"
-            )
+            raise UserError(f"max_length is {self.max_length}: expected at most {self.batch_tokens}, the batch_tokens")
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,8 @@ def _on_imdb(summary: str, preset: str, about: str = "", **settings: Any) -> Rec
 
 RECIPES = {
     "bert/imdb-1000": Recipe(
-        "a classifier of 1,000 labeled reviews from a pretrained BERT; scratch=true shows the effect of"
-        " bert/imdb", "Devlin et al. 2018",
-        IMDB_1000, RUN,
+        "a classifier of 1,000 reviews from a pretrained BERT, to show the effect of bert/imdb",
+        "Devlin et al. 2018", IMDB_1000, RUN,
         """The weights of the epoch with the best validation accuracy are saved. With scratch=true, the same
         model is trained on the same reviews from random weights. Each run takes a few minutes on one core.""",
         options="[scratch=true]", init="must",
@@ -185,9 +182,8 @@ RECIPES = {
         options="[layers=6 kernel=3]", spreads=False,
     ),
     "text-classification/influence": Recipe(
-        "four small networks to show how a word's influence fades with its distance, measured by"
-        " gradient", "Elman 1990",
-        InfluenceConfig(), "manyheads.tasks.classification.influence",
+        "four small networks to show how a word's influence fades with its distance",
+        "Elman 1990", InfluenceConfig(), "manyheads.tasks.classification.influence",
         """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. The command prints
         the influence at each distance before and after training and the recall accuracy, and draws them into
         influence.png. It takes 15 minutes on one core. With models= and texts=, it measures trained models that
@@ -208,13 +204,9 @@ RECIPES = {
         training=replace(IMDB.training, optimiser="rmsprop", epochs=15, metric=None, patience=None),
     ),
     "imdb/corrected": _on_imdb("the textbook's classifier with positions and a mask", "text-classifier/corrected"),
-    "imdb/rnn": _on_imdb(
-        "a plain recurrent network in place of the textbook's classifier", "sequence-baseline/rnn", training=RECURRENT
-    ),
-    "imdb/lstm": _on_imdb("an LSTM in place of the textbook's"
-                          " classifier", "sequence-baseline/lstm", training=RECURRENT),
-    "imdb/bilstm": _on_imdb("a bidirectional LSTM in place of the textbook's"
-                            " classifier", "sequence-baseline/bilstm", training=RECURRENT),
+    "imdb/rnn": _on_imdb("a plain recurrent network as a baseline", "sequence-baseline/rnn", training=RECURRENT),
+    "imdb/lstm": _on_imdb("an LSTM as a baseline", "sequence-baseline/lstm", training=RECURRENT),
+    "imdb/bilstm": _on_imdb("a bidirectional LSTM as a baseline", "sequence-baseline/bilstm", training=RECURRENT),
     "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
     "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),
     "imdb/tfidf": _on_imdb(
@@ -235,14 +227,14 @@ RECIPES = {
         requires={"data": "DIR with train.tsv and test.tsv of MRPC, with the columns sentence1, sentence2 and label"},
     ),
     "single-sentence": Recipe(
-        "a classifier with your labels for single texts, fine-tuned from any BERT or"
-        " GPT", "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
+        "a classifier with your labels for single texts, fine-tuned from any BERT or GPT",
+        "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
         GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, .jsonl, .parquet) with the columns text and label"},
     ),
     "sentence-pair": Recipe(
-        "a classifier with your labels for pairs of texts, fine-tuned from any BERT or"
-        " GPT", "Devlin et al. 2018, Radford et al. 2018",
+        "a classifier with your labels for pairs of texts, fine-tuned from any BERT or GPT",
+        "Devlin et al. 2018, Radford et al. 2018",
         YOURS, RUN, GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label"},
     ),

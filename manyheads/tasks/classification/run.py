@@ -40,7 +40,7 @@ FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
 
 def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
-    _refuse_idle(config, run)
+    _check_unused_options(config, run)
 
     source = LabeledSource(
         **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
@@ -49,15 +49,15 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
-        return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
+        return Plan(_initial_model(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
     def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
-            model, tokenizer = _new(config, splits.train, labels)
+            model, tokenizer = _build_model(config, splits.train, labels)
         else:
-            model, tokenizer = _started(config, run, labels)
+            model, tokenizer = _initial_model(config, run, labels)
         limit = model.config.max_positions
         # report test texts that are too long now, not after the training
         if splits.test is not None and not config.truncate:
@@ -70,7 +70,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
         record = {"truncate": config.truncate}
         if isinstance(model, Tfidf):
-            fit = _fitting(config, run, model, tokenizer, splits.train)
+            fit = _make_fit(config, run, model, tokenizer, splits.train)
             return Job(model, config.training, score, fit=fit, record=record)
         task = ClassificationTask(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
@@ -93,15 +93,12 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, may_change=("auxiliary",))
 
 
-def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     """Return the BERT or GPT given by `--init` with a new classification head, and its tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
-        run.refuse(
-            ("auxiliary",),
-            f"sets the weight of a language-modeling loss, but {run.init} is no language model: leave it out",
-        )
+        run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, GPT, "a BERT or a GPT")
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
@@ -125,38 +122,32 @@ def planned_model(config: ClassificationConfig) -> Any:
         return _model(config, labels, config.vocabulary, 0, 1)
 
 
-def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
+def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
-    run.refuse(
-        ("tuned", "scratch", "auxiliary"),
-        "applies only to a run that starts from another model: add --init MODEL, or leave it out",
-    )
+    run.refuse(("tuned", "scratch", "auxiliary"), "only with a model to start from: add --init MODEL")
     if config.preset == "tfidf":
-        reason = "has no effect, because TF-IDF is fitted at once, without training steps: leave it out"
+        reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
         run.refuse(tuple(keys), reason)
         options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
-        if idle := [name for name, value in options.items() if value is not None]:
-            raise UserError(f"{', '.join(idle)}: {reason}")
+        if unused := [name for name, value in options.items() if value is not None]:
+            raise UserError(f"{', '.join(unused)}: {reason}")
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
     """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
-        raise UserError(
-            f"{config.data}: expected pairs of texts, found single texts. Name the second column with"
-            " columns.pair=NAME."
-        )
+        raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
-            f"{config.data}: expected single texts, found pairs. Use the recipe sentence-pair, or name one column"
-            " with columns.text=NAME."
+            f"{config.data}: expected single texts, found pairs. "
+            "Use the recipe sentence-pair, or name one column with columns.text=NAME."
         )
 
 
-def _fitting(
+def _make_fit(
     config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
 ) -> Callable[[], Summary]:
     """Return a function that fits TF-IDF, for use instead of the training loop."""
@@ -171,11 +162,9 @@ def _fitting(
     return fit
 
 
-def _new(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
-        raise UserError(
-            f"{config.data}: found pairs of texts, which need a pretrained model: give one with --init MODEL"
-        )
+        raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
     with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)

@@ -36,7 +36,7 @@ from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 2000  # number of texts tokenized at a time
+CHUNK_TEXTS = 2000  # number of texts tokenized at a time
 
 
 @dataclass(frozen=True)
@@ -82,31 +82,31 @@ def encode(
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []
-    longer: list[tuple[int, int]] = []
-    for first in range(0, len(texts), _CHUNK):
-        sides = [list(side[first : first + _CHUNK]) for side in (texts, pairs) if side is not None]
+    too_long: list[tuple[int, int]] = []
+    for first in range(0, len(texts), CHUNK_TEXTS):
+        sides = [list(side[first : first + CHUNK_TEXTS]) for side in (texts, pairs) if side is not None]
         for side in sides:
             for i, text in enumerate(side):
                 side[i] = beginning(text, limit) if truncate else text
                 if fault := fault_of(side[i], limit, hint):
                     raise error(first + i, fault)
-        part: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
-        encodings: list[Encoding] = tokenizer.encode_batch(part)
+        chunk: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
+        encodings: list[Encoding] = tokenizer.encode_batch(chunk)
         for i, encoding in enumerate(encodings):
             tokens = np.array(encoding.ids or [unknown], dtype=np.int32)
-            kinds = np.array(encoding.type_ids or [0], dtype=np.int32)
+            segment_ids = np.array(encoding.type_ids or [0], dtype=np.int32)
             if limit is not None and len(tokens) > limit:
-                longer.append((first + i, len(tokens)))
+                too_long.append((first + i, len(tokens)))
                 if truncate:
-                    places = truncated_positions(encoding.sequence_ids, limit)
-                    tokens, kinds = tokens[places], kinds[places]
+                    kept_tokens = truncated_positions(encoding.sequence_ids, limit)
+                    tokens, segment_ids = tokens[kept_tokens], segment_ids[kept_tokens]
             ids.append(tokens)
-            segments.append(kinds)
-    if longer and not truncate:
-        index, length = longer[0]
-        others = f" ({len(longer):,} texts are longer)" if len(longer) > 1 else ""
+            segments.append(segment_ids)
+    if too_long and not truncate:
+        index, length = too_long[0]
+        others = f" ({len(too_long):,} texts are longer)" if len(too_long) > 1 else ""
         raise error(index, f"has {length:,} tokens, the limit is {limit:,}{others}: {hint}")
-    return Encoded(ids, None if pairs is None else segments, len(longer))
+    return Encoded(ids, None if pairs is None else segments, len(too_long))
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ClassificationTask:
         self.model.to(self.compute.device)
         labels = self.model.config.labels
         self._texts, self._labels = self._encoded(self.train), label_ids(self.train, labels)
-        self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
+        self._validation_texts, self._targets = self._encoded(self.validation), label_ids(self.validation, labels)
         self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
 
     def _encoded(self, data: Labeled) -> Encoded:
@@ -182,7 +182,7 @@ class ClassificationTask:
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._texts.batch(rows.tolist(), padding_of(self.model)), self._labels[rows])
+        return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows])
 
     def loss(self, batch: Batch) -> Loss:
         device = self.compute.device
@@ -190,7 +190,7 @@ class ClassificationTask:
         if self.auxiliary:
             hidden = self._forward(ids, lengths)  # (B, T, D)
             logits = self.model.classify(hidden, lengths)
-            next_tokens = self.auxiliary * _next_tokens(self.model, hidden, ids, lengths)
+            next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, ids, lengths)
             others: tuple[LossPart, ...] = (LossPart(next_tokens, batch.counts[1]),)
         else:
             segments = None if batch.segments is None else batch.segments.to(device)
@@ -202,9 +202,9 @@ class ClassificationTask:
     def validate(self) -> dict[str, float]:
         """Return the loss per item, the accuracy and the F1 score."""
         scores = log_probabilities(self.model, self._validation_texts, self.compute)
-        metrics = classification_metrics(scores.argmax(1).tolist(), self._truth.tolist(), self.model.config.labels)
+        metrics = classification_metrics(scores.argmax(1).tolist(), self._targets.tolist(), self.model.config.labels)
         return {
-            "loss": float(F.nll_loss(scores, self._truth)),
+            "loss": float(F.nll_loss(scores, self._targets)),
             **values(metrics),
         }
 
@@ -212,20 +212,20 @@ class ClassificationTask:
         return directory.save(out, self.model, self.tokenizer)
 
 
-def _next_tokens(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
     """Return the sum of the next-token cross-entropies, without padding.
 
     hidden  states of the model, (B, T, D)
     ids     token ids, (B, T)
     """
-    behind = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
-    targets = ids[:, 1:].masked_fill(behind, -1)
+    padding = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
+    targets = ids[:, 1:].masked_fill(padding, -1)
     return smoothed_cross_entropy(
         hidden[:, :-1].flatten(0, 1), model.output_weight, None, targets.flatten(), smoothing=0.0, pad=None
     )
 
 
-def padding_of(model: Any) -> int:
+def padding_id(model: Any) -> int:
     """Return the padding id of a model. Models without one never read the padding, so any id will do."""
     return getattr(model.config, "pad", None) or 0
 
@@ -245,7 +245,7 @@ def label_ids(data: Labeled, labels: Sequence[str]) -> Tensor:
 def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
     """Return the log-probabilities of all labels, (N, L), in float32 on the CPU."""
     scores = torch.empty(len(encoded), len(model.config.labels))
-    for i, logits in outputs(model, compute, encoded.ids, padding_of(model), encoded.segments):
+    for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
         scores[i] = logits.log_softmax(-1)
     return scores
 
@@ -256,13 +256,13 @@ def classification_metrics(predicted: Sequence[int], truth: Sequence[int], label
     With two labels, F1 is the score of the second, positive one, as GLUE scores MRPC. With more labels it is the mean
     over the labels that occur.
     """
-    guess, right = np.array(predicted), np.array(truth)
-    if not len(right):
+    predictions, targets = np.array(predicted), np.array(truth)
+    if not len(targets):
         raise UserError("found no test items to score: the test data are empty")
 
     def f1(label: int) -> float:
-        hits = int(((guess == label) & (right == label)).sum())
-        either = int((guess == label).sum() + (right == label).sum())
+        hits = int(((predictions == label) & (targets == label)).sum())
+        either = int((predictions == label).sum() + (targets == label).sum())
         return 2 * hits / either if either else 0.0
 
     if len(labels) == 2:
@@ -270,8 +270,8 @@ def classification_metrics(predicted: Sequence[int], truth: Sequence[int], label
     else:
         occurring = sorted({*predicted, *truth})
         score, signature = float(np.mean([f1(label) for label in occurring])), "unweighted mean over the labels"
-    counted = f"{len(labels)} labels, {len(right):,} items"
+    counted = f"{len(labels)} labels, {len(targets):,} items"
     return {
-        "accuracy": {"value": float((guess == right).mean()), "signature": counted},
+        "accuracy": {"value": float((predictions == targets).mean()), "signature": counted},
         "f1": {"value": score, "signature": signature},
     }

@@ -26,9 +26,9 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import normalize
     c = model.config
-    known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
-    starts = np.cumsum([0, *map(len, known)])
-    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(known), starts), shape=(len(ids), c.vocab))
+    token_ids = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
+    starts = np.cumsum([0, *map(len, token_ids)])
+    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(token_ids), starts), shape=(len(ids), c.vocab))
     counts.sum_duplicates()
     weighting = TfidfTransformer(sublinear_tf=True)
     features = weighting.fit_transform(counts)  # (texts, V), sparse
@@ -36,9 +36,8 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         assert c.components is not None
         if c.components > min(features.shape):
             raise UserError(
-                f"model.components is {c.components}: expected at most the rank of {len(ids):,} texts of {c.vocab:,}"
-                " words, "
-                f"{min(features.shape):,}"
+                f"model.components is {c.components}: "
+                f"expected at most {min(features.shape):,} for {len(ids):,} texts of {c.vocab:,} words"
             )
         svd = TruncatedSVD(c.components, random_state=0)
         features = normalize(svd.fit_transform(features))
@@ -46,8 +45,8 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
             model.components.copy_(torch.from_numpy(svd.components_))
     if absent := sorted({*range(len(c.labels))} - {*labels.tolist()}):
         raise UserError(
-            f"no training text has the label {c.labels[absent[0]]!r}: remove the label from names, or add texts that"
-            " have it"
+            f"no training text has the label {c.labels[absent[0]]!r}: "
+            "remove the label from names, or add texts that have it"
         )
     regression = LogisticRegression(C=strength, max_iter=1000).fit(features, labels.numpy())
     idf = torch.from_numpy(weighting.idf_)

@@ -39,19 +39,16 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     """
     model = translator.model
     if not hasattr(getattr(model, "config", None), "steps"):
-        raise UserError(
-            f"{translator.path} is a {translator.family} model: expected a Universal Transformer, the"
-            " only model with steps"
-        )
+        raise UserError(f"{translator.path} is a {translator.family} model: expected a Universal Transformer")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     inputs = [ids[0], [model.config.start, *ids[1][:-1]]]
-    given, written = (torch.tensor([tokens], device=translator.compute.device) for tokens in inputs)
+    source_ids, decoder_input = (torch.tensor([tokens], device=translator.compute.device) for tokens in inputs)
     with translator.compute.autocast():
-        _, thoughts = model.forward_with_halting(given, None, written)
+        _, halting = model.forward_with_halting(source_ids, None, decoder_input)
     stacks = {}
     for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), inputs, strict=True):
-        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)
+        steps = halting[stack].steps[0].int().tolist() if halting else [model.config.steps] * len(tokens)
         stacks[stack] = list(zip(map(str, map(tokenizer.id_to_token, tokens)), steps, strict=True))
     return Pondering(stacks)

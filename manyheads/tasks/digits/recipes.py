@@ -52,7 +52,7 @@ class DigitsConfig(Config):
             raise UserError(f"lengths is {list(self.lengths)}: expected increasing lengths, such as 40,80,400")
 
 
-def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
+def _recipe(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
     return Recipe(
         summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "manyheads.tasks.digits.run", about,
         options="[model=universal|transformer|lstm] [offsets=false]",
@@ -60,18 +60,18 @@ def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: 
 
 
 RECIPES = {
-    "universal/copy": _on(
+    "universal/copy": _recipe(
         "copy", "a model that copies digits, tested on strings ten times as long as in training",
         """It trains on up to 40 digits and tests on up to 400. Published accuracy at 400 digits (table 4),
         characters / whole strings: LSTM .45 / .09, Transformer .53 / .03, Universal Transformer .91 / .35.""",
     ),
-    "universal/reverse": _on(
+    "universal/reverse": _recipe(
         "reverse", "a model that reverses digits, tested on strings ten times as long as in training",
         "Published results at 400 digits: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 / .46.",
     ),
-    "universal/addition": _on(
-        "addition", "a model that adds two numbers, least significant digit first, tested on strings ten times as"
-                    " long as in training",
+    "universal/addition": _recipe(
+        "addition", "a model that adds two numbers, least significant digit first, "
+                    "tested on strings ten times as long as in training",
         "Published results at 400 digits: LSTM .08 / .00, Transformer .07 / .00, Universal Transformer .34 / .02.",
     ),
 }  # fmt: skip

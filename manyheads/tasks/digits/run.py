@@ -34,25 +34,24 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES = 3  # number of strings in steps.txt
-VALIDATED = 200  # number of validation strings
+STEP_EXAMPLES = 3  # number of strings in steps.txt
+VALIDATION_STRINGS = 200  # number of validation strings
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     """Run the recipe. Besides result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
-    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
     run.refuse(
         ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
     )
     if config.lengths[0] < SHORTEST[config.algorithm]:
         raise UserError(
-            f"lengths starts with {config.lengths[0]}: expected {SHORTEST[config.algorithm]} or more for"
-            f" {config.algorithm}"
+            f"lengths starts with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
         )
 
     source = DigitSource(
         algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
-        tested=config.tested, validated=VALIDATED, seed=config.training.seed,
+        tested=config.tested, validated=VALIDATION_STRINGS, seed=config.training.seed,
     )  # fmt: skip
 
     def plan() -> Plan:
@@ -63,18 +62,15 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
         if longest > model.config.max_positions:  # length of the longest text with its end token
-            raise UserError(
-                f"network.max_positions is {model.config.max_positions}: expected {longest} or more for the longest"
-                " test input"
-            )
+            raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
         curve: dict[str, dict[str, float]] = {}  # value of each metric by length
         examples: dict[str, Any] = {}
 
-        def score(held: Pairs) -> Metrics:
+        def score(strings: Pairs) -> Metrics:
             metrics: Metrics = {}
             translator = Translator(directory.load(run.out), compute)
-            for length, pairs in by_length(held).items():
+            for length, pairs in by_length(strings).items():
                 values, outputs = measure(translator.model, task.tokenizer, pairs, compute)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
@@ -86,12 +82,12 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             with drawing.optional():
                 draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
             if config.model == "universal":
-                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:EXAMPLES]]
+                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:STEP_EXAMPLES]]
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
             return metrics
 
-        source_length, written = task.train.mean_lengths()
-        flops = costs.flops(task.model, source_length, written)["training"] / written
+        source_length, target_length = task.train.mean_lengths()
+        flops = costs.flops(task.model, source_length, target_length)["training"] / target_length
         training = replace(config.training, width=task.model.config.width)
         identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:FINGERPRINT_DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}

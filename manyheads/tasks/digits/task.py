@@ -21,10 +21,10 @@ from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
 ROOM = 10  # maximum length of an output beyond its input length, in tokens
-DECODED = 16_384  # maximum number of source tokens decoded at once
+MAX_BATCH_TOKENS = 16_384  # maximum number of source tokens decoded at once
 
 
-class _Shifted(Sequence[Batch]):
+class _OffsetBatches(Sequence[Batch]):
     """Batches in which every row starts at a random position."""
 
     def __init__(self, batches: Lazy[Batch], room: int, seed: int, epoch: int) -> None:
@@ -37,8 +37,8 @@ class _Shifted(Sequence[Batch]):
         batch, counted = self._batches.part(index, rank, world)
         offset = self[index].offset
         assert offset is not None
-        own = part_of(len(offset), rank, world)
-        return replace(batch, offset=offset[own if counted else [0]]), counted
+        rows = part_of(len(offset), rank, world)
+        return replace(batch, offset=offset[rows if counted else [0]]), counted
 
     def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
         batch = self._batches[index]
@@ -58,9 +58,9 @@ class DigitTask(TranslationTask):
 
     room: int = field(default=0, kw_only=True)
 
-    def batches(self, epoch: int) -> Lazy[Batch] | _Shifted:  # type: ignore[override]
+    def batches(self, epoch: int) -> Lazy[Batch] | _OffsetBatches:  # type: ignore[override]
         batches = super().batches(epoch)
-        return _Shifted(batches, self.room, self.seed, epoch) if self.room else batches
+        return _OffsetBatches(batches, self.room, self.seed, epoch) if self.room else batches
 
 
 @torch.inference_mode()
@@ -75,15 +75,15 @@ def measure(
     ..._steps        mean number of steps of a position, for a model with adaptive halting
     """
     model.eval()
-    rows = max(1, DECODED // max(map(len, pairs.sources)))
+    rows = max(1, MAX_BATCH_TOKENS // max(map(len, pairs.sources)))
 
     def run_batch(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
-        source, lengths, inputs, write, right = _padded(model, tokenizer, part, compute)
+        source, lengths, inputs, write, right = _pad_batch(model, tokenizer, part, compute)
         with compute.autocast():
             target_lengths = right.sum(1) if isinstance(model, Halting) else None
-            hidden, thoughts = states_and_halting(model)(source, lengths, inputs, target_lengths)
-            steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
+            hidden, halting = states_and_halting(model)(source, lengths, inputs, target_lengths)
+            steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in halting.items()}
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # padding is never generated, and its logit is not trained
             forced = int(((logits.argmax(-1) == write) & right).sum())
@@ -95,7 +95,7 @@ def measure(
     outputs = [output for part in decoded for output in part]
     answers = list(zip(outputs, pairs.targets, strict=True))
     values = {
-        "accuracy": sum(_placed(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
+        "accuracy": sum(_count_right(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
         "exact_match": sum(output == target for output, target in answers) / len(pairs),
         "forced_accuracy": sum(forced) / sum(characters),
         **{f"{stack}_steps": float(torch.cat([part[stack] for part in steps]).mean()) for stack in steps[0]},
@@ -103,7 +103,7 @@ def measure(
     return values, outputs
 
 
-def _placed(output: str, target: str) -> int:
+def _count_right(output: str, target: str) -> int:
     """Return the number of target characters that the output has at the same position."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
@@ -124,16 +124,16 @@ def digit_outcome(
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
-        values, written = measure(model, tokenizer, pairs, compute)
+        values, texts = measure(model, tokenizer, pairs, compute)
         metrics |= length_metrics(values, length, len(pairs))
-        outputs += written
+        outputs += texts
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
-    quality = [_placed(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
+    quality = [_count_right(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
     return Outcome(inputs, outputs, references, quality, metrics, unit="accuracy")
 
 
-def _padded(
+def _pad_batch(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the padded batch.

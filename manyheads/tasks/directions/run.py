@@ -39,18 +39,18 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     if run.dry_run:
         source.peek()
         return estimate(run.recipe, config, plan, run.compute(config.threads))
-    begun = time.monotonic()
+    start_time = time.monotonic()
     splits = source.read()
     log_splits(source, splits)
     # the user's test data remain unused
-    held = splits.validation if config.data else splits.known["test"]
-    splits = SplitData(splits.train, held, held)
+    evaluated = splits.validation if config.data else splits.known["test"]
+    splits = SplitData(splits.train, evaluated, evaluated)
     texts = (" ".join(words) for words in splits.train.words)
     tokenizer = wordpiece(texts, config.vocabulary, lowercase=False)
     corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
-        result = _train_one(direction, config, run.part(direction, begun), corpus)
+        result = _train_encoder(direction, config, run.part(direction, start_time), corpus)
         if result is None:  # stopped by --max-minutes; the same command resumes the run
             return None
         results[direction] = result
@@ -100,7 +100,7 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
     return DirectionalEncoder(configured(DirectionalConfig, config.model, decided))
 
 
-def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
+def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
     """Train one encoder in its own directory, and return its result with the probe's metrics."""
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
@@ -121,11 +121,11 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
 
         length = round(float(task.train.epoch(0).lengths.mean()))
         encoder = costs.flops(model, length)["training"] / length
-        of_word = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
-        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * of_word
+        word_parameters = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
+        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
 
-        def score(held: Tagged) -> Metrics:
-            return probe(directory.load(run.out).model, tokenizer, splits.train, held, compute, context=True)
+        def score(tagged: Tagged) -> Metrics:
+            return probe(directory.load(run.out).model, tokenizer, splits.train, tagged, compute, context=True)
 
         # These fingerprints match the checkpoints of earlier versions, so that those runs can be resumed.
         fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}

@@ -53,10 +53,10 @@ class Batch:
         text = ids.flatten().scatter(0, masked, answers)  # the text before masking
         at = torch.arange(ids.shape[1])
         # all tokens except the last one of each text
-        before = (at < lengths[:, None] - 1).flatten().nonzero().flatten()
-        predicted = [(before, text[before + 1])]
+        predicting = (at < lengths[:, None] - 1).flatten().nonzero().flatten()
+        predicted = [(predicting, text[predicting + 1])]
         if reading == "two_lstms":
-            predicted.append((before + 1, text[before]))
+            predicted.append((predicting + 1, text[predicting]))
         return cls(text.view_as(ids), lengths, predicted)
 
 
@@ -143,11 +143,11 @@ def probe(
     model.eval()
     labels = sorted({tag for tags in (*train.tags, *test.tags) for tag in tags})
     index = {label: i for i, label in enumerate(labels)}
-    known = torch.tensor([index[tag] for tags in train.tags for tag in tags])
+    train_labels = torch.tensor([index[tag] for tags in train.tags for tag in tags])
     features, test_features = (
         word_features(model, tokenizer, tagged.words, compute, context=context) for tagged in (train, test)
     )
-    best = iter(linear_probe(features, known, test_features, len(labels)).tolist())
+    best = iter(linear_probe(features, train_labels, test_features, len(labels)).tolist())
     return tagging_metrics([[labels[next(best)] for _ in words] for words in test.words], test.tags)
 
 
@@ -177,17 +177,17 @@ def linear_probe(features: Tensor, labels: Tensor, test: Tensor, classes: int, d
     The loss is convex, and L-BFGS runs close to its minimum, so the result needs no seed or learning rate.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
-    known, test = ((x - mean) / deviation for x in (features, test))
-    weight = torch.zeros(known.shape[1], classes, requires_grad=True)
+    train, test = ((x - mean) / deviation for x in (features, test))
+    weight = torch.zeros(train.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> float:
-        optimiser.zero_grad()
-        loss = F.cross_entropy(known @ weight + bias, labels) + decay * weight.square().sum()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(train @ weight + bias, labels) + decay * weight.square().sum()
         loss.backward()
         return float(loss.detach())
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     with torch.no_grad():
         return (test @ weight + bias).argmax(1)

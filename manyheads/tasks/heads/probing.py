@@ -27,7 +27,7 @@ from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # maximum number of tokens in a window for coreference, as in the paper
 MINIMUM = 50  # minimum number of words for a relation to be reported
-TRAINED_ON = 3000  # maximum number of training sentences, because all their maps are in memory
+MAX_TRAINING = 3000  # maximum number of training sentences, because all their maps are in memory
 CHUNK = 256  # number of sentences parsed at once
 
 
@@ -65,8 +65,9 @@ class Probe:
     def __repr__(self) -> str:
         row = self.dependencies.best()
         return (
-            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, best head {row.layer}-{row.head} "
-            f"finds {row.accuracy:.3f} of {row.items:,} words' heads, best offset {row.base:.3f})"
+            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, "
+            f"best head {row.layer}-{row.head} finds {row.accuracy:.3f} "
+            f"of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
     def published(self, minimum: int = MINIMUM) -> list[Best]:
@@ -104,31 +105,30 @@ def probe(
     """
     words = WordReader(model)
     bank = _treebank(treebank, skip_bad_lines)
-    trained_on = None if train is None else _treebank(train, skip_bad_lines)
-    parsers = {} if trained_on is None else _trained(words, trained_on)
-    of_training = {} if trained_on is None else {
-        "train_sentences": min(len(trained_on), TRAINED_ON), "train_skipped": sum(trained_on.skips.values()),
-        "train_too_long": words.too_long, "train_unread": max(0, len(trained_on) - TRAINED_ON),
+    train_bank = None if train is None else _treebank(train, skip_bad_lines)
+    parsers = {} if train_bank is None else _train_parsers(words, train_bank)
+    train_counts = {} if train_bank is None else {
+        "train_sentences": min(len(train_bank), MAX_TRAINING), "train_skipped": sum(train_bank.skips.values()),
+        "train_too_long": words.too_long, "train_unread": max(0, len(train_bank) - MAX_TRAINING),
     }  # fmt: skip
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
-    hits, in_stanford, attached = _dependencies(words, bank.sentences, statistics, parsers)
+    hits, stanford_hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
     layers, counts = words.layers, {
         "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
-        "without_tokens": words.unseen, **of_training,
+        "without_tokens": words.unseen, **train_counts,
     }  # fmt: skip
     if not sum(len(sentence.groups) for sentence in hits):
         raise UserError(
-            f"{bank.file}: found no word to score in {len(bank):,} sentences. {words.too_long:,} sentences exceed"
-            " the model's "
-            f"limit, {words.unseen:,} words have no tokens, and roots have no head. Use a model with more positions,"
-            " or other data."
+            f"{bank.file}: found no word to score in {len(bank):,} sentences. "
+            f"{words.too_long:,} sentences exceed the model's limit, {words.unseen:,} words have no tokens, "
+            "and roots have no head. Use a model with more positions, or other data."
         )
     mentions = _coreference(words, bank.sentences)
     return Probe(
         str(model.path), str(bank.file), layers,
-        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(in_stanford, layers, dependency.DIRECTIONS),
+        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(stanford_hits, layers, dependency.DIRECTIONS),
         Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
         {name: _score(right) for name, right in attached.items()}, statistics.heads(), counts,
     )  # fmt: skip
@@ -150,27 +150,27 @@ def _dependencies(
     The right heads are given first for the treebank's arcs, then for Stanford dependencies.
     """
     hits: list[Hits] = []
-    in_stanford: list[Hits] = []
+    stanford_hits: list[Hits] = []
     attached: dict[str, list[list[bool]]] = {name: [] for name in parsers}
-    waiting: list[dict[str, Parsed]] = []
+    pending: list[dict[str, Parsed]] = []
 
     def parse() -> None:
         for name, parser in parsers.items():
-            attached[name] += attachment(parser, [views[name] for views in waiting])
-        waiting.clear()
+            attached[name] += attachment(parser, [views[name] for views in pending])
+        pending.clear()
 
     for number, maps, seen in words.maps([_words(sentence) for sentence in sentences], statistics):
         s = sentences[number]
         hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
         arcs = stanford(s.words, s.heads, s.relations, s.tags)
-        in_stanford.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
+        stanford_hits.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
         if parsers:
-            waiting.append(_views(words, s, maps, seen))
-        if len(waiting) == CHUNK:
+            pending.append(_views(words, s, maps, seen))
+        if len(pending) == CHUNK:
             parse()
-    if waiting:
+    if pending:
         parse()
-    return hits, in_stanford, attached
+    return hits, stanford_hits, attached
 
 
 def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
@@ -184,8 +184,8 @@ def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -
     }
 
 
-def _trained(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
-    sentences = [sentence for sentence in bank.sentences[:TRAINED_ON] if len(sentence.words) > 1]
+def _train_parsers(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
+    sentences = [sentence for sentence in bank.sentences[:MAX_TRAINING] if len(sentence.words) > 1]
     views = [_views(words, sentences[number], maps, seen)
              for number, maps, seen in words.maps([_words(sentence) for sentence in sentences])]  # fmt: skip
     if not views:
@@ -216,14 +216,14 @@ def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
 
 def _windows(words: WordReader, sentences: list[Sentence]) -> Iterator[list[Sentence]]:
     window: list[Sentence] = []
-    held, room = 0, min(WINDOW, words.room or WINDOW)
+    token_count, max_tokens = 0, min(WINDOW, words.room or WINDOW)
     for sentence in sentences:
         length = words.length(_words(sentence))
-        if window and (held + length + len(words.frame) > room or window[0].document != sentence.document):
+        if window and (token_count + length + len(words.frame) > max_tokens or window[0].document != sentence.document):
             yield window
-            window, held = [], 0
+            window, token_count = [], 0
         window.append(sentence)
-        held += length
+        token_count += length
     if window:
         yield window
 

@@ -80,11 +80,11 @@ class WordReader:
 
     def pieces(self, text: Words) -> list[list[int]]:
         """Return the token ids of each word."""
-        spelt = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
-        new = [word for word in dict.fromkeys(spelt) if word not in self._pieces]
+        spellings = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
+        new = [word for word in dict.fromkeys(spellings) if word not in self._pieces]
         for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
             self._pieces[word] = encoding.ids
-        return [self._pieces[word] for word in spelt]
+        return [self._pieces[word] for word in spellings]
 
     def length(self, text: Words) -> int:
         """Return the number of tokens in a text, without special tokens."""
@@ -97,13 +97,13 @@ class WordReader:
         """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
-        room = self.room or max(lengths, default=0)
-        kept = [i for i, length in enumerate(lengths) if len(self.frame) < length <= room]
-        self.too_long += sum(length > room for length in lengths)
-        self.unseen += sum(not word for i in kept for word in pieces[i])
-        sizes = [lengths[i] for i in kept]
+        max_tokens = self.room or max(lengths, default=0)
+        usable = [i for i, length in enumerate(lengths) if len(self.frame) < length <= max_tokens]
+        self.too_long += sum(length > max_tokens for length in lengths)
+        self.unseen += sum(not word for i in usable for word in pieces[i])
+        sizes = [lengths[i] for i in usable]
         for rows in token_batches(sizes, sizes, max([BATCH_TOKENS, *sizes]), seed=0, epoch=0):
-            numbers = [kept[row] for row in rows]
+            numbers = [usable[row] for row in rows]
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
@@ -123,14 +123,14 @@ class WordReader:
         if statistics is not None:
             statistics.add(maps, lengths, self._special(padded, lengths))
         self.layers = tuple(maps)
-        to = torch.zeros(*padded.shape, max(map(len, pieces)))  # (B, T, W)
-        for row, words in zip(to, pieces, strict=True):
+        membership = torch.zeros(*padded.shape, max(map(len, pieces)))  # (B, T, W)
+        for row, words in zip(membership, pieces, strict=True):
             at = len(self.frame.before)
             for number, word in enumerate(words):
                 row[at : at + len(word), number] = 1.0
                 at += len(word)
-        mean = (to / to.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
-        merged = torch.stack([mean[:, None] @ map @ to[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
+        mean = (membership / membership.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
+        merged = torch.stack([mean[:, None] @ map @ membership[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
         for number, words, padded_maps in zip(numbers, pieces, merged, strict=True):
             yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
@@ -140,7 +140,7 @@ class WordReader:
         A halted position has weights of zero, even if other positions of the batch continue.
         """
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.compute.autocast(), pondered(model) as thoughts, record(model) as maps:
+        with torch.inference_mode(), self.compute.autocast(), pondered(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # runs the encoder on the source
@@ -151,26 +151,26 @@ class WordReader:
         steps = getattr(config, "steps", 1)
         by_step = {}
         for name, calls in maps.items():
-            halts = next((ponder.steps.cpu() for stack, ponder in thoughts.items() if name.startswith(stack)), None)
+            halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
                 # a text classifier reads its padding as one more token
-                shown = map[..., :tokens, :tokens].float().cpu()
-                shown = shown if halts is None else shown * (halts >= step)[:, None, :, None]
-                by_step[name if steps == 1 else f"{name} step {step}"] = shown
+                step_map = map[..., :tokens, :tokens].float().cpu()
+                step_map = step_map if halts is None else step_map * (halts >= step)[:, None, :, None]
+                by_step[name if steps == 1 else f"{name} step {step}"] = step_map
             for step in range(len(calls) + 1, steps + 1 if calls else 0):
-                by_step[f"{name} step {step}"] = torch.zeros_like(shown)
+                by_step[f"{name} step {step}"] = torch.zeros_like(step_map)
         return by_step
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Return a mask of the positions of each special token, (B, T), by token name."""
         at = torch.arange(padded.shape[1])
-        places: dict[str, Tensor] = {}
-        for place, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
-            inside = place < len(self.frame.before)
-            where = torch.full_like(lengths, place) if inside else lengths - len(self.frame) + place
+        masks: dict[str, Tensor] = {}
+        for index, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
+            inside = index < len(self.frame.before)
+            positions = torch.full_like(lengths, index) if inside else lengths - len(self.frame) + index
             name = self.tokenizer.id_to_token(token) or str(token)
-            places[name] = places.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
-        return places
+            masks[name] = masks.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == positions[:, None])
+        return masks
 
 
 def _pad_id(model: Any) -> int:

@@ -26,7 +26,7 @@ from manyheads.training.loss import at_least_float32
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-SCORED = 64  # number of clips in an evaluation batch
+EVALUATION_BATCH = 64  # number of clips in an evaluation batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +66,8 @@ class ClipTask:
         return Lazy(np.array_split(rows, -(-len(rows) // self.batch_items)), self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        some = self.train.subset(rows.tolist())
-        return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
+        clips = self.train.subset(rows.tolist())
+        return Batch(clip_tensor(clips.pixels, self.preprocessing), label_indices(clips, self.model.config.labels))
 
     def loss(self, batch: Batch) -> Loss:
         clips, labels = (part.to(self.compute.device) for part in (batch.clips, batch.labels))
@@ -78,19 +78,19 @@ class ClipTask:
     def validate(self) -> dict[str, float]:
         """Return the loss per clip and the accuracy."""
         scores = log_probabilities(self.model, self.validation, self.preprocessing, self.compute)
-        return values(clip_metrics(scores, label_numbers(self.validation, self.model.config.labels)))
+        return values(clip_metrics(scores, label_indices(self.validation, self.model.config.labels)))
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
 
 
-def tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
+def clip_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
     """Return grayscale clips (B, T, Y, X) as normalized model input (B, 1, T, Y, X)."""
     (mean,), (std,) = preprocessing.mean, preprocessing.std
     return (torch.from_numpy(pixels)[:, None].float() / 255 - mean) / std
 
 
-def label_numbers(clips: Clips, labels: tuple[str, ...]) -> Tensor:
+def label_indices(clips: Clips, labels: tuple[str, ...]) -> Tensor:
     """Return the index of each clip's label among the model's labels, (N,)."""
     return torch.tensor([labels.index(label) for label in clips.labels])
 
@@ -101,11 +101,11 @@ def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preproces
     model.eval()
 
     def scores(first: int) -> Tensor:  # (B, L)
-        part = tensor(clips.pixels[first : first + SCORED], preprocessing)
+        batch = clip_tensor(clips.pixels[first : first + EVALUATION_BATCH], preprocessing)
         with compute.autocast():
-            return model(part.to(compute.device)).float().log_softmax(-1).cpu()
+            return model(batch.to(compute.device)).float().log_softmax(-1).cpu()
 
-    return torch.cat([*distributed_map(range(0, len(clips), SCORED), scores)])
+    return torch.cat([*distributed_map(range(0, len(clips), EVALUATION_BATCH), scores)])
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
@@ -121,7 +121,7 @@ class ClipClassifier(ImageClassifier):
     def evaluate_clips(self, clips: Clips) -> LabelOutcome:
         """Classify the clips, and compare the predicted labels with their true labels."""
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
-        metrics = clip_metrics(scores, label_numbers(clips, self.labels))
+        metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelOutcome.of(places, clips.labels, self.labels, scores, metrics)
 

@@ -36,8 +36,8 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
             model, preprocessing, splits.train, splits.validation, compute, config.batch_items, config.training.seed
         )
 
-        def score(held: Clips) -> Metrics:
-            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(held).metrics
+        def score(clips: Clips) -> Metrics:
+            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(clips).metrics
 
         return Job(model, config.training, score, task)
 

@@ -46,28 +46,27 @@ class Teacher:
     def __post_init__(self) -> None:
         if self.expected.channels != self.given.channels:
             raise UserError(
-                f"the teacher takes images with {self.expected.channels} channels, the student with "
-                f"{self.given.channels}: use a teacher with the student's number of channels"
+                f"the teacher takes images with {self.expected.channels} channels, "
+                f"the student with {self.given.channels}: use a teacher with the student's number of channels"
             )
         if not 0 <= self.share <= 1 or not 0 < self.temperature < math.inf:
             raise UserError(
-                f"share is {self.share} and temperature is {self.temperature}: expected a share from 0 to 1 and a"
-                " positive temperature"
+                f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
         try:  # a convolutional network accepts images of any size
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
             raise UserError(
-                f"the teacher cannot read the student's images: {error}. Fine-tune it at their size first (--init with "
-                f"model.image_size={size})"
+                f"the teacher cannot read the student's images: {error}. "
+                f"Fine-tune it at their size first (--init with model.image_size={size})"
             ) from None
         if size != self.expected.size:
             warnings.warn(
-                f"the teacher was trained on images of {self.expected.size} x {self.expected.size} pixels, but the"
-                " student's "
-                f"have {size} x {size}, so its accuracy may be lower. Fine-tune it at their size (--init with "
-                f"model.image_size={size}), or set model.image_size={self.expected.size} for the student.",
+                f"the teacher was trained on images of {self.expected.size} x {self.expected.size} pixels, "
+                f"but the student's have {size} x {size}, so its accuracy may be lower. "
+                f"Fine-tune it at their size (--init with model.image_size={size}), "
+                f"or set model.image_size={self.expected.size} for the student.",
                 stacklevel=2,
             )
 
@@ -83,9 +82,9 @@ class Teacher:
 
     def loss(self, student: Tensor, images: Tensor) -> Tensor:
         """Return the distillation loss of the student's logits (B, L) on the same images, summed over the batch."""
-        taught = self.logits(images)
+        teacher_logits = self.logits(images)
         if self.kind == "hard":
-            return F.cross_entropy(student, taught.argmax(-1), reduction="sum")
+            return F.cross_entropy(student, teacher_logits.argmax(-1), reduction="sum")
         tau = self.temperature
-        learnt, expected = (student / tau).log_softmax(-1), (taught / tau).log_softmax(-1)
-        return tau**2 * F.kl_div(learnt, expected, log_target=True, reduction="sum")
+        log_student, log_teacher = ((student / tau).log_softmax(-1), (teacher_logits / tau).log_softmax(-1))
+        return tau**2 * F.kl_div(log_student, log_teacher, log_target=True, reduction="sum")

@@ -27,22 +27,22 @@ from manyheads.errors import UserError
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 from manyheads.models.nonlocal_net import NonLocalBlock
 from manyheads.tasks.images.predictor import ImageEncoder
-from manyheads.tasks.images.task import SCORED
+from manyheads.tasks.images.task import EVALUATION_BATCH
 from manyheads.training.run_directory import KEPT
 
-MOST = 1000  # default for the maximum number of images in a mean
+MAX_IMAGES = 1000  # default for the maximum number of images in a mean
 FRAMES = 8  # default number of frames in a clip
 
 
 def draw_channels(
-    encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MOST
+    encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MAX_IMAGES
 ) -> None:
     """Draw the mean weight of every channel for each class (Hu 2017).
 
     layer  block to draw; None: the last block of each stage
     """
-    batches, rows, row_of, total = _read(encoder, inputs, images)
-    weights = encoder.channel_weights(batches, rows, row_of, title=_counted(inputs, total))
+    batches, rows, row_of, total = _read_images(encoder, inputs, images)
+    weights = encoder.channel_weights(batches, rows, row_of, title=_describe_inputs(inputs, total))
     (weights.last_of_stages() if layer is None else weights.of([layer])).draw(out)
 
 
@@ -65,12 +65,12 @@ def draw_arrows(
     pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
     pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]  # (1, C, T, Y, X), or an image (1, C, Y, X)
     middle = tuple(size // 2 for size in pixels.shape[-2:])
-    place = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
-    if len(place) != pixels.dim() - 2:
-        what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
-        raise UserError(f"{inputs[0]} is {what}, found {','.join(map(str, place))}")
+    position = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
+    if len(position) != pixels.dim() - 2:
+        kind = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
+        raise UserError(f"{inputs[0]} is {kind}, found {','.join(map(str, position))}")
     with encoder.compute.autocast():
-        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), place, layer=layer)
+        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), position, layer=layer)
     arrows.draw(strongest, out, numbers=clip.indices, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
 
 
@@ -87,14 +87,14 @@ def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, lay
     count = len(centers.layers)
     if not -count <= layer < count:
         raise UserError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
-    epochs = _epochs(encoder.path)
-    then = [learned_centers(directory.load(path).model) for path in epochs.values()]
-    over = Centers(
+    epochs = _saved_epochs(encoder.path)
+    models = [learned_centers(directory.load(path).model) for path in epochs.values()]
+    by_epoch = Centers(
         tuple(epochs),
-        torch.stack([state.centers[layer] for state in then]),
-        torch.stack([state.widths[layer] for state in then]),
+        torch.stack([state.centers[layer] for state in models]),
+        torch.stack([state.widths[layer] for state in models]),
     )
-    attention_centers.draw_centers(over, out, panels=over.layers, title=f"{name}, layer {layer % count}")
+    attention_centers.draw_centers(by_epoch, out, panels=by_epoch.layers, title=f"{name}, layer {layer % count}")
 
 
 def draw_maps(
@@ -103,7 +103,7 @@ def draw_maps(
     out: Path,
     *,
     at: tuple[int, ...] | None = None,
-    images: int = MOST,
+    images: int = MAX_IMAGES,
 ) -> None:
     """Draw the mean attention map of each head (Cordonnier 2020, figures 5 and 6).
 
@@ -111,7 +111,7 @@ def draw_maps(
     """
     if at is not None and len(at) != 2:
         raise UserError(f"expected --at Y,X, a pixel of an image, found {','.join(map(str, at))}")
-    batches, *_ = _read(encoder, inputs, images)
+    batches, *_ = _read_images(encoder, inputs, images)
     pixels = torch.cat(list(batches)).to(encoder.compute.device)
     size = encoder.model.config.downsample
     query = None if at is None else (at[0] // size, at[1] // size)
@@ -133,15 +133,15 @@ class Figure(NamedTuple):
     draw: Callable[..., None]
 
 
-def _has(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
+def _contains(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
     return lambda model: any(isinstance(module, kind) for module in model.modules())
 
 
 FIGURES = {
-    "arrows": Figure("a non-local block", _has(NonLocalBlock), draw_arrows),
-    "centers": Figure("attention with quadratic position encoding", _has(QuadraticAttention), draw_centers),
+    "arrows": Figure("a non-local block", _contains(NonLocalBlock), draw_arrows),
+    "centers": Figure("attention with quadratic position encoding", _contains(QuadraticAttention), draw_centers),
     "channels": Figure("squeeze-and-excitation", lambda model: bool(squeezes(model)), draw_channels),
-    "maps": Figure("attention as convolution", _has(ConvAttention), draw_maps),
+    "maps": Figure("attention as convolution", _contains(ConvAttention), draw_maps),
 }
 
 
@@ -151,25 +151,25 @@ def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **option
     Raises UserError if the model does not have the part that the figure shows, or if the figure does not have an
     option. The message names the figures that the model supports.
     """
-    wanted = FIGURES[figure]
+    selected = FIGURES[figure]
     model = predictor.model
-    if not wanted.fits(model):
-        able = [f"manyheads draw {name}" for name, other in FIGURES.items() if other.fits(model)]
+    if not selected.fits(model):
+        commands = [f"manyheads draw {name}" for name, other in FIGURES.items() if other.fits(model)]
         if tapped(model) or squeezes(model):
-            able.append("manyheads attend")
-        shown = f"Use {' or '.join(able)}." if able else "The model has no attention to draw."
+            commands.append("manyheads attend")
+        hint = f"Use {' or '.join(commands)}." if commands else "The model has no attention to draw."
         raise UserError(
-            f"{predictor.path}: the figure '{figure}' shows {wanted.shows}, which this model does not have. {shown}"
+            f"{predictor.path}: the figure '{figure}' shows {selected.shows}, which this model does not have. {hint}"
         )
     for name in options:
-        if name not in signature(wanted.draw).parameters:
+        if name not in signature(selected.draw).parameters:
             others = [other for other, row in FIGURES.items() if name in signature(row.draw).parameters]
             raise UserError(f"--{name} applies only to {' and '.join(others)}: leave it out for {figure}")
-    wanted.draw(predictor, inputs, out, **options)
+    selected.draw(predictor, inputs, out, **options)
 
 
-def _read(
-    encoder: ImageEncoder, inputs: Sequence[str], most: int
+def _read_images(
+    encoder: ImageEncoder, inputs: Sequence[str], max_images: int
 ) -> tuple[Iterator[Tensor], tuple[str, ...], list[int], int]:
     """Return batches of images (B, C, Y, X), the row names, the row index of each image, and the number of images.
 
@@ -183,22 +183,22 @@ def _read(
         arrays = (torch.from_numpy(encoder.preprocessing.array(open_image(name)))[None] for name in inputs)
         return arrays, tuple(names), list(range(len(names))), len(names)
     data = read_images(ImageSource().test_in(inputs[0]))
-    data = data.subset(evenly_spaced(len(data), most))
+    data = data.subset(evenly_spaced(len(data), max_images))
     present = tuple(name for name in data.names if name in set(data.labels))
-    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=SCORED)
+    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=EVALUATION_BATCH)
     batches = (torch.from_numpy(batch.images) for batch in loader.epoch())
     return batches, present, loader.labels.tolist(), len(data)
 
 
-def _counted(inputs: Sequence[str], count: int) -> str:
+def _describe_inputs(inputs: Sequence[str], count: int) -> str:
     return f"{Path(inputs[0]).name}, {count:,} images" if len(inputs) == 1 else f"{count:,} images"
 
 
-def _epochs(run: Path) -> dict[str, Path]:
+def _saved_epochs(run: Path) -> dict[str, Path]:
     """Return the models that a run saved, by epoch, in training order. Raises UserError if there are none."""
-    kept = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
-    if not kept:
+    saved = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
+    if not saved:
         raise UserError(
             f"{run}: found no saved epochs in {KEPT}/: train with training.keep_every=1, or leave out --layer"
         )
-    return {f"epoch {number}": kept[number] for number in sorted(kept)}
+    return {f"epoch {number}": saved[number] for number in sorted(saved)}

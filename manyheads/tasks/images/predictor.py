@@ -28,15 +28,15 @@ from manyheads.data.readers.labeled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.classification.predictor import Label, likeliest
+from manyheads.tasks.classification.predictor import Label, top_labels
 from manyheads.tasks.evaluation import LabelOutcome, scored_data
-from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
+from manyheads.tasks.images.task import EVALUATION_BATCH, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
-LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # limits on config.json, because the weights do not determine the image size
+MAX_SIDE, MAX_PATCHES = 4096, 2**16  # limits on config.json, because the weights do not determine the image size
 
 
 class ImageEncoder(TrainedModel):
@@ -48,7 +48,7 @@ class ImageEncoder(TrainedModel):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.preprocessing = preprocessing_of(loaded)
-        self.model = _sized(self.model, self.preprocessing.size).to(compute.device).eval()
+        self.model = _resize_positions(self.model, self.preprocessing.size).to(compute.device).eval()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -70,24 +70,24 @@ class ImageEncoder(TrainedModel):
 
         layers, heads  indices of the layers and heads to return, None for all
         """
-        opened = _plain(image)
+        plain = _open_plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
-        picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
+        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]  # (1, C, Y, X)
+        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
         if tapped(self.model) or not squeezes(self.model):
-            return self._maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
+            return self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
         if heads is not None or axis is not None:
             raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
     def channel_weights(
-        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **more: Any
+        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
         """Return the squeeze-and-excitation weights for images (B, C, Y, X); see `figures/channel_weights.py`."""
-        moved = (batch.to(self.compute.device) for batch in batches)
+        batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
-            return channel_weights(self.model, moved, rows, *args, name=str(self.path), **more)
+            return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)
 
 
 class ImageClassifier(ImageEncoder):
@@ -130,23 +130,23 @@ class ImageClassifier(ImageEncoder):
             raise UserError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
 
-        def classified(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
-            arrays, bad = {}, {}  # usable images (C, Y, X) and error messages, both by index
-            for i, image in enumerate(images[first : first + SCORED], first):
+        def classify_group(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
+            arrays, errors = {}, {}  # usable images (C, Y, X) and error messages, both by index
+            for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
                 try:
-                    arrays[i] = self.preprocessing.array(_plain(image))
+                    arrays[i] = self.preprocessing.array(_open_plain(image))
                 except UserError as error:
                     if faults is None:
                         raise
-                    bad[i] = str(error)
+                    errors[i] = str(error)
             ranked = self.classify_arrays(list(arrays.values()), top=top) if arrays else []
-            return dict(zip(arrays, ranked, strict=True)), bad
+            return dict(zip(arrays, ranked, strict=True)), errors
 
-        for ranked, bad in distributed_map(range(0, len(images), SCORED), classified):
-            for i, of_image in ranked.items():
-                labels[i] = of_image
+        for ranked, errors in distributed_map(range(0, len(images), EVALUATION_BATCH), classify_group):
+            for i, image_labels in ranked.items():
+                labels[i] = image_labels
             if faults is not None:
-                faults |= bad
+                faults |= errors
         return labels
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
@@ -155,11 +155,11 @@ class ImageClassifier(ImageEncoder):
         batch = torch.from_numpy(np.stack(arrays))  # (B, C, Y, X)
         with torch.inference_mode(), compute.autocast():
             scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
-        return likeliest(scores, self.labels, top)
+        return top_labels(scores, self.labels, top)
 
     def evaluate(self, data: ImageData) -> LabelOutcome:
         """Classify the images, and compare the predicted labels with the labels in `data`."""
-        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
+        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
         model, compute = self.compiled
         scores = log_probabilities(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
@@ -190,30 +190,29 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
             raise UserError(f"{loaded.path}: {error}") from None
         if preprocessing.channels != config.channels:
             raise UserError(
-                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
-                f"{config.channels}: copy both from one model"
+                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, "
+                f"the model for {config.channels}: copy both from one model"
             )
-        return _bounded(preprocessing, loaded)
+        return _check_size(preprocessing, loaded)
     logger.warning(
         f"{loaded.path}: found no preprocessor_config.json; using mean 0.5 and standard deviation 0.5 for all channels"
     )
     half = (0.5,) * config.channels
-    return _bounded(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
+    return _check_size(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
 
 
-def _bounded(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
+def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
     """Raise UserError if the model's images exceed the maximum size."""
-    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", LARGEST_SIDE)
-    if size > LARGEST_SIDE or (size // patch) ** 2 > MOST_PATCHES:
+    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", MAX_SIDE)
+    if size > MAX_SIDE or (size // patch) ** 2 > MAX_PATCHES:
         raise UserError(
-            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,} on a"
-            " side, and "
-            f"{MOST_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
+            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {MAX_SIDE:,} on a side, "
+            f"and {MAX_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
         )
     return preprocessing
 
 
-def _sized(model: Any, size: int) -> Any:
+def _resize_positions(model: Any, size: int) -> Any:
     """Return a ViT with its position embeddings resized for images of `size` pixels.
 
     Other models are returned unchanged. DINOv2 models, for example, are pretrained on images of 518 pixels but come
@@ -225,7 +224,7 @@ def _sized(model: Any, size: int) -> Any:
     return adapt(model, image_size=size)[0]
 
 
-def _plain(image: str | Path | Image.Image) -> Image.Image:
+def _open_plain(image: str | Path | Image.Image) -> Image.Image:
     """Return the image upright and in plain colors, from a file or from a Pillow image."""
     if isinstance(image, Image.Image):
         return plain_image(image)

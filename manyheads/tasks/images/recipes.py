@@ -158,8 +158,7 @@ def _on_cifar10(
 
 RECIPES = {
     "conv-attention/theorem": Recipe(
-        "no model: measures the error of attention as a 3 x 3, 5 x 5 or 7 x 7 convolution, by the sharpness of"
-        " attention",
+        "no model: measures the error of attention as a convolution, by the sharpness of attention",
         "Cordonnier et al. 2020", TheoremConfig(), "manyheads.tasks.images.theorem",
         """It expresses convolutions as attention with the paper's construction, and measures the maximum
         difference inside the image in float64 for each alpha. It writes table.txt, error.png and result.json,
@@ -209,8 +208,8 @@ RECIPES = {
     "cifar10/conv-attention": _on_cifar10(
         "a ViT whose attention can express a convolution", "Cordonnier et al. 2020",
         replace(CIFAR_VIT, preset="conv-attention/quadratic-small", model={}),
-        "Attention uses quadratic positions. Other presets use learned positions (relative-small), or positions and"
-        " content (content-small).",
+        "Attention uses quadratic positions. "
+        "Other presets use learned positions (relative-small), or positions and content (content-small).",
         "[preset=conv-attention/content-small]",
     ),
     "deit": Recipe(
@@ -222,8 +221,8 @@ RECIPES = {
         requires={"data": "DIR with train and val of ImageNet, a folder for each class"}, init="may",
     ),
     "deit/ablate": Recipe(
-        "the rows of DeiT's table 8 at a small budget, each without one part of the"
-        " recipe", "Touvron et al. 2021", ABLATE,
+        "the rows of DeiT's table 8 at a small budget, each without one part of the recipe",
+        "Touvron et al. 2021", ABLATE,
         "manyheads.tasks.images.ablation",
         """It trains a small model for every row and writes the table of validation loss and top1. Each run has
         its own directory below --out and can be resumed. Published top1 (table 8): 81.8 with all parts, 74.5

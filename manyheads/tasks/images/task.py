@@ -25,7 +25,7 @@ from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
 TOP = 5  # top5 counts an image as right if its label is among the 5 most probable
-SCORED = 256  # number of images in an evaluation batch
+EVALUATION_BATCH = 256  # number of images in an evaluation batch
 
 
 class ImageClassificationTask:
@@ -63,7 +63,7 @@ class ImageClassificationTask:
         self._train = ImageLoader(
             train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed, workers=workers
         )
-        self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
+        self._validation = ImageLoader(validation, labels, preprocessing, batch_items=EVALUATION_BATCH)
         self._forward = compute.compile(self.model.forward)
 
     @property

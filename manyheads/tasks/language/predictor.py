@@ -27,9 +27,10 @@ from manyheads.training.distributed_map import distributed_map
 
 GENERATED_TOKENS = 16_384  # maximum number of token positions in a batch of generated texts
 LOGITS = 2**24  # maximum number of logits computed at once
-MOST_TOKENS = 100_000  # maximum number of generated tokens for a text
-LARGEST_SEED = 2**63 - 1
-PIECE = 1000  # minimum length of a piece in characters, up to the end of a line; two models are compared piece by piece
+MAX_NEW_TOKENS = 100_000  # maximum number of generated tokens for a text
+MAX_SEED = 2**63 - 1
+# Two models are compared piece by piece. A piece has this number of characters or more, up to the end of a line.
+MIN_PIECE = 1000
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Continuation:
 
 
 P = TypeVar("P", str, list[str])
-Tell = Callable[[int, str], None]  # callback that receives the index of a text and its next piece
+Stream = Callable[[int, str], None]  # callback that receives the index of a text and its next piece
 
 
 class LanguageModel(ModelWithTokenizer):
@@ -70,7 +71,7 @@ class LanguageModel(ModelWithTokenizer):
         repetition_penalty: float = 1.0,
         stop: str | Sequence[str] | None = (),
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
-        stream: Tell | None = None,
+        stream: Stream | None = None,
     ) -> P:
         """Return every prompt with its continuation, in input order.
 
@@ -86,8 +87,8 @@ class LanguageModel(ModelWithTokenizer):
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
-        written = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
-        return str(written[0]) if isinstance(prompts, str) else [str(continuation) for continuation in written]
+        results = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
+        return str(results[0]) if isinstance(prompts, str) else [str(continuation) for continuation in results]
 
     def continuations(
         self,
@@ -97,49 +98,49 @@ class LanguageModel(ModelWithTokenizer):
         max_tokens: int = 100,
         stop: str | Sequence[str] | None = (),
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
-        stream: Tell | None = None,
+        stream: Stream | None = None,
     ) -> list[Continuation]:
         """Return the continuation of every prompt, and the reason for its end."""
-        max_tokens = _whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+        max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         if isinstance(seed, Iterable):
-            seeds = [_whole("seed", number, 0, LARGEST_SEED) for number in seed]
+            seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
         else:
-            seeds = [_whole("seed", seed, 0, LARGEST_SEED) + i for i in range(len(prompts))]
+            seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
             raise UserError(
-                f"found {len(seeds)} seeds for {len(prompts)} texts: give one seed for each text, or a single number"
+                f"found {len(seeds)} seeds for {len(prompts)} texts: give one for each text, or a single number"
             )
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
             raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
-        longest = max(map(len, encoded), default=0)
+        max_length = max(map(len, encoded), default=0)
         model, compute = self.compiled
-        positions = min(context, longest + max_tokens)  # maximum length of a text, in tokens
+        positions = min(context, max_length + max_tokens)  # maximum length of a text, in tokens
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
-        def written(first: int) -> list[Continuation]:
+        def generate_rows(first: int) -> list[Continuation]:
             group = range(first, min(first + rows, len(encoded)))
             texts = [TextStream(self.tokenizer, encoded[i], [*stops]) for i in group]
 
-            def tell(row: int, piece: str) -> None:
+            def send(row: int, piece: str) -> None:
                 if stream is not None and piece:
                     stream(first + row, piece)
 
-            def over(row: int, token: int) -> bool:
-                tell(row, texts[row].push(token))
+            def is_finished(row: int, token: int) -> bool:
+                send(row, texts[row].push(token))
                 return texts[row].stopped
 
-            given = sample(
+            steps = sample(
                 model.start, model.step, [encoded[i] for i in group], sampling, context=context,
-                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=over,
+                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=is_finished,
             )  # fmt: skip
             with compute.autocast():
-                counts = Counter(row for step in given for row, _ in step)
+                counts = Counter(row for step in steps for row, _ in step)
             continuations: list[Continuation] = []
             for row, text in enumerate(texts):
-                tell(row, text.finish())
+                send(row, text.finish())
                 reason: Literal["end", "stop", "length"] = (
                     "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
                 )
@@ -147,7 +148,9 @@ class LanguageModel(ModelWithTokenizer):
             return continuations
 
         return [
-            continuation for part in distributed_map(range(0, len(encoded), rows), written) for continuation in part
+            continuation
+            for part in distributed_map(range(0, len(encoded), rows), generate_rows)
+            for continuation in part
         ]
 
     def attend(
@@ -168,20 +171,20 @@ class LanguageModel(ModelWithTokenizer):
         calculation    also return the queries, keys and values from which the weights are computed
         truncate       cut a text that is longer than the model's limit, instead of raising a UserError
         """
-        room = self.model.config.max_positions
-        prompt = beginning(text, room) if truncate else text
-        check_text(prompt, "the text", room, SHORTEN)
-        ids = self._known(prompt, "the text").ids
+        limit = self.model.config.max_positions
+        prompt = beginning(text, limit) if truncate else text
+        check_text(prompt, "the text", limit, SHORTEN)
+        ids = self._encode_text(prompt, "the text").ids
         if not max_tokens:
             shown = tokenized(self.tokenizer, prompt, special=False)
         else:
             ids = ids or self.encode([prompt])[0]  # the first token of an empty text
-            if len(ids) + max_tokens > room and not truncate:
+            if len(ids) + max_tokens > limit and not truncate:
                 raise UserError(
-                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}. The "
-                    f"text has {len(ids):,} tokens, the model takes {room:,}."
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, limit - len(ids)):,}. "
+                    f"The text has {len(ids):,} tokens, the model takes {limit:,}."
                 )
-            shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
+            shown = tokenized_ids(self.tokenizer, ids[:limit] + self._continue_greedily(ids[:limit], max_tokens))
             text = self.tokenizer.decode(shown.ids)
         options = MapOptions(axis, layers, heads, calculation)
         return self._text_maps(shown, text, options, truncate=truncate, stepwise=("self",))
@@ -192,20 +195,20 @@ class LanguageModel(ModelWithTokenizer):
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  cut a text that is longer than the model's limit, instead of raising a UserError
         """
-        room = self.model.config.max_positions
-        text = beginning(text, room) if truncate else text
-        check_text(text, "the text", room, SHORTEN)
-        self._known(text, "the text")
-        rows, side = self._rows(tokenized(self.tokenizer, text, room=room, special=False), truncate)
+        limit = self.model.config.max_positions
+        text = beginning(text, limit) if truncate else text
+        check_text(text, "the text", limit, SHORTEN)
+        self._encode_text(text, "the text")
+        rows, side = self._model_inputs(tokenized(self.tokenizer, text, room=limit, special=False), truncate)
         return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
-    def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
+    def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
         """Return the greedy continuation of a text, up to the model's maximum length."""
-        room = self.model.config.max_positions
+        limit = self.model.config.max_positions
         model, compute = self.compiled
         steps = sample(
-            model.start, model.step, [ids], Sampling(temperature=0), context=room,
-            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self.end,
+            model.start, model.step, [ids], Sampling(temperature=0), context=limit,
+            limits=[min(max_tokens, limit - len(ids))], seeds=[0], end=self.end,
         )  # fmt: skip
         with compute.autocast():
             return [token for step in steps for _, token in step]
@@ -228,28 +231,28 @@ class LanguageModel(ModelWithTokenizer):
         """
         pieces: list[str] = []
         ids: list[int] = []
-        owners: list[int] = []  # index of the piece that each token belongs to
+        piece_of_token: list[int] = []  # index of the piece that each token belongs to
         for number, text in enumerate(texts.texts, 1):
-            encoding = self._known(text, f"test text {number}")
+            encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
-                owners.append(max(0, len(pieces) - 1))  # the end token belongs to the text before it
-            cuts = _pieces(text)
+                piece_of_token.append(max(0, len(pieces) - 1))  # the end token belongs to the text before it
+            offsets = _piece_offsets(text)
             starts = [start for start, _ in encoding.offsets]
-            owners += (np.searchsorted(cuts, starts, "right") + len(pieces) - 1).tolist()
+            piece_of_token += (np.searchsorted(offsets, starts, "right") + len(pieces) - 1).tolist()
             ids += encoding.ids
-            pieces += [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+            pieces += [text[a:b] for a, b in zip(offsets, [*offsets[1:], len(text)], strict=True)]
         # The very first token is not predicted. It is the end token, or else its bytes are not counted.
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
         model, compute = self.compiled
         losses = token_losses(model, np.array(ids), compute, context=context, stride=stride)
-        bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
+        bits = np.bincount(piece_of_token[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]
         # A lower number of bits is better, so the quality is the negative number.
-        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability per byte")
+        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
 
     @property
     def end(self) -> int | None:
@@ -262,20 +265,18 @@ class LanguageModel(ModelWithTokenizer):
 
         Raises UserError for a text that the model cannot read.
         """
-        encoded, room = [], self.model.config.max_positions
-        check_texts(prompts, room)
+        encoded, limit = [], self.model.config.max_positions
+        check_texts(prompts, limit)
         for index, text in enumerate(prompts):
-            ids = self._known(text, f"text {index + 1}", index).ids
-            if len(ids) > room:
-                raise ItemError(index, f"has {len(ids):,} tokens, the model takes {room:,}: shorten it")
+            ids = self._encode_text(text, f"text {index + 1}", index).ids
+            if len(ids) > limit:
+                raise ItemError(index, f"has {len(ids):,} tokens, the model takes {limit:,}: shorten it")
             if not ids and self.end is None:
-                raise ItemError(
-                    index, "is empty, and the vocabulary has no token to start a text with: give at least one character"
-                )
+                raise ItemError(index, "is empty, but the vocabulary has no start token: write at least one character")
             encoded.append(ids or [int(self.end or 0)])
         return encoded
 
-    def _known(self, text: str, name: str, index: int = 0) -> Encoding:
+    def _encode_text(self, text: str, name: str, index: int = 0) -> Encoding:
         """Return the tokens of a text. Raises ItemError for a character that is not in the vocabulary."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
@@ -286,19 +287,19 @@ class LanguageModel(ModelWithTokenizer):
         return encoding
 
 
-def _pieces(text: str) -> list[int]:
+def _piece_offsets(text: str) -> list[int]:
     """Return the start offsets of the pieces of a text."""
-    cuts = [0]
-    while (end := text.find("\n", cuts[-1] + PIECE)) >= 0 and end + 1 < len(text):
-        cuts.append(end + 1)
-    return cuts
+    offsets = [0]
+    while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
+        offsets.append(end + 1)
+    return offsets
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
+def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
     """Return the value as an int.
 
     Raises UserError for other types and for values out of range; NumPy integers are valid.
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
-        raise UserError(f"{name} is {value!r}: expected a whole number from {least} to {most}")
+    if not isinstance(value, Integral) or isinstance(value, bool) or not minimum <= int(value) <= maximum:
+        raise UserError(f"{name} is {value!r}: expected a whole number from {minimum} to {maximum}")
     return int(value)

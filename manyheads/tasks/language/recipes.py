@@ -18,7 +18,7 @@ EMBEDDED_TRAINING = TrainingConfig(
 
 
 @dataclass(frozen=True)
-class LanguageModellingConfig(DataConfig):
+class LanguageModelingConfig(DataConfig):
     """Settings of a language-modeling run.
 
     data        text file, table, or a directory of them (see `data/texts.py`); None: the source code of Python's
@@ -52,7 +52,7 @@ class LanguageModellingConfig(DataConfig):
 
 
 # These settings follow nanoGPT's train.py and config/train_shakespeare_char.py, with its README's options for a CPU.
-TINY_SHAKESPEARE = LanguageModellingConfig(
+TINY_SHAKESPEARE = LanguageModelingConfig(
     share=0.1,
     tokenizer="character",
     vocabulary=67,  # 65 characters, the end-of-text token and the unknown token; used by --dry-run
@@ -75,10 +75,10 @@ TEXT_OF_SHAKESPEARE = {"data": "FILE, tiny-shakespeare's input.txt, or its direc
 RECIPES = {
     "language-modelling": Recipe(
         "a small language model on Python's source code, or on your texts", "Radford et al. 2019",
-        LanguageModellingConfig(), RUN,
-        "It uses byte-level BPE. Without data, it trains on the standard library's source code, in about three"
-        " minutes on two cores.",
-        options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModellingConfig(training=FINE_TUNING),
+        LanguageModelingConfig(), RUN,
+        "It uses byte-level BPE. "
+        "Without data, it trains on the standard library's source code, in about three minutes on two cores.",
+        options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModelingConfig(training=FINE_TUNING),
     ),
     "language-modelling/tiny-shakespeare": Recipe(
         "a character model with 0.8 M parameters, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,

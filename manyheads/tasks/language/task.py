@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(eq=False)
-class LanguageModellingTask:
+class LanguageModelingTask:
     """Training task for language modeling, with the next-token cross-entropy.
 
     The loss of a Universal Transformer includes its halting cost.
@@ -72,13 +72,13 @@ class LanguageModellingTask:
     seed: int
 
     def __post_init__(self) -> None:
-        room = self.model.config.max_positions
-        if self.block > room:
+        max_positions = self.model.config.max_positions
+        if self.block > max_positions:
             raise UserError(
-                f"block is {self.block} tokens, but the model has only {room} positions: set a smaller block"
+                f"block is {self.block} tokens, but the model has only {max_positions} positions: set a smaller block"
             )
         self.model.to(self.compute.device)
-        self._think = states_and_halting(self.model, self.compute.compile)
+        self._forward_states = states_and_halting(self.model, self.compute.compile)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -90,12 +90,12 @@ class LanguageModellingTask:
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
-        hidden, thoughts = self._think(batch.read.to(self.compute.device))  # (B, T, D)
+        hidden, halting = self._forward_states(batch.read.to(self.compute.device))  # (B, T, D)
         target = batch.write.to(self.compute.device).flatten()
         total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return Loss(total + batch.items * ponder_cost(self.model, thoughts), batch.items)
+        return Loss(total + batch.items * ponder_cost(self.model, halting), batch.items)
 
     def validate(self) -> dict[str, float]:
         """Return the validation metrics. Every token is scored once, in blocks of the training length."""
@@ -118,34 +118,34 @@ def token_losses(
     """
     if not 0 < stride <= context <= model.config.max_positions:
         raise UserError(
-            f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
-            f" {model.config.max_positions} positions"
+            f"windows of {context} tokens every {stride}: "
+            f"expected 0 < stride <= context and at most {model.config.max_positions} positions"
         )
     total = len(stream) - 1
     losses = np.empty(max(total, 0))
     begins = range(0, max(min(total, 1), total - context + stride), stride)
-    whole = [begin for begin in begins if begin + context <= total]
+    full = [begin for begin in begins if begin + context <= total]
     rows = max(1, SCORED_TOKENS // context)
-    groups = [whole[i : i + rows] for i in range(0, len(whole), rows)] + [[b] for b in begins[len(whole) :]]
+    groups = [full[i : i + rows] for i in range(0, len(full), rows)] + [[b] for b in begins[len(full) :]]
 
-    def read(group: list[int]) -> NDArray[np.float64]:
+    def window_losses(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
         tokens = torch.from_numpy(windows).to(compute.device)  # (B, T + 1)
         with compute.autocast():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
-        of_group = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
-        return of_group.view(len(group), length).double().cpu().numpy()
+        group_losses = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
+        return group_losses.view(len(group), length).double().cpu().numpy()
 
-    for group, rows_of_group in zip(groups, distributed_map(groups, read), strict=True):
-        for begin, row in zip(group, rows_of_group, strict=True):
+    for group, group_rows in zip(groups, distributed_map(groups, window_losses), strict=True):
+        for begin, row in zip(group, group_rows, strict=True):
             first = context - stride if begin else 0
             losses[begin + first : begin + len(row)] = row[first:]
     return losses
 
 
-def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
+def text_metrics(losses: NDArray[np.float64], size: int, suffix: str) -> Metrics:
     """Return the metrics for the losses of all tokens, whose text has `size` UTF-8 bytes.
 
     The metrics are the loss in nats per token, the perplexity, and bits_per_byte, which does not depend on the
@@ -160,5 +160,5 @@ def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
         "perplexity": (math.exp(loss) if loss < 700 else math.inf, "per token"),
         "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
     }
-    tokens = f"{len(losses):,} tokens{how}"
-    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in measures.items()}
+    tokens = f"{len(losses):,} tokens{suffix}"
+    return {name: {"value": value, "signature": f"{unit}|{tokens}"} for name, (value, unit) in measures.items()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RUN = "manyheads.tasks.masked_words.run"
 
 
-def _paper(**settings: Any) -> TrainingConfig:
+def _paper_config(**settings: Any) -> TrainingConfig:
     """Return the training settings of Devlin 2018, appendix A.2, with the original code's optimizer."""
     paper: dict[str, Any] = {
         "optimiser": "bert_adam", "schedule": "linear", "learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6,
@@ -59,7 +59,7 @@ class PretrainingConfig(Config):
     copies: int | None = None
     batch_tokens: Count = 2048
     threads: Threads | None = None
-    training: TrainingConfig = field(default_factory=lambda: _paper(steps=1_000_000, warmup=10_000))
+    training: TrainingConfig = field(default_factory=lambda: _paper_config(steps=1_000_000, warmup=10_000))
 
     @property
     def rules(self) -> Rules:
@@ -73,7 +73,9 @@ class PretrainingConfig(Config):
 
 EMBEDDED = PretrainingConfig(
     model={"dropout": 0.0, "attention_dropout": 0.0},
-    training=_paper(steps=1200, warmup=120, learning_rate=1e-3, validate_every=400, checkpoint_every=400, log_every=20),
+    training=_paper_config(
+        steps=1200, warmup=120, learning_rate=1e-3, validate_every=400, checkpoint_every=400, log_every=20
+    ),
 )
 
 # The settings fit 33 million tokens into slightly less than an hour on one core. Examples are single spans, so that
@@ -84,7 +86,7 @@ IMDB = PretrainingConfig(
     vocabulary=8000,
     next_sentence=False,
     length=128,
-    training=_paper(
+    training=_paper_config(
         optimiser="adamw", betas=(0.9, 0.98), steps=16_000, warmup=200, learning_rate=2e-3, validate_every=2000,
         checkpoint_every=1000, log_every=50,
     ),

@@ -39,8 +39,8 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
     def build(splits: SplitData[Documents], compute: ComputeConfig) -> Job[Documents]:
         if config.next_sentence and len(splits.validation) < 2:
             raise UserError(
-                f"{config.data}: found 1 validation document, but pairs need two: give validation=PATH or "
-                "next_sentence=false"
+                f"{config.data}: found 1 validation document, but pairs need two: "
+                "give validation=PATH or next_sentence=false"
             )
         task = _task(config, run, splits, compute)
         # Full fingerprints, so that checkpoints of earlier versions can be resumed.
@@ -95,10 +95,7 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], com
 
 def _check_length(config: PretrainingConfig, model: Bert) -> None:
     if config.length > model.config.max_positions:
-        raise UserError(
-            f"length is {config.length}, but the model takes only {model.config.max_positions} tokens:"
-            " set a smaller length"
-        )
+        raise UserError(f"length is {config.length}: the model takes at most {model.config.max_positions} tokens")
 
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:

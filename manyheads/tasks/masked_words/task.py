@@ -167,8 +167,8 @@ def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int)
         if batch.follows is not None and model.next_sentence is not None:
             next_right = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
         counts = [len(example.answers) for example in examples]
-        of_each = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
-        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in of_each]
+        rows_of = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
+        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in rows_of]
 
     for scored in distributed_map(
         token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), run_batch

@@ -89,7 +89,7 @@ class Tagger(TextPredictor):
             return self.tag([texts])[0]
         whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
         check_texts(whole)
-        spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
+        spans = [words_of(text) if isinstance(text, str) else _word_offsets(text) for text in texts]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
         model, compute = self.compiled
@@ -110,7 +110,7 @@ class Tagger(TextPredictor):
         quality = []
         for guess, truth in zip(predicted, tagged.tags, strict=True):
             counts = count_entities([guess], [truth])[""]
-            quality.append(counts.f1 if counts.found or counts.wanted else 1.0)
+            quality.append(counts.f1 if counts.found or counts.in_reference else 1.0)
         references = [
             " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
@@ -130,7 +130,7 @@ class Tagger(TextPredictor):
         return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 
 
-def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
+def _word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
     """Return the start and end character of each word in the words joined by spaces."""
     spans, at = [], 0
     for word in words:

@@ -43,9 +43,7 @@ class TaggingConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length > self.batch_tokens:
-            raise UserError(
-                f"max_length is {self.max_length}: expected at most batch_tokens, which is {self.batch_tokens}"
-            )
+            raise UserError(f"max_length is {self.max_length}: expected at most {self.batch_tokens}, the batch_tokens")
 
 
 EMBEDDED = TaggingConfig(

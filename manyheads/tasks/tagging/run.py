@@ -31,9 +31,7 @@ ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") 
 
 def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
-        run.refuse(
-            ("tuned",), "applies only to a run that starts from another model: add --init MODEL, or leave it out"
-        )
+        run.refuse(("tuned",), "only with a model to start from: add --init MODEL")
 
     source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
 
@@ -46,7 +44,9 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         if len(labels) < 2:
             raise UserError(f"{splits.train.file}: expected two or more different tags, found only {labels[0]}")
         model, tokenizer = (
-            _new(config, splits.train, labels) if run.init is None else start_tuned(run, "token", labels, config.tuned)
+            _build_model(config, splits.train, labels)
+            if run.init is None
+            else start_tuned(run, "token", labels, config.tuned)
         )
         limits = {"max_length": min(config.max_length, model.config.max_positions)}
         task = TaggingTask(
@@ -54,8 +54,8 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(held: Tagged) -> Metrics:
-            return Tagger(directory.load(run.out), compute, limits).evaluate(held).metrics
+        def score(tagged: Tagged) -> Metrics:
+            return Tagger(directory.load(run.out), compute, limits).evaluate(tagged).metrics
 
         length = task.mean_length
         cost = costs.flops(model, length)
@@ -74,7 +74,7 @@ def planned_model(config: TaggingConfig) -> Bert:
         return build(_model_config(config, config.vocabulary, ENTITIES))
 
 
-def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
+def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
     texts = [" ".join(words) for words in train.words]
     with log_warnings():
         tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)

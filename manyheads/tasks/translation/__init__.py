@@ -1,4 +1,4 @@
 """Translation with an encoder-decoder."""
 
 # Maximum beam width. It is defined here so that the command line can check it without importing the predictor.
-MOST_BEAMS = 1024
+MAX_BEAMS = 1024

@@ -38,8 +38,8 @@ def rows(config: TranslationConfig) -> Rows:
         changes[f"C feed_forward={size}"] = both("feed_forward", size)
     for rate in (0.0, 0.2):
         changes[f"D dropout={rate}"] = {"model.dropout": rate}
-    for share in (0.0, 0.2):
-        changes[f"D smoothing={share}"] = {"smoothing": share}
+    for smoothing in (0.0, 0.2):
+        changes[f"D smoothing={smoothing}"] = {"smoothing": smoothing}
     changes["E learned positions"] = {"model.positions": "learned"}
     return changes
 

@@ -17,7 +17,7 @@ from manyheads.training.distributed_map import distributed_map
 ROOM = 50  # maximum length of a translation beyond its source length, in tokens (Vaswani 2017, section 6.1)
 DECODING_TOKENS = 4096  # maximum source tokens times beams in a batch
 # maximum beams times target length in a batch: about 3 GB of KV cache for the base model of Vaswani 2017
-MOST_POSITIONS = 65_536
+MAX_POSITIONS = 65_536
 
 
 def decode(
@@ -39,13 +39,13 @@ def decode(
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
 
-    def decoded(rows: list[int]) -> list[list[Hypothesis]]:
+    def decode_rows(rows: list[int]) -> list[list[Hypothesis]]:
         source, lengths = pad_sources(model, [sources[row] for row in rows], compute)
         with torch.inference_mode(), compute.autocast():
             return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest)
 
     batches = [*source_batches(model, sources, beam)]
-    for rows, results in zip(batches, distributed_map(batches, decoded), strict=True):
+    for rows, results in zip(batches, distributed_map(batches, decode_rows), strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
     return hypotheses
@@ -61,13 +61,13 @@ def decode_batch(
     c = model.config
     limits = (lengths + room).clamp(max=c.max_positions - 1)
     cache = model.start(source, lengths, int(limits.max()) + 1)
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "start": c.start, "end": c.end, "limits": limits, "suppress": never_written(model), "alpha": alpha,
         "reduce": reduction(model),
     }  # fmt: skip
     if beam == 1:
-        return [[hypothesis] for hypothesis in greedy(model.step, cache, **how)]
-    return beam_search(model.step, cache, **how, beam=beam, nbest=nbest)
+        return [[hypothesis] for hypothesis in greedy(model.step, cache, **options)]
+    return beam_search(model.step, cache, **options, beam=beam, nbest=nbest)
 
 
 def max_target_length(model: Any, length: int) -> int:
@@ -86,13 +86,13 @@ def source_batches(
 ) -> Iterator[list[int]]:
     """Yield the indices of the sources in each batch: sources of similar length, without empty ones.
 
-    A batch has at most `tokens` source tokens times beams, and at most `MOST_POSITIONS` target tokens times beams.
+    A batch has at most `tokens` source tokens times beams, and at most `MAX_POSITIONS` target tokens times beams.
     """
     rows = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
     batch: list[int] = []
     for row in rows:
         length, beams = len(sources[row]), (len(batch) + 1) * beam
-        if batch and (beams * length > tokens or beams * (max_target_length(model, length) + 1) > MOST_POSITIONS):
+        if batch and (beams * length > tokens or beams * (max_target_length(model, length) + 1) > MAX_POSITIONS):
             yield batch
             batch = []
         batch.append(row)

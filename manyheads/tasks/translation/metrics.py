@@ -24,8 +24,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     """
     if len(hypotheses) != len(references):
         raise UserError(
-            f"found {len(hypotheses):,} translations but {len(references):,} references: expected one "
-            "reference for each translation"
+            f"found {len(hypotheses):,} translations, but {len(references):,} references: expected equal numbers"
         )
     if not references:
         raise UserError("found no test pairs to score: the test data are empty")
@@ -47,7 +46,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     def prepared(lines: Sequence[str]) -> list[str]:
         return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
-    # force=True suppresses sacreBLEU's warning that the text is already tokenized. Here it has to be.
+    # Tokenized text is intended here; force=True suppresses sacreBLEU's warning about it.
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}

@@ -23,10 +23,10 @@ from manyheads.generation import Hypothesis, score
 from manyheads.tasks.evaluation import Outcome, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
-from manyheads.tasks.translation import MOST_BEAMS
+from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
-    MOST_POSITIONS,
+    MAX_POSITIONS,
     decode,
     max_target_length,
     never_written,
@@ -99,16 +99,16 @@ class Translator(ModelWithTokenizer):
         self, texts: Sequence[str], count: int, beam: int = 4, alpha: float = 0.6, *, truncate: bool = False
     ) -> list[list[Translation]]:
         """Return the `count` best translations of every text with their scores, best first."""
-        if not 1 <= beam <= MOST_BEAMS:
-            raise UserError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
+        if not 1 <= beam <= MAX_BEAMS:
+            raise UserError(f"beam is {beam}: expected 1 to {MAX_BEAMS}")
         if not 1 <= count <= beam:
             raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
         sources = self._encode(texts, truncate, SPLIT + CUT)
         for index, ids in enumerate(sources):
-            if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MOST_POSITIONS:
+            if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MAX_POSITIONS:
                 raise ItemError(
-                    index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: use a beam of at "
-                    f"most {max(1, MOST_POSITIONS // longest)}"
+                    index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: "
+                           f"use a beam of at most {max(1, MAX_POSITIONS // longest)}"
                 )  # fmt: skip
         model, compute = self.compiled
         hypotheses = decode(model, compute, sources, beam=beam, alpha=alpha, nbest=count)
@@ -118,36 +118,32 @@ class Translator(ModelWithTokenizer):
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """Return the score and log-probability that the model gives to each target as a translation of its source."""
         if len(sources) != len(targets):
-            raise UserError(
-                f"found {len(sources):,} sources but {len(targets):,} targets: expected one target for each source"
-            )
+            raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
         c = self.model.config
         for number, text in enumerate(targets, 1):
             check_text(text, f"target {number}", c.max_positions)
         encoded = self._encode(sources)
-        wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
-        for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
+        target_ids = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
+        for number, (source, ids) in enumerate(zip(encoded, target_ids, strict=True), 1):
             if ids and not source:
-                raise UserError(
-                    f"source {number} is blank, but its target is not: give both texts, or leave both blank"
-                )
+                raise UserError(f"source {number} is blank, but its target is not: give both or none")
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
         model, compute = self.compiled
 
-        def scored(rows: list[int]) -> list[Hypothesis]:
+        def score_rows(rows: list[int]) -> list[Hypothesis]:
             padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.compute)
-            chosen = [wanted[i] for i in rows]
+            batch_targets = [target_ids[i] for i in rows]
             with torch.inference_mode(), compute.autocast():
-                cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
+                cache = model.start(padded, lengths, max(map(len, batch_targets)) + 1)
                 suppress = never_written(model)
-                return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
+                return score(model.step, cache, batch_targets, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
 
-        longer = [max(pair, key=len) for pair in zip(encoded, wanted, strict=True)]
+        longer = [max(pair, key=len) for pair in zip(encoded, target_ids, strict=True)]
         tokens = min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size())
         batches = [*source_batches(model, longer, 1, tokens)]
-        for rows, results in zip(batches, distributed_map(batches, scored), strict=True):
+        for rows, results in zip(batches, distributed_map(batches, score_rows), strict=True):
             for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
         return translations
@@ -173,18 +169,18 @@ class Translator(ModelWithTokenizer):
         calculation    also return the queries, keys and values from which the weights are computed
         truncate       cut texts that are longer than the model's limit, instead of raising a UserError
         """
-        source, written, title = self._read(text, target, truncate)
+        source, output, title = self._tokenize_pair(text, target, truncate)
         c = self.model.config
         start = self.target_tokenizer.id_to_token(c.start) or "[start]"
-        before = Side(
-            (start if c.start != c.pad else "[start]", *written.side.tokens[:-1]), (SPECIAL, *written.side.words[:-1])
+        decoder_input = Side(
+            (start if c.start != c.pad else "[start]", *output.side.tokens[:-1]), (SPECIAL, *output.side.words[:-1])
         )
         sides = {
-            "encoder": (source.side, source.side), "decoder": (written.side, before),
-            "cross": (written.side, source.side),
+            "encoder": (source.side, source.side), "decoder": (output.side, decoder_input),
+            "cross": (output.side, source.side),
         }  # fmt: skip
         options = MapOptions(axis, layers, heads, calculation)
-        return self._maps(self._inputs(source, written), sides, title, options, stepwise=("decoder", "cross"))
+        return self._attention_maps(self._inputs(source, output), sides, title, options, stepwise=("decoder", "cross"))
 
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
@@ -193,35 +189,36 @@ class Translator(ModelWithTokenizer):
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
-        source, written, title = self._read(text, target, truncate)
+        source, output, title = self._tokenize_pair(text, target, truncate)
         return self._lens(
-            "decoder", self.model.project, self._inputs(source, written), written.side.tokens, title, top=top,
+            "decoder", self.model.project, self._inputs(source, output), output.side.tokens, title, top=top,
             tokenizer=self.target_tokenizer,
         )  # fmt: skip
 
-    def _read(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
+    def _tokenize_pair(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
         """Return the tokenized source and target, and a title for both.
 
         Without a target, the model translates the source.
         """
-        room = self.model.config.max_positions
-        source = tokenized(self.tokenizer, text, room=room, truncate=truncate)
-        cut = truncate or target is None  # the model's own translation is cut at the model's limit without an error
+        limit = self.model.config.max_positions
+        source = tokenized(self.tokenizer, text, room=limit, truncate=truncate)
+        cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
         target = self.translate(text, truncate=truncate) if target is None else target
-        check_text(target, "the target", None if cut else room, SHORTEN)
-        encoding = self.target_tokenizer.encode(beginning(target, room) if cut else target)  # the target may be empty
-        written = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
-        if cut:
-            written = written.part(range(len(written.ids))[:room])
-        for name, one in (("source", source), ("target", written)):
-            if len(one.ids) > room:
-                raise UserError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
-        return source, written, f"{text} → {target}"
+        check_text(target, "the target", None if cuts else limit, SHORTEN)
+        # The target may be empty.
+        encoding = self.target_tokenizer.encode(beginning(target, limit) if cuts else target)
+        output = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
+        if cuts:
+            output = output.part(range(len(output.ids))[:limit])
+        for name, side_text in (("source", source), ("target", output)):
+            if len(side_text.ids) > limit:
+                raise UserError(f"the {name} has {len(side_text.ids):,} tokens, the model takes {limit:,}: {SHORTEN}")
+        return source, output, f"{text} → {target}"
 
-    def _inputs(self, source: TokenizedText, written: TokenizedText) -> list[Tensor | None]:
+    def _inputs(self, source: TokenizedText, output: TokenizedText) -> list[Tensor | None]:
         """Return the model inputs. The decoder input is the target, shifted right behind the start token."""
-        before = [self.model.config.start, *written.ids[:-1]]
-        return [torch.tensor([source.ids]), None, torch.tensor([before])]
+        decoder_input = [self.model.config.start, *output.ids[:-1]]
+        return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
@@ -252,16 +249,16 @@ class Translator(ModelWithTokenizer):
 
     def _encode(self, texts: Sequence[str], truncate: bool = False, hint: str = SPLIT) -> list[list[int]]:
         """Return the source ids of each text with the end token, or an empty list for a blank text."""
-        room = self.model.config.max_positions
-        texts = [beginning(text, room) for text in texts] if truncate else list(texts)
-        check_texts(texts, room, hint)
+        max_tokens = self.model.config.max_positions
+        texts = [beginning(text, max_tokens) for text in texts] if truncate else list(texts)
+        check_texts(texts, max_tokens, hint)
         encoded = []
         for index, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(texts), strict=True)):
             ids = encoding.ids if text.strip() else []
-            if len(ids) > room:
+            if len(ids) > max_tokens:
                 if not truncate:
-                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {hint}")
-                ids = [*ids[: room - 1], ids[-1]]
+                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {max_tokens}: {hint}")
+                ids = [*ids[: max_tokens - 1], ids[-1]]
             encoded.append(ids)
         return encoded
 
@@ -277,7 +274,8 @@ def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tupl
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
         raise UserError(
-            f"{model}: found no languages in result.json. Either the file is missing, or the training data were no "
-            "translations. Give the test files as --data FILE.en,FILE.de"
+            f"{model}: found no languages in result.json. "
+            "The file is missing, or the model was not trained on translations. "
+            "Give the test files as --data FILE.en,FILE.de"
         )
     return source, target

@@ -52,8 +52,8 @@ class TranslationConfig(DataConfig):
             raise UserError("tokenizer=words builds a vocabulary for each language: add joint=false model.tie=none")
         if self.joint and isinstance(self.vocabulary, tuple):
             raise UserError(
-                f"vocabulary is {self.vocabulary}: expected one size for a joint vocabulary. Give one number, or add "
-                "joint=false."
+                f"vocabulary is {self.vocabulary}: expected one size for a joint vocabulary. "
+                "Give one number, or add joint=false."
             )
 
     @property

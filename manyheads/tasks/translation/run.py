@@ -36,7 +36,7 @@ Model = Transformer | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    run.refuse(("training.width",), "it is set to the width of the model, so leave it out")
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
     if run.init is not None:
         dropout_rates(run)
 
@@ -46,15 +46,15 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     )  # fmt: skip
 
     def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _started(run)[0]
+        model = planned_model(config) if run.init is None else _initial_model(run)[0]
         return Plan(model, config.batch_tokens)
 
     def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
         task = _task(config, run, splits, compute)
         decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
 
-        def score(held: Pairs) -> Metrics:
-            return Translator(directory.load(run.out), compute).evaluate(held, config.target, **decoding).metrics
+        def score(pairs: Pairs) -> Metrics:
+            return Translator(directory.load(run.out), compute).evaluate(pairs, config.target, **decoding).metrics
 
         source, target = task.train.mean_lengths()
         flops = costs.flops(task.model, source, target)["training"] / target
@@ -68,10 +68,10 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
     """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
-        tokenizer, target_tokenizer = _vocabularies(config, splits.train)
+        tokenizer, target_tokenizer = _train_tokenizers(config, splits.train)
         model = build(_model_config(config, tokenizer, target_tokenizer or tokenizer))
     else:
-        model, loaded = _started(run)
+        model, loaded = _initial_model(run)
         assert loaded.tokenizer is not None
         tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
@@ -96,7 +96,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
     )  # fmt: skip
 
 
-def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
+def _train_tokenizers(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
     """Train one tokenizer for both sides, or one for each side."""
     sizes = config.vocabularies
     with log_warnings():
@@ -128,7 +128,7 @@ def planned_model(config: TranslationConfig) -> Model:
         return build(fitted(config.preset, FAMILIES, config.model, {**sizes, **special}))
 
 
-def _started(run: Run) -> tuple[Model, directory.Loaded]:
+def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:
     """Return the model given by `--init`, with the dropout rates in the settings, and the loaded directory."""
     model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:

@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized pairs. Sentences with their end token are cut to `limit` tokens when read."""
+    """Tokenized sentence pairs. A sentence, with its end token, is cut to `limit` tokens when it is read."""
 
     sources: TokenStore
     targets: TokenStore
@@ -69,14 +69,14 @@ class Corpus:
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
         """Return the corpus. Raises UserError if a sentence is longer than the limit, unless `truncate` is true."""
         for side, store in enumerate((self.sources, self.targets)):
-            over = np.flatnonzero(store.lengths > self.limit)
-            if len(over):
+            too_long = np.flatnonzero(store.lengths > self.limit)
+            if len(too_long):
                 name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
-                excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
+                excess = f"{name}: {len(too_long):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise UserError(
-                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}. Raise "
-                        "max_length, remove them, or cut them with truncate=true."
+                        f"{excess}, the first is sentence {too_long[0] + 1:,} with {store.lengths[too_long[0]]:,}. "
+                        "Raise max_length, remove them, or cut them with truncate=true."
                     )
                 logger.info(f"{excess} and are cut")
         return self
@@ -132,7 +132,7 @@ class TranslationTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
-        self._think = states_and_halting(self.model, self.compute.compile)
+        self._forward_states = states_and_halting(self.model, self.compute.compile)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -146,15 +146,15 @@ class TranslationTask:
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
     def loss(self, batch: Batch) -> Loss:
-        total, thoughts = self._loss(batch, self.smoothing)
-        if not thoughts:
+        total, halting = self._loss(batch, self.smoothing)
+        if not halting:
             return Loss(total, batch.items)
-        of_source, of_target = (
-            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else total.new_zeros(())
+        source_cost, target_cost = (
+            count * ponder_cost(self.model, {stack: halting[stack]}) if stack in halting else total.new_zeros(())
             for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
         )
-        source_part = LossPart(torch.as_tensor(of_source), batch.counts[1])
-        return Loss(total + of_target, batch.items, others=(source_part,))
+        source_part = LossPart(torch.as_tensor(source_cost), batch.counts[1])
+        return Loss(total + target_cost, batch.items, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
         """Return the unsmoothed loss per target token, the perplexity, and the mean halting steps of each stack."""
@@ -165,15 +165,16 @@ class TranslationTask:
             """Return the loss, the number of positions in each stack, and the halting steps in each stack."""
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
-                loss, thoughts = self._loss(batch, 0.0)
+                loss, halting = self._loss(batch, 0.0)
             positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
-            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in thoughts.items()}
+            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in halting.items()}
             return float(loss), positions, steps
 
         losses, positions, steps = zip(*distributed_map(rows, run_batch), strict=True)
         mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
         mean_steps = {
-            f"{stack}_steps": sum(of_batch[stack] for of_batch in steps) / sum(counts[stack] for counts in positions)
+            f"{stack}_steps": sum(batch_steps[stack] for batch_steps in steps)
+            / sum(counts[stack] for counts in positions)
             for stack in steps[0]
         }
         return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
@@ -187,11 +188,11 @@ class TranslationTask:
         # Without target lengths, the mask is a plain causal mask, for which fused kernels exist. Halting needs the
         # lengths.
         target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
-        hidden, thoughts = self._think(
+        hidden, halting = self._forward_states(
             batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
         )  # (B, Tt, D)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=pad,
         )  # fmt: skip
-        return loss, thoughts
+        return loss, halting

@@ -165,7 +165,7 @@ def test_a_language_model_reads_bytes_as_characters(tmp_path: Path) -> None:
         generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz")
     count = len(tokenizer.encode("to be").ids)
     with pytest.raises(
-        ValueError, match=rf"is 9,999: expected at most {20 - count}: the text has {count} tokens, the m"
+        ValueError, match=rf"is 9,999: expected at most {20 - count}. The text has {count} tokens, the m"
     ):
         generator.attend("to be", max_tokens=9999)
     assert len(generator.attend("to be", max_tokens=9999, truncate=True)["self"][0].keys) == 20
@@ -205,9 +205,9 @@ def test_blanks_part_words_where_the_tokenizer_does_not() -> None:
 
 def test_a_text_that_the_tokenizer_splits_into_nothing_is_told(tmp_path: Path, wordpiece: Tokenizer) -> None:
     predictor = bert(tmp_path, wordpiece)
-    with pytest.raises(ValueError, match="the text is blank to the tokenizer: there is nothing to look at"):
+    with pytest.raises(ValueError, match="the text is empty after tokenization"):
         predictor.attend("\u200b\u0000 ")
-    with pytest.raises(ValueError, match="the second text is blank"):
+    with pytest.raises(ValueError, match="the second text is empty after tokenization"):
         predictor.attend("a dog", " ")
     with pytest.raises(
         ValueError, match="the second text contains half a character .* at position 1; give valid UTF-8"
@@ -309,9 +309,12 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ),
         ((translator.path, "a", "--calculation", "--words"), "--calculation shows tokens, --words merges them"),
         ((tmp_path / "resnet", image, "--calculation"), "--calculation applies to models that read texts, but"),
-        ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is blank"),
-        ((tmp_path / "reader", "a dog"), "a question is read with its context: give the context as pair (--pair TEXT)"),
-        ((translator.path, " "), "the text is blank to the tokenizer"),
+        ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is empty after tokenization"),
+        (
+            (tmp_path / "reader", "a dog"),
+            "expected a question with its context: give the context as pair (--pair TEXT)",
+        ),
+        ((translator.path, " "), "the text is empty after tokenization"),
         ((tmp_path / "resnet", image), "resnet has no attention layers"),
     ):
         status, out, error = shown(capsys, *arguments)

@@ -12,7 +12,7 @@ from manyheads.tasks.evaluation import LabelOutcome, compare, scored_data
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"result\.json: damaged"):
+    with pytest.raises(ValueError, match=r"result\.json: expected the record of a run, found damaged content"):
         scored_data(tmp_path, None, QuestionSource())
 
 

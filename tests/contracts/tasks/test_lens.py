@@ -178,8 +178,8 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         ((writer.path, "to be", "--target", "x"), "--target applies to translators, but"),
         ((writer.path, "to be", "--pair", "x"), "--pair applies to models that read pairs of texts, but"),
         ((writer.path, "to be", "--out", "lens.html"), "a name that ends in .png or .svg"),
-        ((writer.path, ""), "the text is blank to the tokenizer"),
-        ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or have it cut with truncate (--truncate)"),
+        ((writer.path, ""), "the text is empty after tokenization"),
+        ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or cut it with truncate (--truncate)"),
     ):
         status, out, error = shown(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1)

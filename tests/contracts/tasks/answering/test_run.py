@@ -140,9 +140,9 @@ def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, caps
 @pytest.mark.parametrize("recipe", ["question-answering", "xquad"])
 def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([], f"{recipe} needs its data: data=DIR"),
-        ([f"data={data}"], "name the model to start from with --init MODEL"),
-        (["max_length=50"], "max_length is 50: expected more than max_query"),
+        ([], f"{recipe} requires the setting data: data=DIR"),
+        ([f"data={data}"], "give the model to start from with --init MODEL"),
+        (["max_length=50"], "max_length is 50: expected at least max_query + 8"),
         (["stride=0"], "stride is 0"),
     ):
         assert cli.main(["train", recipe, *arguments, "--out", str(tmp_path / "run")]) == 2

@@ -194,7 +194,7 @@ def test_half_a_character_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 def test_the_test_data_of_a_run_are_found_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tagger = saved(tmp_path / "run", tagger_model(tokenizer), tokenizer)
-    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="found no result.json that names its test data"):
         tagger.outcome()
     test = tmp_path / "test.txt"
     test.write_text("Anna B-PER\nmoved O\n\nYorkshire B-LOC\n")
