@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.ours import training_precisions
-from manyheads.core.runtime import BUFFER, bytes_per_second, prepare
+from manyheads.core.runtime import BUFFER_BYTES, bytes_per_second, prepare
 from manyheads.inference import has_kernels
 
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a weight
@@ -47,7 +47,7 @@ class Ceilings:
         return {"memory_gb_per_second": round(self.memory / 1e9, 1), "products_gflop_per_second": rates}
 
 
-def ceilings(threads: int, buffer: int = BUFFER, width: int = WIDTH) -> Ceilings:
+def ceilings(threads: int, buffer: int = BUFFER_BYTES, width: int = WIDTH) -> Ceilings:
     """Measure the peak rates with `threads` threads: the best of a few trials, for PyTorch and for our own tile kernel.
 
     bf16 is measured only on processors with bf16 products. Elsewhere it takes minutes, and oneDNN refuses.

@@ -25,7 +25,7 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.ours import computing, training_precisions
 from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.core.runtime import keeping_memory
+from manyheads.core.runtime import retain_memory
 from manyheads.data.batching import pad, token_batches
 from manyheads.models.presets import build, preset
 from manyheads.models.transformer import Transformer
@@ -172,7 +172,7 @@ def least(case: Corpus, precision: str, ceilings: Ceilings) -> float:
 
 WORK = Work(
     unit="tokens/s", cases={"": Corpus()}, amount=amount, least=least,
-    ours=Side(training_precisions(), ours, keeping_memory),
+    ours=Side(training_precisions(), ours, retain_memory),
     peers={"tutorial": Side({"float32": "float32", "bf16": "bf16"}, tutorial)},
     compare=largest_difference, agreement="difference of the parameters' number",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from benchmarks.ours import computing, generator, seeded, training_precisions
 from benchmarks.peers import transformers as hugging_face
 from benchmarks.work import Prepared, Side, Work, largest_difference
 from manyheads.analysis import costs
-from manyheads.core.runtime import keeping_memory
+from manyheads.core.runtime import retain_memory
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.optimizers import optimizer_for
@@ -154,7 +154,7 @@ def least(case: Batch, precision: str, ceilings: Ceilings) -> float:
 def _work(unit: str, name: str, case: Batch, ours: Callable[..., Prepared], theirs: Callable[..., Prepared]) -> Work:
     return Work(
         unit=unit, cases={name: case}, amount=lambda case: case.items, least=least,
-        ours=Side(training_precisions(), ours, keeping_memory),
+        ours=Side(training_precisions(), ours, retain_memory),
         peers={"transformers": Side(hugging_face.SETTINGS, theirs)},
         compare=largest_difference, agreement="difference of the first loss",
     )  # fmt: skip

@@ -24,7 +24,7 @@ import torch
 from torch import distributed
 
 from manyheads.analysis import costs
-from manyheads.core.runtime import CACHED, bytes_per_second, keeping_memory, prepare, processor, resident
+from manyheads.core.runtime import CACHED, bytes_per_second, prepare, processor, resident_memory, retain_memory
 from manyheads.models.presets import build, preset
 from manyheads.runs.planning import Hardware, plan
 from manyheads.runs.simulation import Machine, step_loss
@@ -75,10 +75,10 @@ def train(case: Case, rank: int, pipe: Any) -> None:
     join(case, rank)
     compute = prepare(case.precision, 2 // case.processes, device="cpu")  # type: ignore[arg-type]
     handing_back = HANDED_BACK.keys() <= os.environ.keys()
-    with contextlib.nullcontext() if handing_back else keeping_memory(sparing=case.shard), compute.settings():
+    with contextlib.nullcontext() if handing_back else retain_memory(low_memory=case.shard), compute.settings():
         small = build(preset("gpt2/nano"))  # loads what a first step loads
         step_loss(small, costs.example(small, 8)).backward()
-        before = resident()
+        before = resident_memory()
         model = case.model().train()
         over = parallelize(model, distributed_context(), compute, shard=case.shard)
         update = optimizer_for(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))

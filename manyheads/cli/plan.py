@@ -87,7 +87,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
-    from manyheads.core.runtime import CACHED, bytes_per_second, physical_memory, prepare, resident
+    from manyheads.core.runtime import CACHED, bytes_per_second, physical_memory, prepare, resident_memory
     from manyheads.runs.planning import Hardware
     from manyheads.runs.simulation import Machine
 
@@ -106,7 +106,7 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     }
     return Hardware(
         options.devices, Machine(rates, bytes_per_second(threads), bytes_per_second(threads, CACHED)),
-        options.memory * GIB if options.memory else physical_memory(), interconnect, resident(), gpu=False,
+        options.memory * GIB if options.memory else physical_memory(), interconnect, resident_memory(), gpu=False,
     )  # fmt: skip
 
 

@@ -70,13 +70,15 @@ class _AttentionMap:
         """Return the attention weights of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
         if self.scores is None:
             assert self.key is not None
-            raw = _product(self._part(self.query, heads, rows), self._part(self.key, heads), self.scale)
+            scores = _scaled_products(self._select(self.query, heads, rows), self._select(self.key, heads), self.scale)
         else:
-            raw = self._part(self.scores, heads, rows)
-        raw = raw if self.bias is None else raw + self._part(self.bias, heads, rows)
+            scores = self._select(self.scores, heads, rows)
+        scores = scores if self.bias is None else scores + self._select(self.bias, heads, rows)
         allowed = self.allowed()
-        allowed = None if allowed is None else self._part(allowed, heads, rows)
-        return _normalize(raw, allowed, self.normalize, hides=self.bias is not None or self.scores is not None)
+        allowed = None if allowed is None else self._select(allowed, heads, rows)
+        return _normalize(
+            scores, allowed, self.normalize, has_hidden_scores=self.bias is not None or self.scores is not None
+        )
 
     def calculation(self, heads: Sequence[int] | None) -> Calculation:
         """Return the inputs from which the attention weights of some heads are computed.
@@ -94,7 +96,7 @@ class _AttentionMap:
             added = hidden if self.bias is None else self.bias + hidden
 
         def part(tensor: Tensor) -> Tensor:
-            return self._part(tensor, heads).detach().clone()
+            return self._select(tensor, heads).detach().clone()
 
         query, key, value = part(self.query), part(self.key), part(self.value)
         return Calculation(query, key, value, self.scale, None if added is None else part(added))
@@ -122,7 +124,7 @@ class _AttentionMap:
             return size <= SMALL_MAP
         return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
 
-    def _part(self, tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None = None) -> Tensor:
+    def _select(self, tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None = None) -> Tensor:
         """Select heads and query rows of a tensor that broadcasts to (B, H, ..., T, X). Dimensions of size 1 stay."""
         axis = tensor.dim() - self.query.dim() + 1  # axis of the heads; negative for a bias without a head axis
         if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
@@ -178,30 +180,30 @@ def attend(
     return mixed if tap is None else tap.on_output(mixed)
 
 
-def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
+def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Return the scaled products of queries and keys, computed in float32 or a wider type.
 
     Fused kernels accumulate in float32 as well, whatever the precision of the model.
     """
-    wide = torch.promote_types(query.dtype, torch.float32)
+    dtype = torch.promote_types(query.dtype, torch.float32)
     device = "cpu" if query.is_meta else query.device.type  # autocast does not support the meta device
     with torch.autocast(device, enabled=False):
-        return (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
+        return (query.to(dtype) * scale) @ key.to(dtype).transpose(-2, -1)
 
 
-def _normalize(scores: Tensor, allowed: Tensor | None, how: Normalize, hides: bool) -> Tensor:
+def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has_hidden_scores: bool) -> Tensor:
     """Convert scores to attention weights. A query row without any allowed key becomes zeros, with zero gradients.
 
-    hides  True if the scores may contain minus infinity already, from a bias
+    has_hidden_scores  True if the scores may contain minus infinity already, from a bias
     """
-    if how == "count":
+    if normalize == "count":
         if allowed is None:
             return scores / scores.shape[-1]
         count = allowed.sum(-1, keepdim=True).clamp(min=1)
         return scores.masked_fill(~allowed, 0.0) / count
-    if allowed is None and not hides:
+    if allowed is None and not has_hidden_scores:
         return scores.softmax(-1)
-    if hides:
+    if has_hidden_scores:
         scores = scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
         empty = scores.amax(-1, keepdim=True) == -math.inf
         return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
@@ -244,13 +246,13 @@ class Attention(nn.Module):
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout
         self.explicit: bool | None = None  # argument `explicit` of attend()
-        inner, memory_width = heads * self.head_width, memory_width or width
-        matched = heads * (key_width or self.head_width)
-        read_bias = bias if qkv_bias is None else qkv_bias
-        self.query = nn.Linear(width, matched, read_bias)
-        self.key = nn.Linear(memory_width, matched, read_bias)
-        self.value = nn.Linear(memory_width, inner, read_bias)
-        self.output = nn.Linear(inner, width, bias)
+        value_width, memory_width = heads * self.head_width, memory_width or width
+        key_query_width = heads * (key_width or self.head_width)
+        input_bias = bias if qkv_bias is None else qkv_bias
+        self.query = nn.Linear(width, key_query_width, input_bias)
+        self.key = nn.Linear(memory_width, key_query_width, input_bias)
+        self.value = nn.Linear(memory_width, value_width, input_bias)
+        self.output = nn.Linear(value_width, width, bias)
         self.tap = Tap()
 
     def forward(

@@ -140,11 +140,11 @@ class Stack(nn.Module):
 
         With a cache, the caller advances it once after this call, when all layers have appended.
         """
-        twice = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._is_seen()
+        recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on_residual(x)
         for layer, block in enumerate(self.blocks):
-            through = partial(checkpoint, block, use_reentrant=False) if twice else block
-            x = through(
+            apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
+            x = apply(
                 x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)
@@ -169,15 +169,15 @@ class Stack(nn.Module):
         heads = first.attention.heads
         return len(self.blocks), heads, max(first.attention.head_width, first.attention.query.out_features // heads)
 
-    def _is_seen(self) -> bool:
+    def _has_active_tap(self) -> bool:
         """Return True if a tap in this stack is in use.
 
         Checkpointing is then off: its second pass would be recorded as a second call.
         """
-        return any(isinstance(module, Tap) and module.visited for module in self.modules())
+        return any(isinstance(module, Tap) and module.is_active for module in self.modules())
 
 
-def trained_stacks(model: nn.Module) -> list[Stack]:
+def trainable_stacks(model: nn.Module) -> list[Stack]:
     """Return the stacks of a model that have trainable parameters. Checkpointing these saves memory."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

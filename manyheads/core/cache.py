@@ -45,7 +45,7 @@ class KVCache:
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
         self._longest = 0
         # True while all rows have the same length: appending is then a plain slice, and one query needs no mask
-        self._even = True
+        self._equal_lengths = True
 
     @property
     def batch(self) -> int:
@@ -61,7 +61,7 @@ class KVCache:
 
         Does not synchronize the device.
         """
-        return self._longest if self._even else self.lengths
+        return self._longest if self._equal_lengths else self.lengths
 
     def keys(self, queries: int) -> int:
         """Return the number of keys that `append` returns for `queries` new positions.
@@ -76,11 +76,11 @@ class KVCache:
         Returns the keys and values of this layer up to the longest row, (B, H, longest + T, Dh). Entries beyond the
         length of a row are undefined; `mask` hides them.
         """
-        end = self._end(key.shape[2])
+        end = self._end_of_new(key.shape[2])
         keys, values = (
             self._entries[layer, i, : self.batch, ..., : entry.shape[-1]] for i, entry in enumerate((key, value))
         )
-        if self._even:
+        if self._equal_lengths:
             keys[:, :, self._longest : end] = key
             values[:, :, self._longest : end] = value
         else:
@@ -90,21 +90,21 @@ class KVCache:
             values[rows, :, at] = value.transpose(1, 2).to(values.dtype)
         return keys[:, :, :end].to(key.dtype), values[:, :, :end].to(value.dtype)
 
-    def advance(self, positions: int | Tensor) -> None:
-        """Add `positions` (int for all rows, or (B,)) to the lengths.
+    def advance(self, count: int | Tensor) -> None:
+        """Add `count` (int for all rows, or (B,)) to the lengths.
 
         Appended entries beyond the lengths are overwritten.
         """
-        self.lengths = self.lengths + positions
-        if isinstance(positions, int):
-            self._longest += positions
+        self.lengths = self.lengths + count
+        if isinstance(count, int):
+            self._longest += count
         else:
-            self._settle()
+            self._update_longest()
 
     def mask(self, queries: int) -> Mask:
         """Return the mask for `queries` new positions of every row, to be used with the keys from `append`."""
         # With rows of equal length, a single query may attend to every key, so no mask is needed.
-        return Mask(causal=queries > 1 or not self._even, offset=self.offset)
+        return Mask(causal=queries > 1 or not self._equal_lengths, offset=self.offset)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
         """Store the cross entries of a layer, (B, H, Ts, Dh).
@@ -134,7 +134,7 @@ class KVCache:
         """Keep only the given rows (N,), in that order; an index may repeat. Used for beams and finished sentences."""
         self._select_entries(rows)
         self.lengths = self.lengths[rows]
-        self._settle()
+        self._update_longest()
         sources = self._sources[rows]
         # The beams of a sentence share their cross entries, so reordering beams copies nothing.
         if not torch.equal(sources, self._sources):
@@ -144,16 +144,16 @@ class KVCache:
         used = self._longest
         # rows that change their index; the rest stays in place
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-        kept = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
-        self._make_room(len(rows))
-        self._entries[:, :, :, :, :used].index_copy_(2, moved, kept)
+        selected = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
+        self._ensure_rows(len(rows))
+        self._entries[:, :, :, :, :used].index_copy_(2, moved, selected)
 
     def replace(self, rows: Tensor, other: KVCache) -> None:
         """Copy the N rows of another cache of the same model to the given rows (N,). Cross entries do not change."""
         used = other._longest
         self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
         self.lengths = self.lengths.index_copy(0, rows, other.lengths)
-        self._settle()
+        self._update_longest()
 
     def _cross_entries(self) -> list[tuple[Tensor, Tensor]]:
         """Return the cross entries of every layer, each (Bs, H, Ts, Dh), with one row per source."""
@@ -161,7 +161,7 @@ class KVCache:
         assert len(entries) == len(self._cross), "the cache has no cross entries: call start() of the model first"
         return entries
 
-    def _end(self, new: int) -> int:
+    def _end_of_new(self, new: int) -> int:
         """Return the length of the longest row after `new` more positions. Raises UserError beyond the capacity."""
         end = self._longest + new
         if end > self.capacity:
@@ -170,7 +170,7 @@ class KVCache:
             )
         return end
 
-    def _make_room(self, rows: int) -> None:
+    def _ensure_rows(self, rows: int) -> None:
         """Grow the cache to at least `rows` rows and keep its content."""
         old, used = self._entries, self._longest
         slots = old.shape[2]
@@ -181,7 +181,7 @@ class KVCache:
     def _zeros(self, shape: Sequence[int]) -> Tensor:
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
-    def _settle(self) -> None:
+    def _update_longest(self) -> None:
         if self.batch:
             longest, shortest = int(self.lengths.max()), int(self.lengths.min())
-            self._longest, self._even = longest, longest == shortest
+            self._longest, self._equal_lengths = longest, longest == shortest

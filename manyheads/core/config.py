@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from manyheads.errors import UserError
 
-LARGEST_PARAMETERS = 10**12  # maximum number of parameters of a model; GPT-3 has 1.75e11
+MAX_PARAMETERS = 10**12  # maximum number of parameters of a model; GPT-3 has 1.75e11
 
 # precisions of a loaded model, from the finest to the coarsest; "auto" selects one
 Precision = Literal["float32", "bf16", "int8", "auto"]
@@ -34,21 +34,21 @@ TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions i
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `least` to `most`. `above` excludes the lower limit, `below` the upper limit."""
+    """Numbers from `minimum` to `maximum`. `above` excludes the lower limit, `below` the upper limit."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     above: bool = False
     below: bool = False
 
-    def missed(self, value: float, config: Any) -> str:
-        over = value > self.least if self.above else value >= self.least
-        return "" if over and (value < self.most if self.below else value <= self.most) else str(self)
+    def violation(self, value: float, config: Any) -> str:
+        above_minimum = value > self.minimum if self.above else value >= self.minimum
+        return "" if above_minimum and (value < self.maximum if self.below else value <= self.maximum) else str(self)
 
     def __str__(self) -> str:
         if self.above:
-            return f"above {self.least} and {'below' if self.below else 'at most'} {self.most}"
-        return f"from {self.least} to {'below ' if self.below else ''}{self.most}"
+            return f"above {self.minimum} and {'below' if self.below else 'at most'} {self.maximum}"
+        return f"from {self.minimum} to {'below ' if self.below else ''}{self.maximum}"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Below:
 
     field: str
 
-    def missed(self, value: int, config: Any) -> str:
+    def violation(self, value: int, config: Any) -> str:
         size = getattr(config, self.field)
         return "" if 0 <= value < size else f"from 0 to below {self.field} ({size})"
 
@@ -68,20 +68,22 @@ class Divides:
 
     field: str
 
-    def missed(self, value: int, config: Any) -> str:
-        whole = getattr(config, self.field)
-        return f"that divides {self.field} ({whole})" if whole % value else ""
+    def violation(self, value: int, config: Any) -> str:
+        dividend = getattr(config, self.field)
+        return f"that divides {self.field} ({dividend})" if dividend % value else ""
 
 
 @dataclass(frozen=True)
-class Different:
-    """Lists of distinct names with at least `least` entries."""
+class Distinct:
+    """Lists of distinct names with at least `min_length` entries."""
 
-    least: int = 0
+    min_length: int = 0
 
-    def missed(self, value: tuple[str, ...], config: Any) -> str:
-        fits = len(value) >= self.least and len(set(value)) == len(value)
-        return "" if fits else f"of at least {self.least} distinct names" if self.least else "of distinct names"
+    def violation(self, value: tuple[str, ...], config: Any) -> str:
+        fits = len(value) >= self.min_length and len(set(value)) == len(value)
+        if fits:
+            return ""
+        return f"of at least {self.min_length} distinct names" if self.min_length else "of distinct names"
 
 
 Size = Annotated[int, Range(1, 2**20)]  # length of a vector: model width, hidden units, channels
@@ -95,8 +97,8 @@ Count = Annotated[int, Range(1, 10**9)]  # amounts that take time rather than me
 Rate = Annotated[float, Range(0, 1)]  # a fraction or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
-Labels = Annotated[tuple[str, ...], Different()]
-Classes = Annotated[tuple[str, ...], Different(2)]  # labels of a classifier: two or more
+Labels = Annotated[tuple[str, ...], Distinct()]
+Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier: two or more
 
 
 class FieldError(UserError):
@@ -112,18 +114,18 @@ class Config:
     """Base class of model configurations. Raises UserError if a value does not match its field's type and range."""
 
     def __post_init__(self) -> None:
-        checked(self)
+        check_fields(self)
 
 
-def checked(config: Any) -> None:
+def check_fields(config: Any) -> None:
     """Raise FieldError (a UserError) for the first field of a dataclass whose value has a wrong type or range.
 
     Lists, as read from JSON, become tuples if the field is declared as a tuple.
     """
-    kind: Any = type(config)
-    for name, hint in _hints(kind).items():
+    config_type: Any = type(config)
+    for name, hint in _hints(config_type).items():
         value = getattr(config, name)
-        if isinstance(value, list) and tuple in _kinds(hint):
+        if isinstance(value, list) and tuple in _types(hint):
             object.__setattr__(config, name, value := tuple(value))
         if expected := _expected(value, hint, config):
             raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
@@ -150,12 +152,12 @@ def _hints(config: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(config)}
 
 
-def _kinds(hint: Any) -> list[Any]:
+def _types(hint: Any) -> list[Any]:
     """Return the types that a hint allows, several for a union. For `tuple[Size, ...]` this is `tuple`."""
     if get_origin(hint) in (Union, types.UnionType):
-        return [kind for member in get_args(hint) for kind in _kinds(member)]
+        return [member_type for member in get_args(hint) for member_type in _types(member)]
     if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
+        return _types(get_args(hint)[0])
     return [get_origin(hint) or hint]
 
 
@@ -169,23 +171,23 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
     """Return a description of the expected value, or an empty string if the value is valid."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        lists = [member for member in arguments if isinstance(value, tuple) and tuple in _kinds(member)]
+        lists = [member for member in arguments if isinstance(value, tuple) and tuple in _types(member)]
         expected = [_expected(value, member, config) for member in lists or arguments]
         return "" if "" in expected else " or ".join(expected)
     if origin is Annotated:
         base, *limits = arguments
-        if wrong := _expected(value, base, config):
-            return " ".join([wrong, *(str(limit) for limit in limits if isinstance(limit, Range))])
+        if base_error := _expected(value, base, config):
+            return " ".join([base_error, *(str(limit) for limit in limits if isinstance(limit, Range))])
         name = _NAMES[get_origin(base) or base]
-        return next((f"{name} {missed}" for limit in limits if (missed := limit.missed(value, config))), "")
+        return next((f"{name} {violation}" for limit in limits if (violation := limit.violation(value, config))), "")
     if origin is Literal:
         return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
         return _expected_items(value, arguments, config)
     if hint is Any:
         return ""
-    kind = {float: (int, float), Path: (str, Path)}.get(hint, origin or hint)
-    fits = isinstance(value, kind) and (hint not in (int, float) or not isinstance(value, bool))
+    accepted_types = {float: (int, float), Path: (str, Path)}.get(hint, origin or hint)
+    fits = isinstance(value, accepted_types) and (hint not in (int, float) or not isinstance(value, bool))
     if hint is float and fits:
         fits = abs(value) < math.inf
     return "" if fits else _NAMES.get(origin or hint) or f"a {hint.__name__}"
@@ -198,10 +200,10 @@ def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
     """
     if not isinstance(value, tuple):
         return "a list"
-    kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
-    if len(kinds) != len(value):
-        return f"a list of {len(kinds)} items"
-    for place, (item, kind) in enumerate(zip(value, kinds, strict=True), 1):
-        if expected := _expected(item, kind, config):
-            return f"a list with each item {expected}, but item {place} is {item!r}"
+    hints = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+    if len(hints) != len(value):
+        return f"a list of {len(hints)} items"
+    for index, (item, item_hint) in enumerate(zip(value, hints, strict=True), 1):
+        if expected := _expected(item, item_hint, config):
+            return f"a list with each item {expected}, but item {index} is {item!r}"
     return ""

@@ -19,14 +19,14 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     assert 0.0 <= probability <= 1.0, f"expected a dropout probability from 0 to 1, found {probability}"
     if not training or probability == 0.0:
         return x
-    kept = 256 - round(probability * 256)
-    coarse = abs(1 - kept / 256 - probability) > min(probability, 1 - probability) / 50
-    if x.device.type != "cpu" or coarse or not kept:
+    keep_count = 256 - round(probability * 256)
+    coarse = abs(1 - keep_count / 256 - probability) > min(probability, 1 - probability) / 50
+    if x.device.type != "cpu" or coarse or not keep_count:
         return F.dropout(x, probability)
     count = x.numel()
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)  # draws all 64 bits
-    chances = words.view(torch.uint8)[:count].view(x.shape)
-    return x * (chances < kept).to(x.dtype).mul_(256 / kept)
+    random_words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)  # draws all 64 bits
+    random_bytes = random_words.view(torch.uint8)[:count].view(x.shape)
+    return x * (random_bytes < keep_count).to(x.dtype).mul_(256 / keep_count)
 
 
 def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:
@@ -37,5 +37,5 @@ def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:
     assert 0.0 <= probability < 1.0, f"expected a drop-path probability below 1, found {probability}"
     if not training or probability == 0.0:
         return x
-    kept = x.new_empty(x.shape[0], *[1] * (x.dim() - 1)).bernoulli_(1 - probability)  # (B, 1, ...)
-    return x * (kept / (1 - probability))
+    keep = x.new_empty(x.shape[0], *[1] * (x.dim() - 1)).bernoulli_(1 - probability)  # (B, 1, ...)
+    return x * (keep / (1 - probability))

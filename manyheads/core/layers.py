@@ -89,20 +89,20 @@ class PatchEmbedding(nn.Conv2d):
         if images.dim() != 4 or images.shape[1] != self.in_channels:
             raise UserError(f"expected images of shape (B, {self.in_channels}, Y, X), found {tuple(images.shape)}")
         for side in images.shape[2:]:
-            whole_patches(side, self.stride[0])
+            count_patches(side, self.stride[0])
         return super().forward(images).flatten(2).transpose(1, 2)  # (B, D, Y / P, X / P) -> (B, N, D)
 
 
-def whole_patches(side: int, patch: int) -> int:
+def count_patches(side: int, patch: int) -> int:
     """Return the number of patches along a side of `side` pixels.
 
     Raises UserError with the nearest valid sizes if `patch` does not divide `side`.
     """
-    count, rest = divmod(side, patch)
-    if rest:
-        fitting = " and ".join(str(n * patch) for n in (count, count + 1) if n)
+    count, remainder = divmod(side, patch)
+    if remainder:
+        valid_sizes = " and ".join(str(n * patch) for n in (count, count + 1) if n)
         raise UserError(
-            f"{side} pixels are not divisible by the patch size {patch}: the nearest valid sizes are {fitting}"
+            f"{side} pixels are not divisible by the patch size {patch}: the nearest valid sizes are {valid_sizes}"
         )
     return count
 
@@ -122,7 +122,7 @@ class LSTM(nn.LSTM):
             return super().forward(x.to(weight.dtype), state)
 
 
-def packed(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
+def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
     """Return x (B, T, D) packed for a recurrent layer, given the length of each text (B,); None: no padding."""
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
@@ -135,13 +135,13 @@ class skip_init(TorchFunctionMode):
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in DRAWING:
+        if function in RANDOM_INITIALIZERS:
             with torch.no_grad():
                 return (args[0] if args else kwargs["tensor"]).zero_()
         return function(*args, **(kwargs or {}))
 
 
-DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
+RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 def xavier_uniform(module: nn.Module) -> None:

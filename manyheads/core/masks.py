@@ -54,18 +54,20 @@ class Mask:
             raise UserError("both masks depend on positions, but only one has an offset; give both the same offset")
         merged = {}
         for name in ("key_lengths", "offset", "window", "segments", "dense"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            alike = mine is theirs or (isinstance(mine, int) and isinstance(theirs, int) and mine == theirs)
-            if mine is not None and theirs is not None and not alike:
+            value, other_value = getattr(self, name), getattr(other, name)
+            equal = value is other_value or (
+                isinstance(value, int) and isinstance(other_value, int) and value == other_value
+            )
+            if value is not None and other_value is not None and not equal:
                 raise UserError(f"both masks set {name}: combine the values in one mask (dense tables with &)")
-            merged[name] = mine if theirs is None else theirs
+            merged[name] = value if other_value is None else other_value
         return Mask(causal=self.causal or other.causal, **merged)
 
     def is_plain_causal(self, queries: int, keys: int) -> bool:
         """Return True for a square causal mask without other rules, which fused kernels support."""
-        stated = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
+        used = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
         aligned = queries == keys and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
-        return self.causal and aligned and stated in ([], ["offset"])
+        return self.causal and aligned and used in ([], ["offset"])
 
     def materialize(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as a boolean table (B or 1, H or 1, Tq, Tk), True where a query may attend.
@@ -73,32 +75,32 @@ class Mask:
         Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
         share one mask.
         """
-        at = (queries, keys, device)
-        if at not in self._tables:
-            self._tables[at] = self._spell_out(queries, keys, device)
-        return self._tables[at]
+        key = (queries, keys, device)
+        if key not in self._tables:
+            self._tables[key] = self._build_table(queries, keys, device)
+        return self._tables[key]
 
-    def _spell_out(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        parts: list[Tensor] = []
+    def _build_table(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+        rules: list[Tensor] = []
         k = torch.arange(keys, device=device)
         if self.key_lengths is not None:
-            parts.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])  # (B, 1, 1, Tk)
+            rules.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])  # (B, 1, 1, Tk)
         if self.causal or self.window is not None:
             offset = keys - queries if self.offset is None else self.offset
             first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # (B or 1, 1)
             q = (first + torch.arange(queries, device=device))[:, None, :, None]  # (B or 1, 1, Tq, 1)
             if self.causal:
-                parts.append(k <= q)
+                rules.append(k <= q)
             if self.window is not None:
-                parts.append((k - q).abs() <= self.window)
+                rules.append((k - q).abs() <= self.window)
         if self.segments is not None:
-            of_query, of_key = self.segments
-            parts.append((of_query[:, :, None] == of_key[:, None, :])[:, None].to(device))  # (B, 1, Tq, Tk)
+            query_segments, key_segments = self.segments
+            rules.append((query_segments[:, :, None] == key_segments[:, None, :])[:, None].to(device))  # (B, 1, Tq, Tk)
         if self.dense is not None:
-            parts.append(self.dense.to(device))
-        if not parts:
+            rules.append(self.dense.to(device))
+        if not rules:
             return None
-        table = parts[0]
-        for part in parts[1:]:
-            table = table & part
+        table = rules[0]
+        for rule in rules[1:]:
+            table = table & rule
         return table.expand(*table.shape[:-2], queries, keys)

@@ -1,7 +1,7 @@
 """Position schemes: sinusoidal tables in several layouts, and learned tables, also for image grids.
 
 A position scheme is the part of a model that encodes the order of its tokens. There are two types. The first adds
-a vector to each embedding, as `Positions` does. The second returns a bias (B or 1, H, Tq, Tk) of the attention
+a vector to each embedding, as `PositionTable` does. The second returns a bias (B or 1, H, Tq, Tk) of the attention
 scores; the model passes it to its stack as `bias` and builds that stack with `biased=True`. Both types have a maximum
 length and call `check_length`.
 """
@@ -59,7 +59,7 @@ def check_length(end: int, length: int, *, cached: bool = False) -> None:
         raise UserError(f"{found}, but the model takes at most {length}: split or truncate the text")
 
 
-class Positions(nn.Module):
+class PositionTable(nn.Module):
     """Position table that adds a vector to each position of x (B, T, D).
 
     Row b starts at position offset[b], which is 0 except when decoding with a cache.
@@ -92,7 +92,7 @@ class Positions(nn.Module):
         return x + self.table[self.before + at].to(x.dtype)
 
 
-def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False) -> Tensor:
+def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False) -> Tensor:
     """Resize learned positions of an image grid: (K + Yo * Xo, D) -> (K + Yn * Xn, D).
 
     Follows Dosovitskiy 2020, section 3.2. The grids are `old` = (Yo, Xo) and `new` = (Yn, Xn), row by row. The first K
@@ -100,10 +100,10 @@ def resize(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antiali
     the vectors (Touvron 2021, section 6). With `antialias`, PyTorch uses another cubic kernel and averages over
     neighboring cells when the grid shrinks.
     """
-    others = len(table) - old[0] * old[1]
-    assert others >= 0, f"expected at least {old[0]} x {old[1]} positions for the grid, found {len(table)}"
+    special = len(table) - old[0] * old[1]
+    assert special >= 0, f"expected at least {old[0]} x {old[1]} positions for the grid, found {len(table)}"
     if old == new:
         return table
-    grid = table[others:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)
+    grid = table[special:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False, antialias=antialias)
-    return torch.cat([table[:others], grid[0].flatten(1).T])
+    return torch.cat([table[:special], grid[0].flatten(1).T])

@@ -26,14 +26,14 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MOST_THREADS = 1024  # PyTorch crashes the process at 100,000 threads
-BUSY = 0.005  # seconds of matrix products beyond which the start of a kernel is negligible
+MAX_THREADS = 1024  # PyTorch crashes the process at 100,000 threads
+BUSY_SECONDS = 0.005  # seconds of matrix products beyond which the start of a kernel is negligible
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of glibc's malloc.h
-MOST_HELD = 1.5
+MAX_GROWTH = 1.5
 
-_guard = threading.Lock()
+_lock = threading.Lock()
 # PyTorch's settings before the first active configuration, once for each active one
-_own: list[tuple[int, str, bool]] = []
+_original_settings: list[tuple[int, str, bool]] = []
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,18 @@ class ComputeConfig:
         The settings hold for the whole process. If several threads use different configurations, one may run with the
         settings of another. The last one to exit restores the original values.
         """
-        with _guard:
-            threads, _, tf32 = before = _settings()
-            _own.append(_own[0] if _own else before)
-            _set(self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32)
+        with _lock:
+            threads, _, tf32 = before = _current_settings()
+            _original_settings.append(_original_settings[0] if _original_settings else before)
+            _apply_settings(
+                self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32
+            )
         try:
             yield
         finally:
-            with _guard:
-                own = _own.pop()
-                _set(*(before if _own else own))
+            with _lock:
+                original = _original_settings.pop()
+                _apply_settings(*(before if _original_settings else original))
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
@@ -111,9 +113,9 @@ class ComputeConfig:
             for size in (1024, 2048, 4096):
                 a = torch.ones(size, size, device=self.device, dtype=dtype)
                 once = min(seconds(a, 1) for _ in range(3))
-                fastest = min(seconds(a, max(1, round(BUSY / once))) for _ in range(3))
+                fastest = min(seconds(a, max(1, round(BUSY_SECONDS / once))) for _ in range(3))
                 best = max(best, 2 * size**3 / fastest)
-                if once > BUSY:
+                if once > BUSY_SECONDS:
                     break
         return best
 
@@ -124,19 +126,19 @@ def prepare(
     """Choose device, precision and threads; `ComputeConfig.autocast` applies them. The default is a GPU if present."""
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UserError(f"threads is {threads}: expected 1 to {MOST_THREADS:,}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UserError(f"threads is {threads}: expected 1 to {MAX_THREADS:,}")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if compile and device == "cpu":
         _check_compiler()
-    if precision == "bf16" and device == "cpu" and not bf16_pays(threads):
-        lacks = "is not faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 instructions"
-        logger.warning(f"this processor {lacks}: training in bf16 will be slower than in float32")
+    if precision == "bf16" and device == "cpu" and not is_bf16_faster(threads):
+        weakness = "is not faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 instructions"
+        logger.warning(f"this processor {weakness}: training in bf16 will be slower than in float32")
     return ComputeConfig(device, precision, threads, _matmul(device, precision), compile)
 
 
 @functools.cache
-def bf16_pays(threads: int | None = None) -> bool:
+def is_bf16_faster(threads: int | None = None) -> bool:
     """Return True if this processor multiplies matrices faster in bf16 than in float32.
 
     Hardware support is not sufficient: a processor with AVX512-BF16 but without access to AMX reached 172 GFLOP/s in
@@ -144,18 +146,18 @@ def bf16_pays(threads: int | None = None) -> bool:
     """
     if not torch.cpu._is_avx512_bf16_supported():
         return False
-    routes = (
+    configs = (
         ComputeConfig("cpu", precision, threads, _matmul("cpu", precision), False) for precision in TRAINING_PRECISIONS
     )
-    float32, bf16 = (compute.products_per_second() for compute in routes)
+    float32, bf16 = (compute.products_per_second() for compute in configs)
     return bf16 > float32
 
 
-BUFFER = 2**28  # bytes: larger than the cache that a few cores have
+BUFFER_BYTES = 2**28  # bytes: larger than the cache that a few cores have
 CACHED = 2**25  # bytes that fit into the cache
 
 
-def bytes_per_second(threads: int | None = None, size: int = BUFFER) -> float:
+def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> float:
     """Return the rate at which the processor reads memory, in bytes per second.
 
     Reads a buffer of `size` bytes five times with this number of threads, and returns the best rate.
@@ -197,11 +199,11 @@ def _matmul(device: str, precision: Precision) -> str:
     return "high" if device == "cuda" and precision == "bf16" else "highest"
 
 
-def _settings() -> tuple[int, str, bool]:
+def _current_settings() -> tuple[int, str, bool]:
     return torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
 
-def _set(threads: int, matmul: str, tf32: bool) -> None:
+def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
     """Set threads and float32 kernels; `tf32` affects convolutions on a GPU."""
     if threads != torch.get_num_threads():  # the call takes time even if nothing changes
         torch.set_num_threads(threads)
@@ -210,41 +212,41 @@ def _set(threads: int, matmul: str, tf32: bool) -> None:
 
 
 @contextlib.contextmanager
-def keeping_memory(*, sparing: bool = False) -> Iterator[Callable[[], None]]:
+def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
     """Keep freed memory in the process while the block runs, because the next training step needs the same amount.
 
     By default the C library returns a large block to the system as soon as it is freed, and the system clears every
     page of the next block: 20% of a training step of BERT base. Only glibc is changed.
 
-    sparing  for a model that hardly fits into memory: blocks of 8 MiB or more, such as weights gathered from other
-             ranks, are returned at once
+    low_memory  for a model that hardly fits into memory: blocks of 8 MiB or more, such as weights gathered from other
+                ranks, are returned at once
 
     Yields a function that the caller runs after each step. Blocks of many sizes fragment the memory, so that a process
-    would grow for hours. The function returns free memory to the system when the process holds `MOST_HELD` times the
+    would grow for hours. The function returns free memory to the system when the process holds `MAX_GROWTH` times the
     memory that it held after the first step, or after the first step that followed the last such return.
     """
     libc = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
     if libc is None:
         yield lambda: None
         return
-    if sparing:
+    if low_memory:
         libc.mallopt(M_MMAP_THRESHOLD, 2**23)  # an explicit threshold no longer grows when blocks are freed
     else:
         libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
-    needed = 0
+    baseline = 0
 
-    def tidy() -> None:
-        nonlocal needed
-        held = resident()
-        if needed == 0:
-            needed = held
-        elif held > MOST_HELD * needed:
+    def trim() -> None:
+        nonlocal baseline
+        in_use = resident_memory()
+        if baseline == 0:
+            baseline = in_use
+        elif in_use > MAX_GROWTH * baseline:
             libc.malloc_trim(0)
-            needed = 0
+            baseline = 0
 
     try:
-        yield tidy
+        yield trim
     finally:  # values at which glibc's automatic adaptation ends
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
@@ -262,7 +264,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def resident() -> int:
+def resident_memory() -> int:
     """Return the resident memory of this process in bytes, or 0 if the system does not report it."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0

@@ -97,34 +97,34 @@ class Tap(nn.Module):
         return bool(self.map_edits)
 
     @property
-    def visited(self) -> bool:
+    def is_active(self) -> bool:
         """True if recordings or edits are active. The modules then compute in place of the fused kernels."""
         return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
 
     def record(self, weights: Weights, queries: int) -> None:
         """Store the requested attention weights; `weights(heads, rows)` computes only this part of the map."""
-        for wanted in self.recordings:
-            _check_range("query row", wanted.queries, queries)
+        for recording in self.recordings:
+            _check_range("query row", recording.queries, queries)
             with torch.no_grad():
-                wanted.calls.append(weights(wanted.heads, wanted.queries))
+                recording.calls.append(weights(recording.heads, recording.queries))
 
     def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
         """Store the requested inputs of the attention; `part(heads)` returns the inputs of some heads."""
-        for wanted in self.calculations:
+        for recording in self.calculations:
             with torch.no_grad():
-                wanted.calls.append(part(wanted.heads))
+                recording.calls.append(part(recording.heads))
 
-    def on_pattern(self, full: Tensor) -> Tensor:
+    def on_pattern(self, pattern: Tensor) -> Tensor:
         """Edit the attention weights (B, H, ..., Tq, Tk), store the requested part, and return them."""
         for change in self.map_edits:
-            full = change(full)
+            pattern = change(pattern)
 
         def part(heads: Sequence[int] | None, rows: Sequence[int] | None) -> Tensor:
-            kept = full if heads is None else full[:, list(heads)]
-            return (kept if rows is None else kept[..., list(rows), :]).detach().clone()
+            selected = pattern if heads is None else pattern[:, list(heads)]
+            return (selected if rows is None else selected[..., list(rows), :]).detach().clone()
 
-        self.record(part, full.shape[-2])
-        return full
+        self.record(part, pattern.shape[-2])
+        return pattern
 
     def on_output(self, output: Tensor) -> Tensor:
         """Edit the outputs of the heads (B, H, ..., Tq, Dv), or states, and return them."""
@@ -135,10 +135,10 @@ class Tap(nn.Module):
     def on_residual(self, states: Tensor) -> Tensor:
         """Edit the states (B, ..., T, D), store the requested positions, and return them."""
         states = self.on_output(states)
-        for wanted in self.recordings:
-            _check_range("position", wanted.queries, states.shape[-2])
-            kept = states if wanted.queries is None else states[..., list(wanted.queries), :]
-            wanted.calls.append(kept.detach().clone())
+        for recording in self.recordings:
+            _check_range("position", recording.queries, states.shape[-2])
+            selected = states if recording.queries is None else states[..., list(recording.queries), :]
+            recording.calls.append(selected.detach().clone())
         return states
 
 
@@ -171,9 +171,9 @@ def record(
 
     Raises UserError for a layer, head or row that does not exist, and RuntimeError if no selected layer ran.
     """
-    chosen = _choose(model, of, layers, heads)
-    maps = Maps({name: [] for name, _ in chosen})
-    with _visiting("recordings", chosen, maps, heads, queries):
+    modules = _select_modules(model, of, layers, heads)
+    maps = Maps({name: [] for name, _ in modules})
+    with _recording_calls("recordings", modules, maps, heads, queries):
         yield maps
 
 
@@ -185,25 +185,25 @@ def record_calculations(
 
     Raises UserError for an attention whose weights are not a softmax over products of queries and keys.
     """
-    chosen = _choose(model, "attention", layers, heads)
-    calculations: dict[str, list[Calculation]] = {name: [] for name, _ in chosen}
-    with _visiting("calculations", chosen, calculations, heads, None):
+    modules = _select_modules(model, "attention", layers, heads)
+    calculations: dict[str, list[Calculation]] = {name: [] for name, _ in modules}
+    with _recording_calls("calculations", modules, calculations, heads, None):
         yield calculations
 
 
 @contextmanager
-def _visiting(
+def _recording_calls(
     kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
     heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
     """Append what the selected modules compute to `calls`, by layer name, while the block runs."""
-    visits = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
-    for recordings, recording in visits:
+    targets = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
+    for recordings, recording in targets:
         recordings.append(recording)
     try:
         yield
     finally:
-        for recordings, recording in visits:
+        for recordings, recording in targets:
             recordings.remove(recording)
     if not any(calls.values()):
         raise RuntimeError(f"recorded nothing: none of {', '.join(calls)} ran inside the block")
@@ -222,11 +222,11 @@ class Edit:
 
     def map(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
         """Replace the attention maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of the maps."""
-        self._add("map_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
+        self._add("map_edits", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def output(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
         """Replace the outputs (B, h, Tq, Dv) of these heads, before the output projection."""
-        self._add("output_edits", _choose(self._model, "attention", layers, heads), 1, "head", heads, new)
+        self._add("output_edits", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def zero(self, layers: Layers, heads: Sequence[int] | None = None) -> None:
         """Set the outputs of these heads to zero (ablation)."""
@@ -237,29 +237,31 @@ class Edit:
 
         positions  indices, negative from the end; with a cache, they count within each call. None for all.
         """
-        chosen = _choose(self._model, "feed_forward", layers, None)
-        self._add("output_edits", chosen, -2, "position", positions, new)
+        modules = _select_modules(self._model, "feed_forward", layers, None)
+        self._add("output_edits", modules, -2, "position", positions, new)
 
     def residual(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
         """Replace the residual stream (B, t, D) at these positions.
 
         The name of a block stands for its output, the name of a stack for the input of its first block.
         """
-        self._add("output_edits", _choose(self._model, "residual", layers, None), -2, "position", positions, new)
+        self._add(
+            "output_edits", _select_modules(self._model, "residual", layers, None), -2, "position", positions, new
+        )
 
     def _add(
-        self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, what: str,
-        wanted: Sequence[int] | None, new: Tensor | Change,
+        self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, noun: str,
+        indices: Sequence[int] | None, new: Tensor | Change,
     ) -> None:  # fmt: skip
         """Register an edit of the selected indices along the axis."""
 
         def change(tensor: Tensor) -> Tensor:
             count = tensor.shape[axis]
-            _check_range(what, wanted, count)
-            numbers = range(count) if wanted is None else [number % count for number in wanted]
+            _check_range(noun, indices, count)
+            positive = range(count) if indices is None else [index % count for index in indices]
             # an explicit dtype, because the list may be empty
-            chosen = torch.tensor(numbers, dtype=torch.long, device=tensor.device)
-            part = tensor.index_select(axis, chosen)
+            selected = torch.tensor(positive, dtype=torch.long, device=tensor.device)
+            part = tensor.index_select(axis, selected)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
             if replacement.shape != part.shape:
                 try:
@@ -267,7 +269,7 @@ class Edit:
                 except RuntimeError:
                     shapes = f"{tuple(replacement.shape)}, expected a shape that broadcasts to {tuple(part.shape)}"
                     raise UserError(f"the replacement has the wrong shape: found {shapes}") from None
-            return tensor.index_copy(axis, chosen, replacement)
+            return tensor.index_copy(axis, selected, replacement)
 
         for _, module in modules:
             edits: list[Change] = getattr(_tap(module), kind)
@@ -305,35 +307,37 @@ def _tap(module: nn.Module) -> Tap:
     return module.tap
 
 
-def _choose(model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None) -> list[tuple[str, nn.Module]]:
-    modules, what = tapped(model, place), place.replace("_", "-")
+def _select_modules(
+    model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None
+) -> list[tuple[str, nn.Module]]:
+    modules, noun = tapped(model, place), place.replace("_", "-")
     if not modules:
-        raise UserError(f"{type(model).__name__} has no {what} layer to record or edit")
+        raise UserError(f"{type(model).__name__} has no {noun} layer to record or edit")
     if heads is not None and place != "attention":
-        raise UserError(f"found heads {list(heads)} for {what} layers, but only attention layers have heads")
+        raise UserError(f"found heads {list(heads)} for {noun} layers, but only attention layers have heads")
     names = list(modules)
     if layers is None:
-        chosen = names
+        selected = names
     else:
-        chosen = []
-        for wanted in [layers] if isinstance(layers, str | int) else layers:
-            if isinstance(wanted, int):
-                _check_range("layer", [wanted], len(names))
-                matching = [names[wanted]]
+        selected = []
+        for layer in [layers] if isinstance(layers, str | int) else layers:
+            if isinstance(layer, int):
+                _check_range("layer", [layer], len(names))
+                matching = [names[layer]]
             else:
-                matching = fnmatch.filter(names, wanted)
+                matching = fnmatch.filter(names, layer)
             if not matching:
-                raise UserError(f"no {what} layer matches {wanted!r}: expected one of {', '.join(names)}")
-            chosen += [name for name in matching if name not in chosen]
-    for name in chosen:
+                raise UserError(f"no {noun} layer matches {layer!r}: expected one of {', '.join(names)}")
+            selected += [name for name in matching if name not in selected]
+    for name in selected:
         for head in heads or ():
             count: int = modules[name].heads  # type: ignore[assignment]
             if not -count <= head < count:
                 raise UserError(f"{name} has no head {head}: expected 0 to {count - 1}")
-    return [(name, modules[name]) for name in chosen]
+    return [(name, modules[name]) for name in selected]
 
 
-def _check_range(what: str, chosen: Sequence[int] | None, count: int) -> None:
-    for index in chosen or ():
+def _check_range(noun: str, indices: Sequence[int] | None, count: int) -> None:
+    for index in indices or ():
         if not -count <= index < count:
-            raise UserError(f"{what} {index} does not exist: expected 0 to {count - 1}")
+            raise UserError(f"{noun} {index} does not exist: expected 0 to {count - 1}")

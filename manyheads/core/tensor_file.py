@@ -28,13 +28,13 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
         tensor, start = tensors[name], end
         end = start + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    encoded_header = json.dumps(header).encode()
+    encoded_header += b" " * (-len(encoded_header) % 8)
     digest = hashlib.sha256()
     for name in ("", *ordered):
-        piece = _bytes(tensors[name]) if name else len(text).to_bytes(8, "little") + text
-        digest.update(piece)
-        file.write(piece)
+        chunk = _bytes(tensors[name]) if name else len(encoded_header).to_bytes(8, "little") + encoded_header
+        digest.update(chunk)
+        file.write(chunk)
     return digest.hexdigest()
 
 

@@ -25,8 +25,8 @@ ROUND = 128
 class RewindableCache(Cache, Protocol):
     """Cache whose rows can drop their last positions."""
 
-    def advance(self, positions: Tensor) -> None:
-        """Add `positions` (B,) to the lengths of the rows; negative numbers drop positions."""
+    def advance(self, count: Tensor) -> None:
+        """Add `count` (B,) to the lengths of the rows; negative numbers drop positions."""
 
     def replace(self, rows: Tensor, other: Self) -> None:
         """Copy the N rows of another cache to the given rows (N,)."""

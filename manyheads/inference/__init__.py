@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
-from manyheads.core.runtime import ComputeConfig, bf16_pays
+from manyheads.core.runtime import ComputeConfig, is_bf16_faster
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
                 if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return fast, its_route
-        bf16 = compute.device == "cuda" or bf16_pays(compute.threads)
+        bf16 = compute.device == "cuda" or is_bf16_faster(compute.threads)
         return model, replace(compute, precision="bf16" if bf16 else "float32")
     fast, its_route = _as_configured(model, compute)
     if compute.precision == "int8" and not its_route.lowered:
@@ -108,7 +108,7 @@ def _offered(threads: int | None) -> Iterator[Precision]:
 
     if HAS_INT8:
         yield "int8"
-    if HAS_BF16 and bf16_pays(threads):
+    if HAS_BF16 and is_bf16_faster(threads):
         yield "bf16"
     yield "float32"
 

@@ -26,28 +26,28 @@ class FusedCache(KVCache):
         self._slots: Tensor | None = None
         super().__init__(layers, batch, heads, capacity, head_width)
 
-    def reserve(self, positions: int) -> tuple[Tensor, Tensor | None]:
-        """Prepare for a kernel that appends `positions` new positions to each row, before `advance` counts them.
+    def reserve(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """Prepare for a kernel that appends `count` new positions to each row, before `advance` counts them.
 
         Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
         (B, longest + positions) of all positions. The new positions of row b belong into slot b.
         """
-        self._end(positions)
-        self._make_room(self.batch)
+        self._end_of_new(count)
+        self._ensure_rows(self.batch)
         if self._slots is not None:
-            own = torch.arange(self.batch)[:, None].expand(-1, positions)
+            own = torch.arange(self.batch)[:, None].expand(-1, count)
             self._slots = torch.cat([self._slots[:, : self._longest], own], dim=1)
         return self._entries, self._slots
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         self._gather()
-        self._make_room(self.batch)
+        self._ensure_rows(self.batch)
         return super().append(layer, key, value)
 
-    def advance(self, positions: int | Tensor) -> None:
-        if not isinstance(positions, int):
+    def advance(self, count: int | Tensor) -> None:
+        if not isinstance(count, int):
             self._gather()  # rows of unequal length write into their own slots, which other rows must no longer read
-        super().advance(positions)
+        super().advance(count)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
         """Store the entries in the precision of the kernel, with the positions of each head next to each other."""
@@ -72,12 +72,12 @@ class FusedCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, FusedCache)
         self._gather()
-        self._make_room(self.batch)
+        self._ensure_rows(self.batch)
         other._gather()
         super().replace(rows, other)
 
     def _select_entries(self, rows: Tensor) -> None:
-        if not self._even:
+        if not self._equal_lengths:
             self._gather()
             return super()._select_entries(rows)
         used = self._longest
@@ -88,7 +88,7 @@ class FusedCache(KVCache):
         """Move the positions of every row b to slot b, if the table says otherwise."""
         if self._slots is None:
             return
-        self._make_room(self.batch)
+        self._ensure_rows(self.batch)
         used = min(self._slots.shape[1], self._longest)
         at = self._slots[None, None, :, None, :used, None].expand(
             *self._entries.shape[:2], -1, self._entries.shape[3], -1, self._entries.shape[5]

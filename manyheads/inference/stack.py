@@ -90,7 +90,7 @@ class FusedStack(Stack):
         else: any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
-        watched = any(tap.visited for tap in self._taps)
+        watched = any(tap.is_active for tap in self._taps)
         other = bias is not None or memory is not None or any(
             part is not None for part in (rule.window, rule.segments, rule.dense)
         ) or (cache is None and rule.offset is not None)  # fmt: skip

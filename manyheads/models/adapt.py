@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from manyheads.core.positions import resize
+from manyheads.core.positions import resize_positions
 from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
@@ -47,7 +47,9 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
             # antialiasing as in the code of DINOv2: for models with registers, but not for the earlier ones
             smooth = bool(config.registers)
-            weights["positions.table"] = resize(weights["positions.table"], old.grid, config.grid, antialias=smooth)
+            weights["positions.table"] = resize_positions(
+                weights["positions.table"], old.grid, config.grid, antialias=smooth
+            )
         for name in own if relabelled else ():  # new heads start at zero, as in the paper
             if _part(name) in CLASSIFIERS:
                 own[name] = torch.zeros_like(own[name])

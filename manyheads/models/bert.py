@@ -30,7 +30,7 @@ from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Positions
+from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
@@ -99,7 +99,7 @@ class Bert(nn.Module):
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
-        self.positions = Positions(c.max_positions, c.width, "learned", before=c.position_offset)
+        self.positions = PositionTable(c.max_positions, c.width, "learned", before=c.position_offset)
         self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)
         self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
         last = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import attend
 from manyheads.core.config import Config, Epsilon, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, whole_patches
+from manyheads.core.layers import FeedForward, count_patches
 from manyheads.core.tap import Grid, Tap
 from manyheads.errors import UserError
 
@@ -70,7 +70,7 @@ class ConvAttentionConfig(Config):
             raise UserError(
                 f"width is {self.width}: expected an even number, because half of it encodes rows and half columns"
             )
-        whole_patches(self.image_size, self.downsample)
+        count_patches(self.image_size, self.downsample)
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
@@ -282,7 +282,7 @@ class ConvAttention(nn.Module):
         if channels != c.channels:
             raise UserError(f"the images have {channels} channels, but the model expects {c.channels}")
         for size in sizes:
-            whole_patches(size, c.downsample)
+            count_patches(size, c.downsample)
             if c.kind != "quadratic" and size > c.image_size:
                 raise UserError(
                     f"the images are {sizes[0]} x {sizes[1]}, but the model accepts at most {c.image_size} x"

@@ -23,7 +23,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Config, Heads, Layers, Length, Size, TokenId, Vocabulary
 from manyheads.core.layers import LSTM, FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Positions
+from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
 Direction = Literal["bidirectional", "left_to_right", "two_lstms"]
@@ -56,7 +56,7 @@ class DirectionalEncoder(nn.Module):
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad, scaled=True)
-        self.positions: Positions | None = None
+        self.positions: PositionTable | None = None
         self.encoder: Stack | None = None
         self.lstms: nn.ModuleList | None = None
         directions = 2 if c.reading == "two_lstms" else 1
@@ -66,7 +66,7 @@ class DirectionalEncoder(nn.Module):
             self.lstms = nn.ModuleList(LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
             self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
         else:
-            self.positions = Positions(c.max_positions, c.width)
+            self.positions = PositionTable(c.max_positions, c.width)
             blocks = [
                 Block(Attention(c.width, c.heads), FeedForward(c.width, c.feed_forward, "gelu"), norm="pre")
                 for _ in range(c.layers)

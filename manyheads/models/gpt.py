@@ -26,7 +26,7 @@ from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Positions
+from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
 INIT_STD = 0.02  # standard deviation of all matrices (Radford 2018, section 4.1)
@@ -78,7 +78,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
-        self.positions = Positions(c.max_positions, c.width, "learned")
+        self.positions = PositionTable(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.decoder = Stack([_block(c) for _ in range(c.layers)], norm)
         self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None

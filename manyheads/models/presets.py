@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TypeVar
 
-from manyheads.core.config import LARGEST_PARAMETERS, Config
+from manyheads.core.config import MAX_PARAMETERS, Config
 from manyheads.errors import UserError
 
 FLOAT32 = 4  # bytes per number
@@ -301,7 +301,7 @@ def build(config: Config) -> Any:
     """Return the model of a configuration of any family.
 
     Raises UserError before memory is allocated if the model is too large: if parameters and position tables exceed
-    `LARGEST_PARAMETERS` numbers or the memory of this machine.
+    `MAX_PARAMETERS` numbers or the memory of this machine.
     """
     import torch
 
@@ -311,7 +311,7 @@ def build(config: Config) -> Any:
     with torch.device("meta"):
         sized = model(config)
         parameters, others = (sum(t.numel() for t in kind) for kind in (sized.parameters(), sized.buffers()))
-    most = LARGEST_PARAMETERS
+    most = MAX_PARAMETERS
     if torch.get_default_device().type != "meta":
         most = min(most, physical_memory() // FLOAT32)
     if parameters + others > most:

@@ -36,7 +36,7 @@ from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Range,
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Layout, Positions, sinusoidal
+from manyheads.core.positions import Layout, PositionTable, sinusoidal
 from manyheads.errors import UserError
 
 KERNELS = (3, 5)  # kernel sizes of the two convolutions of a transition, as in the published code
@@ -216,7 +216,7 @@ class Recurrence(nn.Module):
         super().__init__()
         self.config = c
         self.block = _block(c, causal=causal, cross=cross)
-        self.positions = Positions(c.max_positions, c.width, c.positions)
+        self.positions = PositionTable(c.max_positions, c.width, c.positions)
         if c.timing == "learned":
             self.timing = nn.Parameter(torch.empty(c.steps, c.width).normal_(std=0.02))
         else:  # the paper counts steps from 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import LSTM, TokenEmbedding, packed
+from manyheads.core.layers import LSTM, TokenEmbedding, pack_texts
 
 State = tuple[Tensor, Tensor]  # hidden state h and cell state c, (layers, B, D) each
 
@@ -102,7 +102,7 @@ class Seq2SeqLSTM(nn.Module):
 
     def _read(self, source: Tensor, lengths: Tensor | None) -> State:
         x = dropout(self.embedding(source), self.config.dropout, self.training)  # (B, Ts, D)
-        return self.encoder(packed(x, lengths))[1]
+        return self.encoder(pack_texts(x, lengths))[1]
 
     def _write(self, target: Tensor, state: State) -> tuple[Tensor, State]:
         x = dropout(self.embedding(target), self.config.dropout, self.training)

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_packed_sequence
 
 from manyheads.core.config import Classes, Config, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import LSTM, TokenEmbedding, packed, xavier_uniform
+from manyheads.core.layers import LSTM, TokenEmbedding, pack_texts, xavier_uniform
 from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
 
@@ -111,13 +111,13 @@ class Recurrent(nn.Module):
                     nn.init.ones_(parameter[hidden : 2 * hidden])  # bias of the forget gate
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        _, states = self.layer(packed(x, lengths))
+        _, states = self.layer(pack_texts(x, lengths))
         last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
         return last[-self.directions :].transpose(0, 1).flatten(1)
 
     def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the states of every position, (B, T, features), for x (B, T, D) and lengths (B,) or None."""
-        states, _ = self.layer(packed(x, lengths))
+        states, _ = self.layer(pack_texts(x, lengths))
         return states if lengths is None else pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
 
 

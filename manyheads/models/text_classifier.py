@@ -29,7 +29,7 @@ from manyheads.core.config import Classes, Config, Epsilon, Layers, Length, Rate
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Layout, Positions
+from manyheads.core.positions import Layout, PositionTable
 from manyheads.errors import UserError
 
 
@@ -68,7 +68,7 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
-        self.positions = None if c.positions == "none" else Positions(c.max_positions, c.width, c.positions)
+        self.positions = None if c.positions == "none" else PositionTable(c.max_positions, c.width, c.positions)
         biased = not c.masked and self.positions is None  # `_read_padding` then weighs the padding by a bias
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))

@@ -23,7 +23,7 @@ from manyheads.core.config import Below, Config, Epsilon, Heads, Layers, Length,
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.core.positions import Layout, Positions
+from manyheads.core.positions import Layout, PositionTable
 from manyheads.errors import UserError
 
 SourceId = Annotated[int, Below("source_vocab")]
@@ -102,7 +102,7 @@ class Transformer(nn.Module):
             if c.tie == "all"
             else TokenEmbedding(c.target_vocab, c.width, c.pad, scaled=c.scale_embedding)
         )
-        self.positions = Positions(c.max_positions, c.width, c.positions)
+        self.positions = PositionTable(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
             Stack(
                 [_block(c, heads, hidden, cross=cross) for _ in range(layers)],

@@ -22,8 +22,8 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Config, Epsilon, Heads, Layers, Pixels, Positive, Range, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, PatchEmbedding, whole_patches, xavier_uniform
-from manyheads.core.positions import Positions
+from manyheads.core.layers import FeedForward, PatchEmbedding, count_patches, xavier_uniform
+from manyheads.core.positions import PositionTable
 from manyheads.core.tap import Grid
 from manyheads.errors import UserError
 
@@ -80,12 +80,12 @@ class ViTConfig(Config):
             raise UserError("a distillation token needs a class token: expected pool 'class', found 'mean'")
         if self.registers and self.pool != "class":
             raise UserError("registers need a class token: expected pool 'class', found 'mean'")
-        whole_patches(self.image_size, self.patch)
+        count_patches(self.image_size, self.patch)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of the patch grid."""
-        side = whole_patches(self.image_size, self.patch)
+        side = count_patches(self.image_size, self.patch)
         return side, side
 
     @property
@@ -109,7 +109,7 @@ class ViT(nn.Module):
         self.register_tokens = nn.Parameter(torch.empty(c.registers, c.width)) if c.registers else None
         if c.registers:
             self.undecayed = (*self.undecayed, "register_tokens")
-        self.positions = Positions(c.tokens - c.registers, c.width, "learned")
+        self.positions = PositionTable(c.tokens - c.registers, c.width, "learned")
         rates = [c.stochastic_depth * layer / max(c.layers - 1, 1) for layer in range(c.layers)]
         self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))
         self.representation = None if c.representation is None else nn.Linear(c.width, c.representation)

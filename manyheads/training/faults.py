@@ -38,9 +38,9 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
             raise
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in batch_arrays(batch).items())
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
-        from manyheads.core.block import trained_stacks
+        from manyheads.core.block import trainable_stacks
 
-        sparing = any(not stack.checkpointing for stack in trained_stacks(model))  # false for models without stacks
+        sparing = any(not stack.checkpointing for stack in trainable_stacks(model))  # false for models without stacks
         raise BatchTooLargeError(
             f"step {step}: out of memory{where} with a batch of {shapes}: "
             f"{'use --resume with training.checkpointing=true, or ' * sparing}start again with smaller batches "

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyheads.core.runtime import ComputeConfig, keeping_memory
+from manyheads.core.runtime import ComputeConfig, retain_memory
 from manyheads.errors import UserError
 from manyheads.files import WriteError, write_json
 from manyheads.training.budgets import kept_model_due, reached_end, snapshot_due, validation_due
@@ -76,7 +76,7 @@ def train(
     check_metric(task, config)
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
-    keep_memory = keeping_memory(sparing=config.shard)
+    keep_memory = retain_memory(low_memory=config.shard)
     with signals, lock, _lost_disk_as_one_line(out), compute.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)

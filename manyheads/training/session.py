@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.block import trained_stacks
+from manyheads.core.block import trainable_stacks
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints
@@ -128,7 +128,7 @@ def new_session(
 
 
 def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:
-    stacks = trained_stacks(model)
+    stacks = trainable_stacks(model)
     if checkpointing and not stacks:
         raise UserError(
             f"checkpointing=true, but {type(model).__name__} has no trainable stack of blocks to recompute: remove the "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.config import checked
+from manyheads.core.config import check_fields
 from manyheads.errors import UserError
 from manyheads.training.faults import no_memory
 
@@ -180,7 +180,7 @@ def _restored(
         if f"rng.cuda.{index}" in tensors:
             torch.cuda.set_rng_state(tensors[f"rng.cuda.{index}"].clone(), index)
     counters = Counters(**content["counters"])
-    checked(counters)
+    check_fields(counters)
     for needed in counters.needed_files():
         if not {"file", "step"} <= needed.keys() or not isinstance(needed.get("value", 0.0), float | int):
             raise UserError("an entry of the weights files lacks its file, step or value")

@@ -26,7 +26,7 @@ from manyheads.analysis.figures.receptive_field import Along
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
-from manyheads.core.positions import Positions
+from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError, extra
 from manyheads.models.sequence_baselines import Recurrent
 
@@ -103,7 +103,7 @@ def _mixer(kind: str, length: int, width: int, layers: int, kernel: int) -> nn.M
         return nn.Sequential(*(module for layer in convolutions for module in (layer, nn.ReLU())))
     assert kind == "attention", kind
     blocks = [Block(Attention(width, HEADS), FeedForward(width, 2 * width), norm="pre") for _ in range(BLOCKS)]
-    return nn.Sequential(Positions(length, width, "learned"), Stack(blocks, nn.LayerNorm(width)))
+    return nn.Sequential(PositionTable(length, width, "learned"), Stack(blocks, nn.LayerNorm(width)))
 
 
 def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:

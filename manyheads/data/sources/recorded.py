@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from manyheads.core.config import checked
+from manyheads.core.config import check_fields
 from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
@@ -48,14 +48,14 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
         values = dict(data) if "kind" in data else _convert_old_record(kind, data, record)
         if "columns" in values:
             values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
-            checked(values["columns"])
+            check_fields(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
         values.setdefault("whole", "kind" in data)  # such a record names the file or folder of each split
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
         restored = source(**{name: value for name, value in values.items() if name in known})
-        checked(restored)
+        check_fields(restored)
         return restored
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"result.json is damaged and does not describe the run's data ({error}); give data with --data "

@@ -22,7 +22,7 @@ def test_memory_is_kept_while_it_lasts() -> None:
             torch.zeros(2**24).add_(1)  # 64 MB: 16,384 pages of 4 kB
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    with runtime.keeping_memory():
+    with runtime.retain_memory():
         faults(1)
         kept = min(faults(8) for _ in range(5))  # a system short of memory may take pages back in between
     assert kept < faults(8) / 4
@@ -42,13 +42,13 @@ with runtime.keeping_memory(sparing={sparing}):
 
 
 @pytest.mark.parametrize("sparing", [True, False])
-def test_large_blocks_are_handed_back_at_once_where_memory_is_short(sparing: bool) -> None:
+def test_large_blocks_are_handed_back_at_once_where_memory_is_short(low_memory: bool) -> None:
     """Also where small ones that are still in use lie between them; in a process whose heap has no holes yet."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
-    command = [sys.executable, "-c", HELD.format(sparing=sparing)]
+    command = [sys.executable, "-c", HELD.format(low_memory=low_memory)]
     held = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert (held < 2**25) == sparing
+    assert (held < 2**25) == low_memory
 
 
 def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +56,10 @@ def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip("another C library")
     monkeypatch.setattr(runtime, "MOST_HELD", 1.05)
     block = 2**29  # bytes
-    with runtime.keeping_memory() as tidy:
+    with runtime.retain_memory() as tidy:
         tidy()
-        needed = runtime.resident()
+        needed = runtime.resident_memory()
         torch.zeros(block // 4)
-        assert runtime.resident() > needed + block / 2
+        assert runtime.resident_memory() > needed + block / 2
         tidy()
-        assert runtime.resident() < needed + block / 4
+        assert runtime.resident_memory() < needed + block / 4

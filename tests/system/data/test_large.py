@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer
 
-from manyheads.core.runtime import resident
+from manyheads.core.runtime import resident_memory
 from manyheads.data.readers import corpus
 from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.corpus import cut
@@ -306,7 +306,7 @@ def test_torn_files_cost_no_memory(tmp_path: Path) -> None:
         for _ in range(100):
             with pytest.raises(ValueError, match="torn"):
                 read_texts(tmp_path)
-        return resident()
+        return resident_memory()
 
     assert torn() > torn() - 2**23
 

@@ -6,7 +6,19 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from manyheads.core.config import Below, Config, Epsilon, Heads, Layers, Range, Rate, Size, TokenId, Vocabulary, checked
+from manyheads.core.config import (
+    Below,
+    Config,
+    Epsilon,
+    Heads,
+    Layers,
+    Range,
+    Rate,
+    Size,
+    TokenId,
+    Vocabulary,
+    check_fields,
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ def test_a_dataclass_of_another_kind_is_checked_on_demand() -> None:
         width: Size
         inner: Sizes
 
-    checked(Plain(3, Sizes()))
+    check_fields(Plain(3, Sizes()))
     for bad, expected in ((Plain(0, Sizes()), "width is 0"), (Plain(3, None), "inner is None: expected a Sizes")):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=expected):
-            checked(bad)
+            check_fields(bad)

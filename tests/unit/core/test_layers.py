@@ -12,7 +12,7 @@ from manyheads.core.layers import (
     FeedForward,
     PatchEmbedding,
     TokenEmbedding,
-    whole_patches,
+    count_patches,
     xavier_uniform,
 )
 
@@ -103,11 +103,11 @@ def test_patches_begin_with_unit_variance() -> None:
 
 @pytest.mark.parametrize(("side", "nearest"), [(30, "28 and 32"), (3, "4"), (33, "32 and 36"), (1, "4")])
 def test_sides_that_patches_do_not_divide(side: int, nearest: str) -> None:
-    assert whole_patches(32, 4) == 8
+    assert count_patches(32, 4) == 8
     told = f"{side} pixels are not divisible by the patch size 4: the nearest valid sizes are {nearest}"
     message = f"^{told}$"
     with pytest.raises(ValueError, match=message):
-        whole_patches(side, 4)
+        count_patches(side, 4)
     with pytest.raises(ValueError, match=message):
         PatchEmbedding(4, 5)(torch.zeros(1, 3, 32, side))
     with pytest.raises(ValueError, match=r"expected images of shape \(B, 3, Y, X\), found \(1, 1, 8, 8\)"):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.core.positions import Layout, Positions, resize, sinusoidal
+from manyheads.core.positions import Layout, PositionTable, resize_positions, sinusoidal
 from tests.support.timm_stub import load_timm
 
 
@@ -71,12 +71,12 @@ def test_concatenated_is_marians() -> None:
     if hasattr(theirs, "create_weight"):  # transformers 5 fills it when a model is initialised
         theirs.weight.data.copy_(theirs.create_weight())
     expected = theirs(torch.Size([1, 60])).detach()
-    ours = Positions(60, 16, "concatenated")(torch.zeros(1, 60, 16))[0]
+    ours = PositionTable(60, 16, "concatenated")(torch.zeros(1, 60, 16))[0]
     torch.testing.assert_close(ours, expected.view(60, 16), atol=1e-6, rtol=0.0)
 
 
 def test_rows_may_start_anywhere() -> None:
-    positions = Positions(20, 8)
+    positions = PositionTable(20, 8)
     x = torch.randn(3, 4, 8)
     offset = torch.tensor([0, 7, 16])
     out = positions(x, offset)
@@ -86,7 +86,7 @@ def test_rows_may_start_anywhere() -> None:
 
 
 def test_longer_input_is_refused() -> None:
-    positions = Positions(6, 8)
+    positions = PositionTable(6, 8)
     assert positions(torch.zeros(1, 6, 8)).shape == (1, 6, 8)
     with pytest.raises(ValueError, match=r"7 tokens.*takes at most 6"):
         positions(torch.zeros(1, 7, 8))
@@ -95,13 +95,13 @@ def test_longer_input_is_refused() -> None:
 
 
 def test_learned_positions_learn_and_sinusoidal_ones_do_not() -> None:
-    learned = Positions(6, 8, "learned")
+    learned = PositionTable(6, 8, "learned")
     assert [name for name, _ in learned.named_parameters()] == ["table"]
     learned(torch.zeros(2, 4, 8)).sum().backward()
     gradient = learned.table.grad
     assert isinstance(gradient, Tensor)
     assert torch.equal(gradient, torch.tensor([2.0] * 4 + [0.0] * 2)[:, None].expand(6, 8))
-    fixed = Positions(6, 8)
+    fixed = PositionTable(6, 8)
     assert not list(fixed.parameters())
     assert not fixed.state_dict()
 
@@ -117,13 +117,13 @@ def test_resized_positions_are_those_of_timm_and_keep_the_tokens(others: int) ->
     from timm.layers import resample_abs_pos_embed
 
     table = torch.randn(others + 3 * 4, 8)
-    out = resize(table, (3, 4), (5, 9))
+    out = resize_positions(table, (3, 4), (5, 9))
     expected = resample_abs_pos_embed(
         table[None], [5, 9], [3, 4], num_prefix_tokens=others, antialias=False, align_corners=False
     )
     torch.testing.assert_close(out, expected[0])
     assert torch.equal(out[:others], table[:others])
-    assert resize(table, (3, 4), (3, 4)) is table
+    assert resize_positions(table, (3, 4), (3, 4)) is table
 
 
 def test_bicubic_keeps_more_of_the_norm_than_bilinear() -> None:
@@ -131,7 +131,7 @@ def test_bicubic_keeps_more_of_the_norm_than_bilinear() -> None:
     table = torch.randn(14 * 14, 192, generator=torch.Generator().manual_seed(0))
     grid = table.T.reshape(1, 192, 14, 14)
     bilinear = F.interpolate(grid, size=(24, 24), mode="bilinear").flatten(2)[0].T
-    bicubic = resize(table, (14, 14), (24, 24))
+    bicubic = resize_positions(table, (14, 14), (24, 24))
     before = table.norm(dim=1).mean()
     assert float(bicubic.norm(dim=1).mean() / before) == pytest.approx(0.87, abs=0.02)
     assert float(bilinear.norm(dim=1).mean() / before) == pytest.approx(0.68, abs=0.02)

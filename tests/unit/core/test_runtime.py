@@ -38,10 +38,10 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], N
         monkeypatch.setattr(
             runtime.ComputeConfig, "products_per_second", lambda compute: rate if compute.precision == "bf16" else 1.0
         )
-        runtime.bf16_pays.cache_clear()
+        runtime.is_bf16_faster.cache_clear()
 
     yield set_to
-    runtime.bf16_pays.cache_clear()
+    runtime.is_bf16_faster.cache_clear()
 
 
 @pytest.mark.parametrize(

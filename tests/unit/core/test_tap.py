@@ -136,7 +136,7 @@ def test_only_what_is_wanted_is_computed(
     """Beside the fused kernel, products are made of the wanted heads and rows alone."""
     explicit(model, False)
     shapes = []
-    product = attention_module._product
+    product = attention_module._scaled_products
 
     def counting(query: Tensor, key: Tensor, scale: float) -> Tensor:
         shapes.append((tuple(query.shape), tuple(key.shape)))
