@@ -14,7 +14,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.models.recurrence import Halting, states_and_halting
-from manyheads.tasks.evaluation import Outcome
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.distributed_map import distributed_map
@@ -114,9 +114,9 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
 
-def digit_outcome(
+def digit_result(
     model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
-) -> Outcome:
+) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
     The quality of an output is the fraction of its characters at the right position.
@@ -130,7 +130,7 @@ def digit_outcome(
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
     quality = [_count_right(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
-    return Outcome(inputs, outputs, references, quality, metrics, unit="accuracy")
+    return EvaluationResult(inputs, outputs, references, quality, metrics, unit="accuracy")
 
 
 def _pad_batch(

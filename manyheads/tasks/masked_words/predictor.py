@@ -30,7 +30,7 @@ from manyheads.data.text.text_faults import ItemError, beginning, check_text, ch
 from manyheads.data.text.tokenizers import truncated_positions, with_special_tokens
 from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
@@ -120,7 +120,7 @@ class MaskedLanguageModel(TextPredictor):
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the prediction of masked words on the run's validation data, or on `data`.
 
         Words are masked by the rules of the run.
@@ -130,7 +130,7 @@ class MaskedLanguageModel(TextPredictor):
         examples = list(scores(model, epoch, compute, 128 * MAX_TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
-        return Outcome(
+        return EvaluationResult(
             [self._decode(score.example.tokens) for score in examples],
             [self._decode(score.words) for score in examples],
             [self._decode(score.example.answers) for score in examples],
