@@ -147,10 +147,10 @@ class Classifier(TextPredictor):
 
     def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         settings: dict[str, Any] = {} if columns is None else {"columns": columns}
-        labelled: Labeled = scored_data(
+        labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
         )
-        if data is not None and labelled.numbered:
-            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])
-            logger.info(f"{labelled.file}: using numeric labels as indices of label names: {pairs}")
-        return labelled
+        if data is not None and labeled.numbered:
+            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labeled.numbered.items())[:4])
+            logger.info(f"{labeled.file}: using numeric labels as indices of label names: {pairs}")
+        return labeled

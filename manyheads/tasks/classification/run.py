@@ -126,7 +126,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
-    run.refuse(("tuned", "scratch", "auxiliary"), "only with a model to start from: add --init MODEL")
+    run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
     if config.preset == "tfidf":
         reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]

@@ -84,7 +84,7 @@ class ImageEncoder(TrainedModel):
     def channel_weights(
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
-        """Return the squeeze-and-excitation weights for images (B, C, Y, X); see `figures/channel_weights.py`."""
+        """Return the squeeze-and-excitation weights for batches of images (B, C, Y, X), by channel and class."""
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
             return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)

@@ -82,8 +82,9 @@ class Tagger(TextPredictor):
     def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
         """Return the words of every text with their tags, in input order. Texts may have any length.
 
-        A text is split into words by `data.conll.words_of`: at spaces, with punctuation at the ends of a word split
-        off. It may be given as a list of words instead. Character positions then refer to the words joined by spaces.
+        A text is split into words by `data.readers.conll.words_of`: at spaces, with punctuation at the ends of a word
+        split off. It may be given as a list of words instead. Character positions then refer to the words joined by
+        spaces.
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]
