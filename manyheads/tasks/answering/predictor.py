@@ -65,14 +65,14 @@ class QuestionAnswerer(TextPredictor):
         if tokens > limit:
             raise UserError(f"the question has {tokens:,} tokens, the model reads {limit}: shorten it")
 
-    def _count(self, name: str, text: str, room: int | None = None) -> int:
+    def _count(self, name: str, text: str, limit: int | None = None) -> int:
         """Return the number of tokens.
 
-        Raises UserError for a text that is blank, invalid, or far longer than `room` tokens.
+        Raises UserError for a text that is blank, invalid, or far longer than `limit` tokens.
         """
         if not text.strip():
             raise UserError(f"the {name} is blank: give a text")
-        check_text(text, f"the {name}", room)
+        check_text(text, f"the {name}", limit)
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     def answers(

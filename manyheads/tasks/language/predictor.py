@@ -199,7 +199,7 @@ class LanguageModel(ModelWithTokenizer):
         text = beginning(text, limit) if truncate else text
         check_text(text, "the text", limit, SHORTEN)
         self._encode_text(text, "the text")
-        rows, side = self._model_inputs(tokenized(self.tokenizer, text, room=limit, special=False), truncate)
+        rows, side = self._model_inputs(tokenized(self.tokenizer, text, max_tokens=limit, special=False), truncate)
         return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:

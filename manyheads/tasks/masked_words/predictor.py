@@ -155,9 +155,9 @@ class MaskedLanguageModel(TextPredictor):
         """Tokenize a text. The mask stays a mask token even if the tokenizer would treat it as plain text."""
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
-        room = self.model.config.max_positions
-        text = beginning(text, room) if truncate else text
-        check_text(text, "the text", room, SHORTEN)
+        limit = self.model.config.max_positions
+        text = beginning(text, limit) if truncate else text
+        check_text(text, "the text", limit, SHORTEN)
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
@@ -173,7 +173,7 @@ class MaskedLanguageModel(TextPredictor):
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
         whole = TokenizedText(*frame.around(ids[:-1]), side)
         return (
-            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], room))
+            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], limit))
             if truncate
             else whole
         )

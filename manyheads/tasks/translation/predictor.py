@@ -201,7 +201,7 @@ class Translator(ModelWithTokenizer):
         Without a target, the model translates the source.
         """
         limit = self.model.config.max_positions
-        source = tokenized(self.tokenizer, text, room=limit, truncate=truncate)
+        source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
         cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
