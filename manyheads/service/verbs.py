@@ -111,9 +111,7 @@ async def fill(service: Service, payload: schemas.FillRequest, request: Request)
     served = service.registry.of(payload.model, "fill")
     characters = sum(map(len, payload.texts))
     if payload.top * characters > schemas.MAX_FILLED:
-        fault = (
-            f"top is {payload.top:,} for {characters:,} characters: expected at most {schemas.MAX_FILLED:,} together"
-        )
+        fault = f"top is {payload.top:,} for {characters:,} characters: expected a product up to {schemas.MAX_FILLED:,}"
         raise Refused(400, fault, field="top", code="too_long")
     predictions = await service.compute(request, served, "fill", payload.texts, "texts", top=payload.top)
     return schemas.Results(

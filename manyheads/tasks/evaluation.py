@@ -32,7 +32,7 @@ def values(metrics: Metrics) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationResult:
     """Result of a model on test data, item by item.
 
     quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
@@ -54,7 +54,7 @@ class Outcome:
         """Return one value for each item. A comparison sorts the items by the change of this value."""
         return self.quality
 
-    def bootstrap(self, other: Outcome) -> dict[str, Any]:
+    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         """Compare `other` with this result by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
         Returns the mean quality of both results, their difference and its p-value. The p-value is the fraction of
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class LabelOutcome(Outcome):
+class LabelResult(EvaluationResult):
     """Result of a classifier: the inputs are items, the outputs and references are labels.
 
     probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
@@ -88,7 +88,7 @@ class LabelOutcome(Outcome):
     @classmethod
     def of(
         cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
-    ) -> LabelOutcome:
+    ) -> LabelResult:
         """Build the result from the right label of each item and the log-probabilities of all labels, (N, L)."""
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
@@ -119,7 +119,7 @@ class Predictor(Protocol):
     @property
     def path(self) -> Path: ...
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate on the run's test data, or on `data`. Raises UserError if there is no test data."""
         ...
 

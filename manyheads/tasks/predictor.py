@@ -174,4 +174,4 @@ class TextPredictor(ModelWithTokenizer):
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        return tokenized(self.tokenizer, text, pair, room=self._max_tokens, truncate=truncate)
+        return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

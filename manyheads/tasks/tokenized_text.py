@@ -36,25 +36,29 @@ class TokenizedText(NamedTuple):
 
 
 def tokenized(
-    tokenizer: Tokenizer, text: str, pair: str | None = None, *, room: int | None = None, truncate: bool = False,
+    tokenizer: Tokenizer, text: str, pair: str | None = None, *, max_tokens: int | None = None, truncate: bool = False,
     special: bool = True,
 ) -> TokenizedText:  # fmt: skip
     """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
 
-    With `truncate`, texts are cut to `room` tokens, and the special tokens around them are kept. Raises UserError if a
-    text has no tokens apart from special ones, or has too many characters to fit into `room` tokens.
+    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError if a
+    text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
     """
     if truncate:
-        text, pair = beginning(text, room), None if pair is None else beginning(pair, room)
+        text, pair = beginning(text, max_tokens), None if pair is None else beginning(pair, max_tokens)
     for name, content in (("text", text), ("second text", pair)):
         if content is None:
             continue
-        check_text(content, f"the {name}", room, SHORTEN)
+        check_text(content, f"the {name}", max_tokens, SHORTEN)
         if not tokenizer.encode(content, add_special_tokens=False).ids:
             raise UserError(f"the {name} is empty after tokenization. Give a text with at least one token.")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
     whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
-    return whole.part(truncated_positions(encoding.sequence_ids, room)) if truncate and room is not None else whole
+    return (
+        whole.part(truncated_positions(encoding.sequence_ids, max_tokens))
+        if truncate and max_tokens is not None
+        else whole
+    )
 
 
 class DecodedTokens(NamedTuple):

@@ -92,7 +92,7 @@ def _check(recipe: Recipe, config: Any, run: Run) -> None:
         if recipe.init == "must" and run.init is None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if getattr(config, "data", None) is not None:
-        run.refuse(("locale", "size"), "only for the embedded corpus, but data is set: leave it out")
+        run.refuse(("locale", "size"), "no effect with data, only with the embedded corpus: leave it out")
 
 
 def _within(key: str, group: str) -> bool:

@@ -14,7 +14,7 @@ from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
@@ -65,14 +65,14 @@ class QuestionAnswerer(TextPredictor):
         if tokens > limit:
             raise UserError(f"the question has {tokens:,} tokens, the model reads {limit}: shorten it")
 
-    def _count(self, name: str, text: str, room: int | None = None) -> int:
+    def _count(self, name: str, text: str, limit: int | None = None) -> int:
         """Return the number of tokens.
 
-        Raises UserError for a text that is blank, invalid, or far longer than `room` tokens.
+        Raises UserError for a text that is blank, invalid, or far longer than `limit` tokens.
         """
         if not text.strip():
             raise UserError(f"the {name} is blank: give a text")
-        check_text(text, f"the {name}", room)
+        check_text(text, f"the {name}", limit)
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     def answers(
@@ -96,7 +96,7 @@ class QuestionAnswerer(TextPredictor):
         logits = passage_logits(model, windows, compute)
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
-    def evaluate(self, questions: Questions) -> Outcome:
+    def evaluate(self, questions: Questions) -> EvaluationResult:
         """Answer the questions and score the best answers.
 
         "No answer" is a possible answer if the data have questions without an answer.
@@ -106,13 +106,13 @@ class QuestionAnswerer(TextPredictor):
         answers = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
         outputs = [ranked[0].text for ranked in answers]
         truths = [[answer.text for answer in item.answers] for item in items]
-        return Outcome(
+        return EvaluationResult(
             [item.question for item in items], outputs, [" | ".join(texts) for texts in truths],
             [best(f1, guess, texts) for guess, texts in zip(outputs, truths, strict=True)],
             squad_metrics(outputs, truths), unit="F1 of an answer",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate on the run's test data, or on `data`.
 
         `data` is a JSON file in SQuAD's format, or a directory with a test file.

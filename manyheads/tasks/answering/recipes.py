@@ -17,7 +17,7 @@ RUN = "manyheads.tasks.answering.run"
 class AnsweringConfig(DataConfig):
     """Settings of a question answering run.
 
-    data          directory with train, dev and test files in SQuAD's format, or one file (see `data/squad.py`)
+    data          directory with train, dev and test files in SQuAD's format, or one file (see `data/readers/squad.py`)
     preset        preset of BERT for the estimates of a dry run
     model         overrides settings of the model to start from, if they do not change its weights
     batch_tokens  maximum number of padded tokens in a micro-batch

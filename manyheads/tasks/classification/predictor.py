@@ -16,7 +16,7 @@ from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data
+from manyheads.tasks.evaluation import LabelResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Classifier(TextPredictor):
         ranked = top_labels(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
-    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelOutcome:
+    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelResult:
         """Classify the texts, and compare the predicted labels with the labels in `data`."""
         truth = label_ids(data, self.labels)
         model, compute = self.compiled
@@ -117,12 +117,12 @@ class Classifier(TextPredictor):
             model, self._encode(data.texts, data.second_texts, truncate, data.place), compute
         )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
-        return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)
+        return LabelResult.of(data.inputs, data.labels, self.labels, scores, metrics)
 
     def outcome(
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
-    ) -> LabelOutcome:  # fmt: skip
+    ) -> LabelResult:  # fmt: skip
         """Evaluate on the run's test data, or on `data`: a table of texts and labels, or a directory with a test file.
 
         truncate  cut texts that are longer than the model's limit; this is also done if the training did
@@ -147,10 +147,10 @@ class Classifier(TextPredictor):
 
     def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         settings: dict[str, Any] = {} if columns is None else {"columns": columns}
-        labelled: Labeled = scored_data(
+        labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
         )
-        if data is not None and labelled.numbered:
-            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])
-            logger.info(f"{labelled.file}: using numeric labels as indices of label names: {pairs}")
-        return labelled
+        if data is not None and labeled.numbered:
+            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labeled.numbered.items())[:4])
+            logger.info(f"{labeled.file}: using numeric labels as indices of label names: {pairs}")
+        return labeled

@@ -19,8 +19,8 @@ class ClassificationConfig(DataConfig):
     """Settings of a classification run.
 
     data          a directory with train, val and test files; or one file (.tsv, .csv, .jsonl or .parquet) with the
-                  columns text and label, or sentence1, sentence2 and label (other names: `data/labelled.py`); or a
-                  directory with train, val and test folders, each with a folder of .txt files for every label; None:
+                  columns text and label, or sentence1, sentence2 and label (other names: `data/readers/labeled.py`); or
+                  a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
     columns       column names: columns.text, columns.pair and columns.label
     names         names of the labels 0, 1, ... in the data

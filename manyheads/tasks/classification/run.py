@@ -26,9 +26,9 @@ from manyheads.models.tfidf import Tfidf
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
-from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
+from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.training.loop import Summary
@@ -102,7 +102,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, GPT, "a BERT or a GPT")
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
-    tokenizer, end = marked(tokenizer_of(loaded)), loaded.model.config.end
+    tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
     settings = {
         "head": "sequence", "labels": labels,
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
@@ -126,7 +126,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
-    run.refuse(("tuned", "scratch", "auxiliary"), "only with a model to start from: add --init MODEL")
+    run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
     if config.preset == "tfidf":
         reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]

@@ -36,8 +36,8 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         assert c.components is not None
         if c.components > min(features.shape):
             raise UserError(
-                f"model.components is {c.components}: "
-                f"expected at most {min(features.shape):,} for {len(ids):,} texts of {c.vocab:,} words"
+                f"model.components is {c.components}: expected at most {min(features.shape):,} "
+                f"for {len(ids):,} texts of {c.vocab:,} words"
             )
         svd = TruncatedSVD(c.components, random_state=0)
         features = normalize(svd.fit_transform(features))

@@ -27,7 +27,7 @@ from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.recipes import DigitsConfig
-from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
+from manyheads.tasks.digits.task import MAX_EXTRA_TOKENS, DigitTask, length_metrics, measure
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
 from manyheads.training.record import Metrics
@@ -113,7 +113,7 @@ def _model(config: DigitsConfig) -> Any:
     if config.model == "lstm":
         settings = {"dropout": 0.0, **config.network}
         return build(fitted("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
-    positions = max(config.longest, *config.lengths) + ROOM + 2
+    positions = max(config.longest, *config.lengths) + MAX_EXTRA_TOKENS + 2
     decided = {"source_vocab": size, "target_vocab": size, **tokens}
     common: dict[str, Any] = {"max_positions": positions, "norm": "pre", "width": 64, "dropout": 0.0}
     if config.model == "transformer":
@@ -137,5 +137,5 @@ def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], 
     return DigitTask(
         model, tokenizer, None, tokenized(splits.train), tokenized(splits.validation), compute=compute,
         batch_tokens=config.batch_tokens, smoothing=0.0, seed=config.training.seed,
-        room=model.config.max_positions if with_offsets else 0,
+        start_positions=model.config.max_positions if with_offsets else 0,
     )  # fmt: skip

@@ -14,21 +14,21 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.models.recurrence import Halting, states_and_halting
-from manyheads.tasks.evaluation import Outcome
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
-ROOM = 10  # maximum length of an output beyond its input length, in tokens
+MAX_EXTRA_TOKENS = 10  # maximum length of an output beyond its input length, in tokens
 MAX_BATCH_TOKENS = 16_384  # maximum number of source tokens decoded at once
 
 
 class _OffsetBatches(Sequence[Batch]):
     """Batches in which every row starts at a random position."""
 
-    def __init__(self, batches: Lazy[Batch], room: int, seed: int, epoch: int) -> None:
-        self._batches, self._room, self._seed = batches, room, (seed, epoch)
+    def __init__(self, batches: Lazy[Batch], positions: int, seed: int, epoch: int) -> None:
+        self._batches, self._positions, self._seed = batches, positions, (seed, epoch)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -44,23 +44,25 @@ class _OffsetBatches(Sequence[Batch]):
         batch = self._batches[index]
         longest = max(batch.source.shape[1], batch.read.shape[1])
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._seed, index])))
-        offsets = random.integers(0, max(0, self._room - longest), size=len(batch.source), endpoint=True)
+        offsets = random.integers(0, max(0, self._positions - longest), size=len(batch.source), endpoint=True)
         return replace(batch, offset=torch.from_numpy(offsets))
 
 
 @dataclass(eq=False)
 class DigitTask(TranslationTask):
-    """Translation task in which a training text may start at any of `room` positions (Dehghani 2018, section 4.4).
+    """Translation task in which training texts start at random positions (Dehghani 2018, section 4.4).
 
-    With random starts, all positions of longer test texts occur in training. If `room` is 0, every text starts at the
-    first position, as published for the Transformer.
+    With random starts, all positions of longer test texts occur in training.
+
+    start_positions  number of possible start positions; 0: every text starts at the first position, as published for
+                     the Transformer
     """
 
-    room: int = field(default=0, kw_only=True)
+    start_positions: int = field(default=0, kw_only=True)
 
     def batches(self, epoch: int) -> Lazy[Batch] | _OffsetBatches:  # type: ignore[override]
         batches = super().batches(epoch)
-        return _OffsetBatches(batches, self.room, self.seed, epoch) if self.room else batches
+        return _OffsetBatches(batches, self.start_positions, self.seed, epoch) if self.start_positions else batches
 
 
 @torch.inference_mode()
@@ -87,7 +89,7 @@ def measure(
             logits = model.project(hidden)
             logits[..., model.config.pad] = -torch.inf  # padding is never generated, and its logit is not trained
             forced = int(((logits.argmax(-1) == write) & right).sum())
-            hypotheses = decode_batch(model, source, lengths, room=ROOM)
+            hypotheses = decode_batch(model, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
             return outputs, forced, int(right.sum()), steps
 
@@ -114,9 +116,9 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
 
-def digit_outcome(
+def digit_result(
     model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
-) -> Outcome:
+) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
     The quality of an output is the fraction of its characters at the right position.
@@ -130,7 +132,7 @@ def digit_outcome(
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
     quality = [_count_right(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
-    return Outcome(inputs, outputs, references, quality, metrics, unit="accuracy")
+    return EvaluationResult(inputs, outputs, references, quality, metrics, unit="accuracy")
 
 
 def _pad_batch(

@@ -14,8 +14,9 @@ from manyheads.training.config import TrainingConfig
 class DirectionsConfig(Config):
     """Settings of the comparison.
 
-    data          directory of files in CoNLL's column format (see `data/conll.py`); the encoders are trained on its
-                  words and probed on its tags; None: `size` embedded phrases of dates, amounts and names in `locale`
+    data          directory of files in CoNLL's column format (see `data/readers/conll.py`); the encoders are trained on
+                  its words and probed on its tags; None: `size` embedded phrases of dates, amounts and names in
+                  `locale`
     model         overrides fields of the encoders' config
     batch_tokens  maximum number of padded tokens in a micro-batch; a small one has too few masked words to learn from
     training      training settings of each encoder

@@ -216,7 +216,7 @@ def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
 
 def _windows(words: WordReader, sentences: list[Sentence]) -> Iterator[list[Sentence]]:
     window: list[Sentence] = []
-    token_count, max_tokens = 0, min(WINDOW, words.room or WINDOW)
+    token_count, max_tokens = 0, min(WINDOW, words.max_tokens or WINDOW)
     for sentence in sentences:
         length = words.length(_words(sentence))
         if window and (token_count + length + len(words.frame) > max_tokens or window[0].document != sentence.document):

@@ -52,10 +52,10 @@ class WordMaps(NamedTuple):
 class WordReader:
     """Reader that returns the attention maps of a model for texts given as words. An encoder-decoder reads the source.
 
-    room      maximum number of tokens in a text, special tokens included; None: no limit
-    layers    names of the recorded layers, one for each step of a layer that runs several times; known after reading
-    too_long  number of texts that were skipped because they exceed the limit
-    unseen    number of words without tokens in the texts that were read
+    max_tokens  maximum number of tokens in a text, special tokens included; None: no limit
+    layers      names of the recorded layers, one for each step of a layer that runs several times; known after reading
+    too_long    number of texts that were skipped because they exceed the limit
+    unseen      number of words without tokens in the texts that were read
 
     Every word is tokenized separately, with its space if the tokenizer uses it, so that no token spans two words.
     Raises UserError for a model that cannot read a text, or has no attention.
@@ -74,7 +74,7 @@ class WordReader:
             self.tokenizer.encode(" a", add_special_tokens=False).ids
         )
         self._pieces: dict[str, list[int]] = {}
-        self.room = getattr(model.config, "max_positions", None)
+        self.max_tokens = getattr(model.config, "max_positions", None)
         self.layers: tuple[str, ...] = ()
         self.too_long = self.unseen = 0
 
@@ -97,7 +97,7 @@ class WordReader:
         """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
-        max_tokens = self.room or max(lengths, default=0)
+        max_tokens = self.max_tokens or max(lengths, default=0)
         usable = [i for i, length in enumerate(lengths) if len(self.frame) < length <= max_tokens]
         self.too_long += sum(length > max_tokens for length in lengths)
         self.unseen += sum(not word for i in usable for word in pieces[i])

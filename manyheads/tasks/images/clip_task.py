@@ -19,7 +19,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelOutcome, scored_data, values
+from manyheads.tasks.evaluation import LabelResult, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import at_least_float32
@@ -118,13 +118,13 @@ def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
 class ClipClassifier(ImageClassifier):
     """Clip classifier, as returned by `manyheads.load` for a run on clips. It reads an image as a clip of one frame."""
 
-    def evaluate_clips(self, clips: Clips) -> LabelOutcome:
+    def evaluate_clips(self, clips: Clips) -> LabelResult:
         """Classify the clips, and compare the predicted labels with their true labels."""
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
         metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
-        return LabelOutcome.of(places, clips.labels, self.labels, scores, metrics)
+        return LabelResult.of(places, clips.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
         """Evaluate on the run's own test clips. No other data can be given."""
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

@@ -29,7 +29,7 @@ from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.classification.predictor import Label, top_labels
-from manyheads.tasks.evaluation import LabelOutcome, scored_data
+from manyheads.tasks.evaluation import LabelResult, scored_data
 from manyheads.tasks.images.task import EVALUATION_BATCH, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
@@ -84,7 +84,7 @@ class ImageEncoder(TrainedModel):
     def channel_weights(
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
-        """Return the squeeze-and-excitation weights for images (B, C, Y, X); see `figures/channel_weights.py`."""
+        """Return the squeeze-and-excitation weights for batches of images (B, C, Y, X), by channel and class."""
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
             return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)
@@ -157,16 +157,16 @@ class ImageClassifier(ImageEncoder):
             scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
         return top_labels(scores, self.labels, top)
 
-    def evaluate(self, data: ImageData) -> LabelOutcome:
+    def evaluate(self, data: ImageData) -> LabelResult:
         """Classify the images, and compare the predicted labels with the labels in `data`."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
         model, compute = self.compiled
         scores = log_probabilities(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
-        return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)
+        return LabelResult.of(places, data.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
         """Evaluate on the run's test data, or on `data`.
 
         `data` is in any format that training reads, or a directory with a test split.

@@ -19,7 +19,7 @@ from manyheads.data.sources.running_text import TextSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
@@ -199,7 +199,7 @@ class LanguageModel(ModelWithTokenizer):
         text = beginning(text, limit) if truncate else text
         check_text(text, "the text", limit, SHORTEN)
         self._encode_text(text, "the text")
-        rows, side = self._model_inputs(tokenized(self.tokenizer, text, room=limit, special=False), truncate)
+        rows, side = self._model_inputs(tokenized(self.tokenizer, text, max_tokens=limit, special=False), truncate)
         return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
@@ -213,7 +213,7 @@ class LanguageModel(ModelWithTokenizer):
         with compute.autocast():
             return [token for step in steps for _, token in step]
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the bits per byte on the run's test texts, or on `data`. Two models are compared piece by piece."""
         record = record_of(self.path)
         windows = record.get("windows", {})
@@ -224,7 +224,7 @@ class LanguageModel(ModelWithTokenizer):
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
 
-    def score(self, texts: Texts, *, context: int, stride: int) -> Outcome:
+    def score(self, texts: Texts, *, context: int, stride: int) -> EvaluationResult:
         """Compute the loss of every token in windows of `context` tokens.
 
         The windows start `stride` tokens apart (see `token_losses`).
@@ -252,7 +252,9 @@ class LanguageModel(ModelWithTokenizer):
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]
         # A lower number of bits is better, so the quality is the negative number.
-        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
+        return EvaluationResult(
+            pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte"
+        )
 
     @property
     def end(self) -> int | None:

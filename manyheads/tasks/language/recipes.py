@@ -21,8 +21,8 @@ EMBEDDED_TRAINING = TrainingConfig(
 class LanguageModelingConfig(DataConfig):
     """Settings of a language-modeling run.
 
-    data        text file, table, or a directory of them (see `data/texts.py`); None: the source code of Python's
-                standard library
+    data        text file, table, or a directory of them (see `data/readers/texts.py`); None: the source code of
+                Python's standard library
     column      column of tables that holds the text
     share       fraction of the training data used for validation if there is no validation data
     tokenizer   "byte-bpe" with at most `vocabulary` ids, or "character" with all characters of the corpus

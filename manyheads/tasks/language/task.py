@@ -50,7 +50,7 @@ class LanguageModelingTask:
 
     The loss of a Universal Transformer includes its halting cost.
 
-    train, validation  streams of token ids (`data/blocks.py`)
+    train, validation  streams of token ids (`data/text/blocks.py`)
     validation_bytes   number of UTF-8 bytes in the validation text
     block, rows        number of tokens in a block, and of blocks in a micro-batch
     random             true: blocks start at random offsets; false: blocks follow each other (see `block_starts`)

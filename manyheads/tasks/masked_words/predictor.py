@@ -30,7 +30,7 @@ from manyheads.data.text.text_faults import ItemError, beginning, check_text, ch
 from manyheads.data.text.tokenizers import truncated_positions, with_special_tokens
 from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
@@ -120,7 +120,7 @@ class MaskedLanguageModel(TextPredictor):
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the prediction of masked words on the run's validation data, or on `data`.
 
         Words are masked by the rules of the run.
@@ -130,7 +130,7 @@ class MaskedLanguageModel(TextPredictor):
         examples = list(scores(model, epoch, compute, 128 * MAX_TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
-        return Outcome(
+        return EvaluationResult(
             [self._decode(score.example.tokens) for score in examples],
             [self._decode(score.words) for score in examples],
             [self._decode(score.example.answers) for score in examples],
@@ -155,9 +155,9 @@ class MaskedLanguageModel(TextPredictor):
         """Tokenize a text. The mask stays a mask token even if the tokenizer would treat it as plain text."""
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
-        room = self.model.config.max_positions
-        text = beginning(text, room) if truncate else text
-        check_text(text, "the text", room, SHORTEN)
+        limit = self.model.config.max_positions
+        text = beginning(text, limit) if truncate else text
+        check_text(text, "the text", limit, SHORTEN)
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
@@ -173,7 +173,7 @@ class MaskedLanguageModel(TextPredictor):
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
         whole = TokenizedText(*frame.around(ids[:-1]), side)
         return (
-            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], room))
+            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], limit))
             if truncate
             else whole
         )

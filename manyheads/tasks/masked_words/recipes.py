@@ -29,7 +29,8 @@ class PretrainingConfig(Config):
     """Settings of a pretraining run.
 
     data           text file with blank lines between documents, table with a text in the `column` of every row, or
-                   directory of such files (`data/documents.py`); None: the documentation in Python's standard library
+                   directory of such files (`data/readers/documents.py`); None: the documentation in Python's standard
+                   library
     validation     validation data in the same format; None: 5% of the documents
     preset         preset of BERT, such as mini; `model` overrides its fields
     vocabulary     size of the WordPiece vocabulary, which is trained on the text; `lowercase` also strips accents

@@ -12,7 +12,7 @@ from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.task import tag_log_probabilities
@@ -82,8 +82,9 @@ class Tagger(TextPredictor):
     def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
         """Return the words of every text with their tags, in input order. Texts may have any length.
 
-        A text is split into words by `data.conll.words_of`: at spaces, with punctuation at the ends of a word split
-        off. It may be given as a list of words instead. Character positions then refer to the words joined by spaces.
+        A text is split into words by `data.readers.conll.words_of`: at spaces, with punctuation at the ends of a word
+        split off. It may be given as a list of words instead. Character positions then refer to the words joined by
+        spaces.
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]
@@ -102,7 +103,7 @@ class Tagger(TextPredictor):
             tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
         return tagged
 
-    def evaluate(self, tagged: Tagged) -> Outcome:
+    def evaluate(self, tagged: Tagged) -> EvaluationResult:
         """Tag the sentences, and compare the predicted tags with the tags in the data."""
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
@@ -116,12 +117,12 @@ class Tagger(TextPredictor):
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
         ]
         metrics = tagging_metrics(predicted, tagged.tags)
-        return Outcome(
+        return EvaluationResult(
             [text.text for text in outputs], list(map(str, outputs)), references, quality, metrics,
             unit="entity F1 of a sentence",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate on the run's test data, or on `data`.
 
         `data` is a file in CoNLL's column format, or a directory with a test file.

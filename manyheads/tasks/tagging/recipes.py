@@ -17,8 +17,8 @@ RUN = "manyheads.tasks.tagging.run"
 class TaggingConfig(DataConfig):
     """Settings of a tagging run.
 
-    data          directory with train, val and test files in CoNLL's column format, or one file (see `data/conll.py`);
-                  None: the embedded corpus in `locale`, with `size` training phrases
+    data          directory with train, val and test files in CoNLL's column format, or one file (see
+                  `data/readers/conll.py`); None: the embedded corpus in `locale`, with `size` training phrases
     preset        preset of BERT, such as mini, if the run does not start from another model; `model` overrides its
                   fields
     vocabulary    size of the subword vocabulary; `lowercase` lowercases it; both are fixed by a model to start from

@@ -31,7 +31,7 @@ ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") 
 
 def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
-        run.refuse(("tuned",), "only with a model to start from: add --init MODEL")
+        run.refuse(("tuned",), "no effect without a model to start from: add --init MODEL")
 
     source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
 

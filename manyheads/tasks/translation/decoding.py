@@ -14,7 +14,7 @@ from manyheads.generation import Hypothesis, beam_search, greedy
 from manyheads.inference import reduction
 from manyheads.training.distributed_map import distributed_map
 
-ROOM = 50  # maximum length of a translation beyond its source length, in tokens (Vaswani 2017, section 6.1)
+MAX_EXTRA_TOKENS = 50  # maximum length of a translation beyond its source length, in tokens (Vaswani 2017, section 6.1)
 DECODING_TOKENS = 4096  # maximum source tokens times beams in a batch
 # maximum beams times target length in a batch: about 3 GB of KV cache for the base model of Vaswani 2017
 MAX_POSITIONS = 65_536
@@ -52,14 +52,21 @@ def decode(
 
 
 def decode_batch(
-    model: Any, source: Tensor, lengths: Tensor, *, beam: int = 1, alpha: float = 0.6, nbest: int = 1, room: int = ROOM
+    model: Any,
+    source: Tensor,
+    lengths: Tensor,
+    *,
+    beam: int = 1,
+    alpha: float = 0.6,
+    nbest: int = 1,
+    extra_tokens: int = MAX_EXTRA_TOKENS,
 ) -> list[list[Hypothesis]]:
     """Translate a padded batch of sources (B, Ts) with lengths (B,).
 
-    A translation has at most `room` tokens more than its source.
+    A translation has at most `extra_tokens` tokens more than its source.
     """
     c = model.config
-    limits = (lengths + room).clamp(max=c.max_positions - 1)
+    limits = (lengths + extra_tokens).clamp(max=c.max_positions - 1)
     cache = model.start(source, lengths, int(limits.max()) + 1)
     options: dict[str, Any] = {
         "start": c.start, "end": c.end, "limits": limits, "suppress": never_written(model), "alpha": alpha,
@@ -72,7 +79,7 @@ def decode_batch(
 
 def max_target_length(model: Any, length: int) -> int:
     """Return the maximum number of tokens in the translation of a source of `length` tokens, without the end token."""
-    return min(length + ROOM, model.config.max_positions - 1)
+    return min(length + MAX_EXTRA_TOKENS, model.config.max_positions - 1)
 
 
 def never_written(model: Any) -> list[int]:

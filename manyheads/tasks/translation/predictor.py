@@ -20,7 +20,7 @@ from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, score
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation import MAX_BEAMS
@@ -41,10 +41,10 @@ SPLIT = "split it"
 CUT = ", or cut it with truncate (--truncate)"
 
 
-class TranslationOutcome(Outcome):
+class TranslationResult(EvaluationResult):
     """Result of a translation model. Two results are compared by corpus scores, not by the mean over sentences."""
 
-    def bootstrap(self, other: Outcome) -> dict[str, Any]:
+    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
@@ -201,7 +201,7 @@ class Translator(ModelWithTokenizer):
         Without a target, the model translates the source.
         """
         limit = self.model.config.max_positions
-        source = tokenized(self.tokenizer, text, room=limit, truncate=truncate)
+        source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
         cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
@@ -222,15 +222,15 @@ class Translator(ModelWithTokenizer):
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> TranslationOutcome:
+    ) -> TranslationResult:
         """Translate the sources and score the translations against the targets; `language` is the target language."""
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, targets, language)
         quality = sentence_chrf(outputs, targets)
-        return TranslationOutcome(sources, outputs, targets, quality, metrics, unit="chrF")
+        return TranslationResult(sources, outputs, targets, quality, metrics, unit="chrF")
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate on the run's test data, or on `data`, with the decoding settings of the run's recipe."""
         record = record_of(self.path)
         languages = _languages(self.path, record, data)

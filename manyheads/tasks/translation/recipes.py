@@ -18,8 +18,8 @@ Ids = Annotated[int, Range(4, 10**7)]
 class TranslationConfig(DataConfig):
     """Settings of a translation run.
 
-    data          directory with train, val and test files, or one corpus (see `data/parallel.py`); None: the embedded
-                  corpus with `size` training pairs
+    data          directory with train, val and test files, or one corpus (see `data/readers/parallel.py`); None: the
+                  embedded corpus with `size` training pairs
     preset        preset of the encoder-decoder, such as small or universal/tiny; `model` overrides its fields
     tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which splits at whitespace
                   and punctuation

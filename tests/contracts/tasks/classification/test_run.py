@@ -345,10 +345,10 @@ def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"tuned": "last"}, {}, "tuned: only with a model to start from"),
-        ({"scratch": True}, {}, "scratch: only with a model to start from"),
+        ({"tuned": "last"}, {}, "tuned: no effect without a model to start from"),
+        ({"scratch": True}, {}, "scratch: no effect without a model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
-        ({"size": 5}, {}, "size: only for the embedded corpus, but data is set"),
+        ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
         ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: no effect, because TF-IDF is fitted at once"),

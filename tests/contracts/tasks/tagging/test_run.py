@@ -142,7 +142,7 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
         ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
-        ("tagging", {"tuned": "last"}, None, "tuned: only with a model to start from"),
+        ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
     ],
 )

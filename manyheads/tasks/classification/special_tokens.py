@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, processors
 
 from manyheads.data.text.tokenizers import with_special_tokens
 
-START, DELIMITER, EXTRACT = MARKS = ("<|start|>", "<|delimiter|>", "<|extract|>")
+START, DELIMITER, EXTRACT = SPECIAL_TOKENS = ("<|start|>", "<|delimiter|>", "<|extract|>")
 
 
-def marked(tokenizer: Tokenizer) -> Tokenizer:
+def add_classifier_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """Return a copy of the tokenizer that adds the special tokens to texts and pairs.
 
     The new tokens get the ids after the existing ones. A tokenizer that already adds these tokens is returned
@@ -25,11 +25,11 @@ def marked(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.encode("").tokens == [START, EXTRACT]:
         return tokenizer
     copy = with_special_tokens(tokenizer, as_text=tokenizer.encode_special_tokens)
-    copy.add_special_tokens(list(MARKS))
+    copy.add_special_tokens(list(SPECIAL_TOKENS))
     template = processors.TemplateProcessing(
         single=f"{START} $A {EXTRACT}",
         pair=f"{START} $A {DELIMITER} $B:0 {EXTRACT}",
-        special_tokens=[(mark, copy.token_to_id(mark)) for mark in MARKS],
+        special_tokens=[(mark, copy.token_to_id(mark)) for mark in SPECIAL_TOKENS],
     )
     offsets = [copy.post_processor] if isinstance(copy.post_processor, processors.ByteLevel) else []
     copy.post_processor = processors.Sequence([*offsets, template])
