@@ -41,7 +41,7 @@ def tokenized(
 ) -> TokenizedText:  # fmt: skip
     """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
 
-    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError if a
+    With `truncate`, texts are cut to `max_tokens` tokens; the special tokens around them are kept. Raises UserError if a
     text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
     """
     if truncate:
