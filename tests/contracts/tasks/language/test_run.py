@@ -159,8 +159,8 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
-        ({"model.width": 64}, "model.width: given by the model to start from"),
-        ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
+        ({"model.width": 64}, "model.width: determined by the initial model"),
+        ({"vocabulary": 300}, "vocabulary: determined by the initial model"),
         ({"block": 64}, "block is 64 tokens, but the model has only 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):

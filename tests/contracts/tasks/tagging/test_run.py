@@ -143,7 +143,7 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
         ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
-        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
+        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: determined by the initial model"),
     ],
 )
 def test_what_cannot_be_run(
