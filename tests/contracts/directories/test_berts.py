@@ -84,7 +84,7 @@ def test_words_are_filled_as_their_pipeline_does(model: Path, capsys: pytest.Cap
     assert cli.main(["fill", str(model), f"Ann {mask} to Rome.", "--top", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert cli.main(["fill", str(model), "Ann [HIDDEN]"]) == 2
-    assert f"has no {mask}: put one" in capsys.readouterr().err
+    assert f"has no {mask}: write {mask}" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")

@@ -302,7 +302,7 @@ def test_labels_that_are_not_named_get_their_names(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "'hidden_act' is 'mish'"),
         ({"id2label": {"0": "a", "2": "b"}}, "expected a name for each of 0, 1"),
         ({"label2id": {"a": 0, "b": 1}}, "'label2id' is .* which contradicts"),
-        ({"id2label": {"0": "a"}, "label2id": None}, "has one label, 'a': regression is not supported"),
+        ({"id2label": {"0": "a"}, "label2id": None}, "has only one label, 'a': expected at least two"),
         (
             {"id2label": {"0": "a", "1": "b"}, "label2id": None},
             r"misshapen: classifier.weight: expected the shape \(2, 21\) .*, found \(3, 21",

@@ -149,7 +149,7 @@ def test_we_open_what_timm_saves(tmp_path: Path, name: str, settings: dict[str, 
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d'; expected"),
-    ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': of timm's"),
+    ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': expected a timm name"),
     ({"model_args": {"aa_layer": "blur"}}, "'model_args' has 'aa_layer'"),
     ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]; expected a mapping"),
     ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}; expected input_size"),
@@ -178,7 +178,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
         ({k: t for k, t in whole.items() if k != tracked}, f"missing: {tracked}"),
         ({**whole, mean: torch.zeros(12)}, "misshapen"),
         ({**whole, tracked: torch.zeros(())}, f"{tracked}: expected integers, found float32"),
-        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} holds int64, not real numbers"),
+        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} : expected real numbers, found int64"),
     ):
         save_file(tensors, file)
         with pytest.raises(ValueError, match=message):
@@ -187,9 +187,9 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; only 'relu'"),
-    ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list, each an integer from 1 to 1000"),
+    ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list with each item an integer from 1 to 1000"),
     ({"depths": [1, 2000]}, "'depths' is"),
-    ({"depths": [1]}, "expected one of each for every stage"),
+    ({"depths": [1]}, "expected one of each per stage"),
     ({"layer_type": "x"}, "'layer_type' is 'x'"),
     ({"architectures": ["ResNetBackbone"]}, "'architectures' is"),
     ({"new": 1}, "unknown key 'new'"),
