@@ -1,6 +1,6 @@
 """Data of a run as one value: location and reading options, which are saved in the run's record and restored from it.
 
-source = LabelledSource(data="reviews", columns=Columns(text="body"))
+source = LabeledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                       # train, validation, test
 record["data"] = source.describe(splits)     # for result.json
 source_of(record).again("test")              # identical test data, or a UserError (`recorded.py`)

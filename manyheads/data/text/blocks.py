@@ -47,7 +47,7 @@ def block_starts(
 class PseudoRandomOrder:
     """Pseudo-random sequence of `count` values first + step * k with k < `limit`; slices are computed on demand.
 
-    If count == below, the values are a permutation: a Feistel network permutes pairs of bit halves (Luby and Rackoff
+    If count == limit, the values are a permutation: a Feistel network permutes pairs of bit halves (Luby and Rackoff
     1988), and is applied again to values outside the range. Otherwise each k is drawn independently.
     """
 

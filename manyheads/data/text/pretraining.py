@@ -153,7 +153,7 @@ class TokenizedDocuments:
     def of(
         cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
     ) -> TokenizedDocuments:
-        """Tokenize documents (`data.documents`).
+        """Tokenize documents, given as lists of sentences.
 
         If a directory `cache` is given, the token ids are stored and reused.
         """

@@ -206,7 +206,7 @@ def store_as_float8(path: Path) -> None:
     [
         (lambda path: (path / "config.json").unlink(), "no config.json: this is not a model directory"),
         (lambda path: (path / "model.safetensors").unlink(), "no model.safetensors: the directory is incomplete"),
-        (lambda path: (path / "tokenizer.json").unlink(), "no tokenizer.json: the directory is incomplete"),
+        (lambda path: (path / "tokenizer.json").unlink(), "found no tokenizer.json; the directory is incomplete"),
         (lambda path: os.truncate(path / "model.safetensors", 5000), "model.safetensors: truncated or damaged"),
         (lambda path: os.truncate(path / "model.safetensors", 0), "model.safetensors: truncated or damaged"),
         (lambda path: write(path, "config.json", "{"), "config.json: invalid JSON"),
@@ -215,7 +215,10 @@ def store_as_float8(path: Path) -> None:
         (lambda path: write(path, "config.json", "{}"), "'model_type' is None: supported types are marian, pegasus"),
         (lambda path: write(path, "config.json", '{"model_type": "t5"}'), "'model_type' is 't5'"),
         (lambda path: write(path, "tokenizer.json", "{}"), "tokenizer.json: not a tokenizer"),
-        (lambda path: train_bpe(["".join(map(chr, range(97, 180)))], 87).save(str(path / "tokenizer.json")), "belong"),
+        (
+            lambda path: train_bpe(["".join(map(chr, range(97, 180)))], 87).save(str(path / "tokenizer.json")),
+            "use files of the same model",
+        ),
         (store_as_float8, "is float8_e4m3fn: expected float32, float16 or bfloat16. Convert the weights"),
         (lambda path: scale_weights(path, float("nan")), "not finite: the file is damaged, or training diverged"),
     ],
@@ -321,7 +324,7 @@ def test_a_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
     start = 8 + int.from_bytes(content[:8], "little")  # of the tensors
     for place in (start, (start + len(content)) // 2, len(content) - 1):
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        with pytest.raises(ValueError, match=r"model\.safetensors: damaged: its checksum does not match: copy or save"):
+        with pytest.raises(ValueError, match=r"model\.safetensors: damaged, the checksum does not match; copy or save"):
             directory.load(tmp_path)
     save_file(load_file(file), file, metadata={"format": "pt"})  # as others write it, with the same damage
     directory.load(tmp_path)

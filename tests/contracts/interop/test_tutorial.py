@@ -130,7 +130,7 @@ def test_a_file_becomes_a_translator(
     assert model.translate("Ein Mann lacht.", beam=1) == expected
     assert model.attend("Ein Mann lacht.", "A man laughs.").axes["cross"]
     with pytest.raises(
-        ValueError, match="CTranslate2: expected a Marian or Pegasus model, .*: positions is 'interleaved': only 'conc"
+        ValueError, match="CTranslate2: expected a Marian or Pegasus model, .*: positions is 'interleaved'; only 'conc"
     ):
         export.export(model.path, tmp_path / "other", "ctranslate2")
     with pytest.raises(ValueError, match="transformers cannot open this model .it has two tokenizer files"):
@@ -166,17 +166,17 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         ),
         (
             lambda t: {**t, "positional_encoding.pos_embedding": torch.ones(50, 1, 32)},
-            r"not a state_dict .* positional_encoding\.pos_embedding holds other numbers than its sines",
+            r"not a state_dict .* positional_encoding\.pos_embedding differs from its sines",
         ),
         (
             lambda t: {"epoch": 3, "model_state_dict": t},
-            r"expected a dict of names and tensors, as of .*, found a dict of epoch, model_state_dict",
+            r"a dict of names and tensors, as from .*, found a dict of epoch, model_state_dict",
         ),
         (lambda t: {}, "found nothing"),
-        (lambda t: {3: t["generator.bias"]}, "expected a dict of names and tensors, .* found a dict of 3"),
+        (lambda t: {3: t["generator.bias"]}, "a dict of names and tensors, .* found a dict of 3"),
         (
             lambda t: {**t, "generator.weight": t["generator.weight"].to_sparse()},
-            r"model\.pt: generator\.weight is sparse: expected dense tensors",
+            r"model\.pt: generator\.weight is sparse; expected dense tensors",
         ),
         (
             lambda t: {**t, "generator.weight": t["generator.weight"].to("meta")},
@@ -216,7 +216,7 @@ def test_what_wrappers_put_before_the_names_is_left_out_and_told(
 
 def test_a_whole_pickled_model_is_not_opened(tmp_path: Path) -> None:
     torch.save(theirs(), tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="not plain weights, refused: it is damaged or holds more than tensors"):
+    with pytest.raises(ValueError, match="expected plain weights; the file is damaged or contains other objects"):
         export.convert(tmp_path / "model.pt", tmp_path / "out")
 
 
@@ -238,17 +238,17 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1, 2]", "expected every word once"),
-        ('["<unk>", "<pad>", "<bos>", "<bos>"]', "expected every word once"),
-        ('{"<unk>": 0, "<pad>": 5}', "expected every word once"),
-        ('["<unk>", "<pad>", "a"]', "no <bos>, <eos> among its 3 words"),
+        ("[1, 2]", "expected distinct words"),
+        ('["<unk>", "<pad>", "<bos>", "<bos>"]', "expected distinct words"),
+        ('{"<unk>": 0, "<pad>": 5}', "expected distinct words"),
+        ('["<unk>", "<pad>", "a"]', "expected the tutorial's special tokens, found no <bos>, <eos> among 3 words"),
         ("[", "expected JSON"),
-        ('"words"', "expected every word once"),
+        ('"words"', "expected distinct words"),
     ],
 )
 def test_files_that_are_no_vocabulary(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "words.json").write_text(content)
     with pytest.raises(ValueError, match=rf"words\.json: {message}"):
         read_vocabulary(tmp_path / "words.json")
-    with pytest.raises(ValueError, match="absent.json: cannot be read: No such file"):
+    with pytest.raises(ValueError, match="absent.json: failed to read: No such file"):
         read_vocabulary(tmp_path / "absent.json")
