@@ -41,8 +41,8 @@ def tokenized(
 ) -> TokenizedText:  # fmt: skip
     """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
 
-    With `truncate`, texts are cut to `max_tokens` tokens; the special tokens around them are kept. Raises UserError if a
-    text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
+    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError
+    if a text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
     """
     if truncate:
         text, pair = beginning(text, max_tokens), None if pair is None else beginning(pair, max_tokens)
