@@ -17,7 +17,7 @@ from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
 from manyheads.data.text.tokenizers import shortened
 from manyheads.errors import UserError
-from manyheads.generation.text import UNSURE
+from manyheads.generation.text import INVALID
 
 SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
 
@@ -72,7 +72,7 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
     text, ends = "", list[int]()
     for after in range(1, len(ids) + 1):  # the text of a token can depend on those before it
         text = tokenizer.decode(ids[:after])
-        ends.append(len(text.removesuffix(UNSURE)))
+        ends.append(len(text.removesuffix(INVALID)))
     starts = [0, *ends[:-1]]
     for at in reversed(range(len(ids) - 1)):  # a token that is part of a character is shown as the whole character
         if starts[at] >= ends[at] and ids[at] not in special:

@@ -35,7 +35,7 @@ from manyheads.tasks.answering.passages import (
 )
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import padded
-from manyheads.training.loss import at_least_float32
+from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
 
@@ -99,7 +99,7 @@ class AnsweringTask:
     def loss(self, batch: Batch) -> Loss:
         moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.compute.device) for t in moved)
-        logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
+        logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
         beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
         logits = logits.masked_fill(beyond[..., None], -torch.inf)
         total = F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last

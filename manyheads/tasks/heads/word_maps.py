@@ -20,7 +20,7 @@ from manyheads.data.batching import pad, token_batches
 from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
-from manyheads.models.recurrence import pondered
+from manyheads.models.recurrence import record_halting
 
 BATCH_TOKENS = 1024  # padded tokens that are read at once
 
@@ -135,7 +135,7 @@ class WordReader:
         """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
         batch go on."""
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.compute.autocast(), pondered(model) as thoughts, record(model) as maps:
+        with torch.inference_mode(), self.compute.autocast(), record_halting(model) as thoughts, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # reads the source
