@@ -27,7 +27,7 @@ test: $(STAMP)
 	$(PYTEST) tests/unit tests/contracts
 
 test-system: $(STAMP)
-	$(PYTEST) tests/system
+	$(PYTEST) --no-loadscope-reorder tests/system
 
 test-stress: $(STAMP)
 	$(BIN)/python -m pytest -m 'slow or stress' --timeout 3600 tests
@@ -48,6 +48,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_prose.py benchmarks lab scripts
 
 format: $(STAMP)
 	$(BIN)/ruff format .

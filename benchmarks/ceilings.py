@@ -1,7 +1,7 @@
-"""What the machine can do at most, measured in the same run as what is compared with it.
+"""Peak rates of the machine, measured in the same run as the programs that they are compared with.
 
-The limit of a row follows from it: a run cannot be shorter than reading its weights (and keys and values) takes, once
-for every step, nor than its products take. Operations are those of `analysis/costs.py`; a weight has 4 bytes in
+They give the limit of a row: a run cannot be shorter than the time to read its weights (and keys and values) once per
+step, nor than the time of its matrix products. Operations are those of `analysis/costs.py`. A weight has 4 bytes in
 float32, 2 in bf16 and 1 in int8.
 """
 
@@ -48,8 +48,10 @@ class Ceilings:
 
 
 def ceilings(threads: int, buffer: int = BUFFER_BYTES, width: int = WIDTH) -> Ceilings:
-    """Measure them with so many threads: the best of a few tries, of PyTorch's routes and of our own tile. Of bf16 only
-    where the processor has such products: elsewhere they take minutes, and oneDNN refuses."""
+    """Measure the peak rates with `threads` threads: the best of a few trials, for PyTorch and for our own tile kernel.
+
+    bf16 is measured only on processors with bf16 products. Elsewhere it takes minutes, and oneDNN refuses.
+    """
     with torch.no_grad(), prepare(threads=threads).settings():
         memory = max(bytes_per_second(threads, buffer), _large_pages_per_second(buffer))
         x, weight = torch.randn(width, width), torch.randn(width, width) * 0.02

@@ -1,10 +1,10 @@
-"""What checkpoints cost a training: the seconds that its loop stands still, and those that the writing thread computes.
+"""Cost of checkpoints: the seconds for which the training loop pauses, and the processor time of the writing thread.
 
     python -m benchmarks checkpoints [--repeats 5] [--threads 1] [--out FILE.json]
 
-A checkpoint of GPT-2 with 124 million parameters and both moments of Adam, 1.5 GB. The loop stands still for a copy in
-memory. Then a thread sums up and writes: at the worst, where every core is busy, its processor time is lost, too.
-The share is of both together at a checkpoint a minute. `read`: how long a resumed run takes to check and load it.
+The checkpoint holds GPT-2 with 124 million parameters and both moments of Adam, 1.5 GB. The loop pauses for a copy in
+memory. A thread then computes checksums and writes; if every core is busy, its processor time is lost, too. The
+reported fraction includes both, with one checkpoint per minute. `read` is the time to verify and load a checkpoint.
 """
 
 from __future__ import annotations

@@ -108,9 +108,12 @@ def amount(case: Decoding) -> int:
 
 
 def least(case: Decoding, precision: str, ceilings: Ceilings) -> float:
-    """The prompts are read in one pass, and their last positions get logits; then every step but the last reads all
-    weights, and the keys and values of every text, of half the new tokens on average. What the precision says of
-    weights is said of keys and values, too."""
+    """Return the work of a case: bytes read and matrix products.
+
+    The prompts are read in one pass, with logits for their last positions. Every further step reads all weights, and
+    the keys and values of every text, which include half of the new tokens on average. Keys and values have the
+    precision of the weights.
+    """
     model: GPT = costs.preset_model(case.preset)  # type: ignore[assignment]
     weights = sum(costs.parameters(model).values()) - model.positions.table.numel()
     kept = costs.memory(model)["cache_per_token"] / costs.FLOAT32 * case.batch

@@ -29,7 +29,7 @@ NEVER = -50.0  # the bias of what is not to be chosen; larger ones would cost th
 
 @dataclass(frozen=True)
 class Translating:
-    """So many sentences at once, with so many beams (1 is greedy)."""
+    """A batch of sentences, decoded with a number of beams (1 is greedy)."""
 
     sentences: int
     beam: int

@@ -1,8 +1,8 @@
-"""BERT base: texts a second from ids to the last layer's states, in one batch of 16 x 128 and of texts of any length.
+"""Throughput of BERT base in texts per second, for one batch of 16 x 128 and for texts of mixed lengths.
 
-Texts of mixed lengths are batched as our predictors do, and for the peers in batches of 16 that are alike in length,
-each padded to its longest. A run takes every sixteenth batch, beginning with another one each time; what it did is
-counted by its tokens.
+Mixed lengths are batched as our predictors do it; for other libraries, in batches of 16 texts with similar lengths,
+each padded to its longest text. A run takes every sixteenth batch, with a different first batch each time. Its amount
+of work is counted in tokens.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def with_transformers(case: Encoding, setting: str, threads: int) -> Prepared:
 
 
 class States(nn.Module):
-    """What is converted: ids and lengths in, states out."""
+    """The converted module: ids and lengths in, states out."""
 
     def __init__(self, model: Bert) -> None:
         super().__init__()

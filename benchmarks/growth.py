@@ -1,19 +1,19 @@
-"""How cost grows: time and memory of one layer against the length of a text, and of decoders against length, batch,
-vocabulary and beam, each with the exponent of its growth.
+"""Growth of time and memory: of one layer over the length of a text, and of decoders over length, batch, vocabulary and
+beam, each with its exponent.
 
-Layers (Vaswani 2017, table 1), 64 wide, on one text of 64 to 4,096 positions, forward, and forward and backward:
+Layers (Vaswani 2017, table 1) of width 64, on one text of 64 to 4,096 positions, forward, and forward and backward:
 
     rnn, lstm         one layer
-    convolution       3 wide
-    attention         4 heads, every position looks at every other
-    local attention   4 heads, every position of an image of as many looks at 7 x 7 (Ramachandran 2019)
+    convolution       kernel size 3
+    attention         4 heads, global
+    local attention   4 heads; every position of an image attends to 7 x 7 positions (Ramachandran 2019)
 
-Decoders: a GPT (4 layers, 256 wide, 10,000 words) that reads a prompt and writes a token, and a translator (JoeyNMT's
-size) that writes 16 tokens with several beams. All models run as they are, in float32, not lowered.
+Decoders: a GPT (4 layers, width 256, 10,000 words) that reads a prompt and generates a token, and a translator
+(JoeyNMT's size) that generates 16 tokens with several beams. All models run in float32 without compiled kernels.
 
-Memory is that of the tensors that exist at once (`memory.Alive`), without weights; they are counted where the
-vocabulary grows. An exponent is the slope of a straight line through the logarithms of the upper half of a curve: below
-it, what does not grow dominates.
+Memory is the maximum of live tensors (`memory.Alive`) without weights, which are included when the vocabulary grows.
+An exponent is the slope of a line through the logarithms of the upper half of a curve. In the lower half, constant
+costs dominate.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def curves(device: str) -> Iterator[Curve]:
 
 
 def growth(threads: int | None = None) -> dict[str, Any]:
-    """All curves, as one document, measured on a GPU where there is one. `threads`: None: as many as PyTorch takes."""
+    """Measure all curves on a GPU if present, and return one document. `threads` defaults to PyTorch's number."""
     compute = prepare(threads=threads)
     with compute.settings():
         figures = [_measured(curve) for curve in curves(compute.device)]

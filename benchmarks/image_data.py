@@ -1,11 +1,10 @@
-"""How long training waits for images: of each form of data, with 0, 1 or 2 processes that decode and change them.
+"""Time that training waits for images, for each form of data and for 0, 1 or 2 loader processes.
 
     python -m benchmarks image_data [--repeats 3] [--threads 1] [--out FILE.json]
 
-The runs are of the recipe `deit`, with all that it does to images: JPEG photographs of 500 x 375 pixels, of random
-content, shown at 224 x 224, in batches of 16. ViT-Ti has its work with them; a net of one layer has so little that it
-is bound by its images. A run tells the share of its time that it waited, as every run does in metrics.jsonl; the first
-interval, in which the processes start, is left out.
+The runs use the recipe `deit` with its augmentation: JPEG photographs of 500 x 375 pixels with random content, resized
+to 224 x 224, in batches of 16. ViT-Ti is bound by computation; a network of one layer is bound by its images. The
+fraction of time spent waiting is that of metrics.jsonl, without the first interval, when the processes start.
 """
 
 from __future__ import annotations

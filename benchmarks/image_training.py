@@ -1,10 +1,10 @@
-"""Training throughput of the vision models on CIFAR-10's images: those of the recipes, in turn, in one process.
+"""Training throughput of the vision recipes on CIFAR-10 images, in turn, in one process.
 
     python -m benchmarks image_training [--repeats 5] [--threads 1] [--out FILE.json]
 
-A step is forward, backward and update by a batch of 128 random images that are already decoded. The limit is what the
-matrix products and convolutions alone would take at the rate of a 1024-wide product. There is no peer here: what is
-compared are the models.
+A step is forward, backward and update on a batch of 128 random, decoded images. The limit is the time of the matrix
+products and convolutions at the rate of a 1024-wide product. No other library is measured; the models are compared
+with one another.
 """
 
 from __future__ import annotations

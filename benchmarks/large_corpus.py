@@ -1,13 +1,12 @@
-"""A language model trained on a corpus larger than memory may be: resident memory, and how soon training goes on.
+"""Training of a language model on a corpus larger than memory: resident memory, and the time to resume.
 
     python -m benchmarks large_corpus FOLDER [--gigabytes 10] [--threads 2] [--out FILE.json]
 
-The corpus is generated in FOLDER, half of it as JSONL, three eighths as text, an eighth as JSONL compressed by zstd,
-which holds more than twice as much: random words, whose frequencies follow Zipf's law. A run reads it, learns its
-vocabulary, tokenises, trains a few steps, is asked to end, and goes on; then a new process opens the same run, and is
-asked for a batch of the beginning, the middle and the end of the epoch. Memory is VmHWM and RssAnon of
-/proc/PID/status, sampled ten times a second. Going on after an interruption is as simple as calling it again; a corpus
-that is there is used.
+The corpus is generated in FOLDER: half as JSONL, three eighths as text, one eighth as JSONL compressed by zstd, which
+expands to more than twice its size. It consists of random words with frequencies by Zipf's law. A run reads it, trains
+a vocabulary, tokenizes, trains a few steps, is stopped, and resumes. A new process then opens the same run and loads a
+batch from the beginning, the middle and the end of the epoch. Memory is VmHWM and RssAnon of /proc/PID/status, sampled
+ten times a second. After an interruption, run the same command again; an existing corpus is reused.
 """
 
 from __future__ import annotations
@@ -107,9 +106,10 @@ def _rows(size: int) -> Iterator[str]:
 
 
 def watched(command: list[str], log: Path, out: Path, step: int) -> float:
-    """Run until it tells the `step` of its training, and then ask it to end. Every ten seconds what it has held most of
-    since the last time, in MiB, goes to `log`, behind what the runs before have left there. Gives the seconds from its
-    start to the first step that it tells."""
+    """Run until training reports `step`, then stop. Return the seconds from the start to the first reported step.
+
+    Every ten seconds, the maximum memory since the last entry is appended to `log`, in MiB.
+    """
     began, peaks, told = time.perf_counter(), dict.fromkeys(MEMORY, 0.0), 0.0
     first, before = 0.0, at(out)
     with log.open("a", encoding="utf-8") as lines, subprocess.Popen(command) as process:
@@ -149,7 +149,7 @@ def _held(process: int) -> dict[str, float]:
 
 
 def timeline(log: Path) -> list[dict[str, float]]:
-    """The lines of `log`, whose seconds go on from one run to the next."""
+    """Return the lines of `log`, with seconds that continue from one run to the next."""
     before, last, lines = 0.0, 0.0, []
     for line in map(json.loads, log.read_text().splitlines()):
         if line["seconds"] < last:

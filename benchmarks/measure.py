@@ -34,12 +34,12 @@ class Measured:
 
 
 def measure(name: str, work: Work, peers: Mapping[str, Any], threads: int, repeats: int | None) -> list[Measured]:
-    """Take the figures of every case of a work, every side in turn.
+    """Measure every case of a work, with all sides in turn.
 
-    peers    those of the work's that take part, by name
-    repeats  rounds of a case; None: five, or as many as there is time for, at least two
+    peers    other libraries that take part, by name
+    repeats  rounds per case; default: five, or the number that fits into the time, at least two
 
-    Raises RuntimeError where our own side fails; a peer that fails is told and left out.
+    Raises RuntimeError if our own side fails. A library that fails is reported and left out.
     """
     measured = []
     with workers({"ours": work.ours, **peers}, threads) as sides:
@@ -92,7 +92,7 @@ def rows(name: str, work: Work, measured: Sequence[Measured], ceilings: Ceilings
 
 @contextmanager
 def _left_out(told: str, side: str, setting: str) -> Iterator[None]:
-    """A peer's failure is told; ours ends the bench."""
+    """Report a failure of another library. A failure of this package ends the benchmark."""
     try:
         yield
     except Failed as error:

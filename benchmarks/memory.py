@@ -1,4 +1,4 @@
-"""How many bytes of tensors exist at once."""
+"""Maximum number of bytes of live tensors."""
 
 from __future__ import annotations
 

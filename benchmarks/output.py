@@ -1,4 +1,4 @@
-"""Measurements of ours alone, each in one run: of models beside each other, of ways to do a thing."""
+"""Output of benchmarks that measure only this package, in one run: comparisons of models or methods."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What recording attention maps costs: BERT base, 16 x 128 tokens, forward, in turn and in one process.
+"""Cost of recording attention maps: BERT base, 16 x 128 tokens, forward, in turn and in one process.
 
     python -m benchmarks recording [--repeats 9] [--threads 2] [--out FILE.json]
 
-One head of one layer, and every map, beside the same model that records nothing (the fused kernel) and beside the one
-that computes every map anyway (`explicit`). Each ratio is of two runs that follow one another.
+Recording one head of one layer, and recording every map, are compared with the model without recording (fused kernel)
+and with a model that computes every map anyway (`explicit`). Each ratio is of two consecutive runs.
 """
 
 from __future__ import annotations

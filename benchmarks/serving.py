@@ -1,10 +1,10 @@
-"""What company costs and brings: one client at a time beside 32 at once, of a service in a process of its own.
+"""Effect of concurrent clients: one client compared with 32, on a service in a separate process.
 
     python -m benchmarks serving [--seconds 20] [--clients 32] [--threads 2] [--llama-server PROGRAM] [--out FILE.json]
 
-A tiny translator (transformer/tiny, random weights, sentences of some 12 words, beam 4) and the shapes of gpt2/124m
-(64 tokens each, greedy). Clients ask anew as soon as they are answered. A ratio is of one service, in turn.
-llama.cpp's server (benchmarks/llama_server.py) completes the same texts with the same weights, after ours.
+Models are a tiny translator (transformer/tiny, random weights, sentences of about 12 words, beam 4) and the shape of
+gpt2/124m (64 tokens each, greedy). Clients send the next request when they have the response. Each ratio is of one
+service. llama.cpp's server (benchmarks/llama_server.py) then completes the same texts with the same weights.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def models(folder: Path) -> list[Path]:
 
 
 async def load(url: str, path: str, body: dict[str, Any], clients: int, seconds: float) -> dict[str, float]:
-    """Requests a second and seconds of each, of so many clients; and tokens a second, where they are told."""
+    """Return requests per second, seconds per request, and tokens per second if the service reports tokens."""
     took: list[float] = []
     tokens = 0
     limits = httpx2.Limits(max_connections=clients)

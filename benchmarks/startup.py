@@ -1,7 +1,7 @@
-"""Seconds from the command to its end: the first translated line of a tiny model, and `manyheads --help`.
+"""Seconds from start to end of a command: the first translated line of a tiny model, and `manyheads --help`.
 
-The limit of the first is `import torch`, of the other Python itself. Peers translate with the same model, each by a
-script that imports, opens, and translates; there is no warm-up but that of the system's file cache.
+The limit of the former is `import torch`, of the latter Python itself. Other libraries translate with the same model,
+each by a script that imports, opens and translates. The only warm-up is the file cache of the system.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ print(tokenizer.decode([tokenizer.token_to_id(token) for token in tokens[0].hypo
 
 @dataclass(frozen=True)
 class Command:
-    """What is started: `translates` a line, or only prints its help."""
+    """The command to start: translate a line, or print the help."""
 
     translates: bool
     preset: str = "transformer/tiny"

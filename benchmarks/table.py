@@ -49,7 +49,7 @@ def check_names(names: Sequence[str], valid: Sequence[str], what: str) -> None:
 
 
 def missing(peer: str) -> str | None:
-    """How a peer that is not installed is had; None where it is."""
+    """Return how to install a library that is missing, or None."""
     modules, hint = PEERS[peer]
     absent = [module for module in modules if find_spec(module) is None]
     return f"{peer} is left out: {' and '.join(absent)} not installed: {hint}" if absent else None
@@ -59,12 +59,12 @@ def bench(
     names: Sequence[str] = (), against: Sequence[str] | None = None, repeats: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure works, all unless named, against peers, all unless named: one document with a row for each figure.
+    """Measure works against other libraries and return one document with a row per figure. Default: all of both.
 
-    repeats  rounds of each case; None: five, or as many as three minutes for each work hold, two at least
-    threads  of every side; None: as many as PyTorch takes
+    repeats  rounds per case; default: five, or the number that fits into three minutes per work, at least two
+    threads  threads of every side; default: PyTorch's number
 
-    A peer that is not installed is told on stderr. Raises UserError for an unknown name.
+    A library that is not installed is reported on stderr. Raises UserError for an unknown name.
     """
     check_names(names, list(WORKS), "NAME")
     check_names(against or (), list(PEERS), "PEER")

@@ -1,11 +1,11 @@
-"""Training throughput of a translator: the blog model here against the tutorial's own loop; target tokens a second.
+"""Training throughput of a translator in target tokens per second: the blog model here and in the tutorial's loop.
 
-The peer is what the PyTorch translation tutorial does: `torch.nn.Transformer`, batches of 128 sentences in random
-order, padded to the longest, Adam, the logits of the whole batch. Ours is the same model (3 + 3 layers, 512 wide,
-nothing tied) with the package's batches of like lengths, loss, attention, dropout and fused Adam, in a process that
-keeps freed memory, as `train` does. Both see the same word ids; what is counted are real target tokens, with forward,
-backward and update. The ids are random, the lengths drawn as those of Multi30k's German and English sentences are
-spread. Weights differ: what is compared are the sizes.
+The other side is the PyTorch translation tutorial: `torch.nn.Transformer`, batches of 128 sentences in random order,
+padded to the longest, Adam, and logits of the whole batch. Ours is the same model (3 + 3 layers, width 512, nothing
+tied) with the package's batches of similar lengths, loss, attention, dropout and fused Adam, in a process that keeps
+freed memory, as `train` does. Both read the same word ids. Target tokens without padding are counted, with forward,
+backward and update. The ids are random, with lengths distributed as in Multi30k's German and English sentences. The
+weights differ, since only sizes matter.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ class Corpus:
     preset: str = "transformer/blog"
 
     def sentences(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Ids of sources and targets, each with its end. Multi30k: 14.4 and 15.1 tokens, of which the logarithm has a
-        deviation of 0.31, and the two correlate by 0.8."""
+        """Return ids of sources and targets, each with its end token.
+
+        Lengths follow Multi30k: 14.4 and 15.1 tokens on average, with a standard deviation of 0.31 of their logarithm
+        and a correlation of 0.8.
+        """
         random = np.random.default_rng(0)
         common = random.standard_normal(self.pairs)
         sides = []
@@ -130,7 +133,7 @@ def tutorial(case: Corpus, setting: str, threads: int) -> Prepared:
 
 
 def _tensors(sources: Sequence[list[int]], targets: Sequence[list[int]], rows: Rows) -> tuple[Tensor, ...]:
-    """Sources (B, Ts) with their lengths (B,), what the decoder is given and what it is to write (B, Tt)."""
+    """Return sources (B, Ts), their lengths (B,), decoder inputs and targets (B, Tt)."""
     chosen, wanted = [sources[i] for i in rows], [targets[i] for i in rows]
     lengths = torch.tensor([len(s) for s in chosen])
     given = pad([[START, *t[:-1]] for t in wanted], PAD)
@@ -140,7 +143,7 @@ def _tensors(sources: Sequence[list[int]], targets: Sequence[list[int]], rows: R
 def _prepared(
     model: nn.Module, step: Callable[[Rows], None], targets: Sequence[list[int]], batches: Sequence[Rows]
 ) -> Prepared:
-    """A run is a batch; its share is that of its target tokens."""
+    """Run one batch. Its weight is its number of target tokens."""
     tokens, turns = sum(map(len, targets)), count()
 
     def run() -> float:

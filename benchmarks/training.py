@@ -1,9 +1,8 @@
-"""Training steps (forward, backward, update): GPT-2 124M on 4 x 256 tokens, BERT base's masked words on 8 x 128, ViT-Ti
-on 16 images; a second's tokens or images.
+"""Throughput of training steps (forward, backward, update), in tokens or images per second.
 
-The peer is the model of transformers with the loss that it computes itself, and PyTorch's fused AdamW on both sides.
-Ours keeps freed memory, as `train` does. Dropout is that of each configuration. What is compared is the loss of the
-first batch without dropout.
+Models are GPT-2 124M on 4 x 256 tokens, BERT base's masked words on 8 x 128, and ViT-Ti on 16 images. The other side
+is the model of transformers with its own loss; both use PyTorch's fused AdamW. Ours keeps freed memory, as `train`
+does. Dropout follows each configuration. The loss of the first batch without dropout is compared.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MASKED = 0.15  # of the tokens, which BERT's loss is of (Devlin 2018, section 3.
 
 @dataclass(frozen=True)
 class Batch:
-    """So many texts of so many tokens, or images (length 1)."""
+    """A batch of texts with equal lengths, or of images (length 1)."""
 
     preset: str
     rows: int
@@ -95,7 +94,7 @@ def their_bert(case: Batch, setting: str, threads: int) -> Prepared:
 
 
 def _masked(case: Batch) -> Tensor:
-    """(N,) positions among all tokens. The tokens stay as they are: what stands there costs the same."""
+    """Return the positions (N,) to predict among all tokens. The tokens stay unmasked, which costs the same."""
     order = torch.randperm(case.items, generator=generator())
     return order[: max(1, round(MASKED * case.items))].sort().values
 

@@ -1,4 +1,4 @@
-"""What a work of the bench is made of: cases, and sides that do the same in settings of their own."""
+"""Parts of a benchmark: cases, and sides that do the same work in their own settings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A side that is ready.
+    """A side that is ready to run.
 
-    run     does the work of a case once: what is timed. It may do a part and return the share that this is
-    output  what this side made of the case's inputs, to be compared
+    run     does the timed work of a case once; may do a part and return its fraction
+    output  returns this side's result for the case's inputs, for comparison
     """
 
     run: Callable[[], float | None]

@@ -24,11 +24,11 @@ TURN = 1.0  # seconds: a shorter run is repeated until its turn has lasted so lo
 
 
 class Failed(Exception):
-    """What went wrong in a worker, in a line."""
+    """Return one line about a failure in a worker."""
 
 
 class Worker:
-    """A side in a process of its own."""
+    """A side in a separate process."""
 
     def __init__(self, side: Side, threads: int, folder: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -38,7 +38,7 @@ class Worker:
         other.close()
 
     def prepare(self, case: Any, setting: str) -> Any:
-        """The side's output for a case; what was prepared for another case is forgotten."""
+        """Return the side's output for a case. Drops the state prepared for another case."""
         return self._ask("prepare", case, setting)
 
     def seconds(self, setting: str) -> float:
@@ -84,7 +84,7 @@ def workers(sides: dict[str, Side], threads: int) -> Iterator[dict[str, Worker]]
 def _serve(pipe: Connection, side: Side, threads: int, folder: str) -> None:
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
-    os.dup2(2, 1)  # what a library prints is no result
+    os.dup2(2, 1)  # output of libraries is not part of the result
     warnings.simplefilter("ignore")  # of libraries, on how each was converted
     with side.within():
         _answer(pipe, side, threads)

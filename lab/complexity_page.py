@@ -10,9 +10,8 @@ from manyheads.analysis.figures import influence, model_sizes
 
 DOCS = Path("docs")
 INFLUENCE = "text-classification/influence"
-# Vaswani 2017, table 1, n positions, d wide, a kernel or neighbourhood of k or r: operations of a layer, those that
-# wait for one another, and the steps between the two positions that are farthest apart; the path of contiguous kernels
-# is that of section 4
+# Vaswani 2017, table 1, for n positions, width d, and a kernel or neighborhood of k or r: operations per layer,
+# sequential operations, and maximum path length. The path of contiguous kernels is that of section 4.
 TABLE_1 = {
     "rnn": ("n d²", "n", "n"),
     "lstm": ("n d²", "n", "n"),
@@ -40,7 +39,7 @@ def influence_part() -> str:
 
 
 def layers_table() -> str:
-    """The paper's table, beside the exponents that were measured; without a record the paper's alone."""
+    """Return the paper's table with measured exponents; without a record, the paper's table alone."""
     runs = grown()
     head = ["layer", "operations", "in sequence", "longest path"]
     for record in runs:
@@ -118,7 +117,7 @@ def draw_growth(record: dict[str, Any], out: Path) -> Path:
                 panel.plot(c["at"], [value / scale for value in c[quantity]], marker="o", markersize=3, label=label)
             panel.set(xscale="log", yscale="log", xlabel=against, title=part)
             least, most = panel.get_ylim()
-            if most < 10 * least:  # what does not grow looks flat
+            if most < 10 * least:  # constant values look flat
                 panel.set_ylim((least * most / 10) ** 0.5, (least * most * 10) ** 0.5)
             panel.grid(alpha=0.3)
             panel.legend(frameon=False, fontsize=8)
@@ -128,7 +127,7 @@ def draw_growth(record: dict[str, Any], out: Path) -> Path:
 
 
 def page() -> str:
-    """What stands between the page's markers."""
+    """Return the text between the page's markers."""
     parts = {
         "## Influence over distance": influence_part(),
         "## Operations, sequence, path": layers_table(),

@@ -21,13 +21,13 @@ Scores = dict[int, float]  # of each seed
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What a claim demands of its runs.
+    """Requirement of a claim for its runs.
 
     of      an entry of the list: its records are NAME, or NAME-SEED
-    than    another one, or peers/NAME: then what counts is by how much the first is better, seed by seed
-    metric  of both
-    least   what the mean is to reach at least; most: at most. A difference has to be above zero, too, with 95%
-    errors  instead: no worse than the other's mean by more than so many of its standard errors
+    than    another entry, or peers/NAME: then the difference of both counts, seed by seed
+    metric  name of the metric
+    least   minimum of the mean; most: its maximum. A difference must also be above zero with 95% confidence
+    errors  alternative: not worse than the other's mean by more than this number of its standard errors
     """
 
     claim: str
@@ -52,7 +52,7 @@ class Bar:
         return f"`{self.of}` " + (f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}")
 
     def judged(self, records: Mapping[str, Any], seeds: int) -> tuple[str, bool | None]:
-        """What was found, and whether it is met; None: not all of its `seeds` are kept, or those of the other."""
+        """Return the result, and whether the requirement is met; None if records of some seeds are missing."""
         by_seed = scores(records, self.of, self.metric)
         if self.than is None:
             if len(by_seed) < seeds:
@@ -135,7 +135,7 @@ def states(path: Path = LIST) -> str:
 
 
 def bars_table(path: Path = LIST) -> str:
-    """What each claim demands, and what was found."""
+    """Return the requirement and the result of each claim."""
     _, listed = read_list(path)
     records = kept(listed)
     rows = ["| | demanded | metric | found | |", "| --- | --- | --- | --- | --- |"]

@@ -1,8 +1,8 @@
-"""Compares `manyheads plan` with trainings on this machine: python -m lab.plan_check FILE.json
+"""Compare `manyheads plan` with trainings on this machine: python -m lab.plan_check FILE.json
 
-Models in one process of two threads, and in two processes of one; their inputs are zeros, so nothing is needed. Each
-runs in processes of its own, twice: as `train` does, which tells the median step and the memory that is held, some of
-it free and kept for the next step; and handing back what is freed, which tells the memory that is needed.
+Models train in one process of two threads, and in two processes of one thread; their inputs are zeros. Each runs
+twice in a separate process: as `train` does, for the median step and the reserved memory; and without reuse of freed
+memory, for the required memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from manyheads.training.optimizers import optimizer_for
 from manyheads.training.parallel import parallelize
 
 STEPS = 5  # the first two make room and the moments
-HANDED_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc's: what is freed of this size goes back at once
+HANDED_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc returns freed blocks of this size to the system at once
 SENT = 2**26  # numbers
 
 
@@ -113,7 +113,7 @@ def send(case: Case, rank: int, pipe: Any) -> None:
 
 
 def measured(work: Callable[[Case, int, Any], None], case: Case, environment: dict[str, str]) -> tuple[float, ...]:
-    """What the processes send, of each figure the largest."""
+    """Return the maximum over processes of each figure."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(case.processes)]
     started = [context.Process(target=work, args=(case, rank, pipe[1])) for rank, pipe in enumerate(pipes)]

@@ -1,6 +1,9 @@
-"""What was measured, as JSON records: `runs/` (`result.json` of a run), `probes/`, `bench/`, `survival/` (kills and
-faults), `planning/` (a plan beside what was measured), `service/` (attacks on one), and `peers/`: a recipe of ours, run
-by another library. All scores shown are theirs."""
+"""Measurements as JSON records.
+
+`runs/` (`result.json` of a run), `probes/`, `bench/`, `survival/` (kills and faults), `planning/` (a plan and its
+measurement), `service/` (attacks), and `peers/` (a recipe run by another library). All published scores come from
+these records.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def describe(group: list[dict[str, Any]]) -> str:
 
 
 def describe_rows(rows: list[dict[str, Any]]) -> str:
-    """What the rows of an ablation have in common, as `describe` tells it."""
+    """Return the common settings of the rows of an ablation, in the form of `describe`."""
     return describe([{**rows[0], "overrides": shared(rows)}])
 
 
@@ -114,7 +117,7 @@ def scores(group: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def took(group: list[dict[str, Any]]) -> str:
-    """How long its runs took: one time, or the shortest to the longest."""
+    """Return the duration of runs: one time, or the shortest to the longest."""
     seconds = [record["wall_seconds"] for record in group]
     return " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
 

@@ -1,8 +1,8 @@
-"""`python -m lab.results_keep RUN NAME`: keep a run's result.json as `lab/results/runs/NAME.json`, another
-library's in `peers/`; of a file that `manyheads probe --json` has written, `lab/results/probes/NAME.json`.
+"""Record a run's result.json: `python -m lab.results_keep RUN NAME` writes `lab/results/runs/NAME.json`.
 
-Of paths only the file names are kept: where the data lay on one machine is nobody else's business. Their fingerprints
-tell whether they are the same. A run whose training has an accuracy keeps its curves, too: `by_epoch`.
+A result of another library goes to `peers/`, and a file of `manyheads probe --json` to `probes/`. Paths are reduced to
+file names, since directories of a machine are private; fingerprints identify the data. A run whose training measures
+accuracy also keeps its curves: `by_epoch`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`python -m lab.results_plot`: draw the pictures of pages that show records, where there are some.
+"""Draw the pictures of pages that show records, if there are any: `python -m lab.results_plot`.
 
-docs/cifar10-widths.png, attention against convolution, is as figure 5 of Ramachandran et al. 2019: accuracy against
-parameters and against the FLOPs of an image, with networks of three blocks and several widths; the bars are 95%
-intervals, of a share of so many test images.
+docs/cifar10-widths.png compares attention and convolution as in figure 5 of Ramachandran et al. 2019: accuracy against
+parameters and against FLOPs per image, for networks of three blocks and several widths. Bars are 95% confidence
+intervals for the number of test images.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def hunger() -> dict[str, list[tuple[int, float]]]:
 
 
 def draw_hunger(out: Path) -> Path | None:
-    """Accuracy against images to learn from; None where there are no records."""
+    """Draw accuracy against the number of training images. Return None without records."""
     from matplotlib.figure import Figure
 
     if not (curves := hunger()):
@@ -101,7 +101,7 @@ def draw_hunger(out: Path) -> Path | None:
 
 
 def readings() -> list[tuple[int, dict[str, float]]]:
-    """How many steps three encoders learnt for, and the entity F1 that is read from the features of each."""
+    """Draw the entity F1 of features of three encoders against the steps of pretraining."""
     usual = find("reading").config.training.steps
     return sorted(
         (record["overrides"].get("training.steps", usual), {n: record["readings"][n]["entity_f1"] for n in READINGS})
@@ -111,7 +111,7 @@ def readings() -> list[tuple[int, dict[str, float]]]:
 
 
 def draw_readings(out: Path) -> Path | None:
-    """Entity F1 over the steps of pretraining; None where there are no records."""
+    """Draw entity F1 over the steps of pretraining. Return None without records."""
     from matplotlib.figure import Figure
 
     if not (points := readings()):
@@ -131,7 +131,7 @@ def draw_readings(out: Path) -> Path | None:
 
 
 def draw_halting(out: Path) -> Path | None:
-    """How long positions think, over the length of the input; None where there are no records."""
+    """Draw the mean steps of positions over the length of the input. Return None without records."""
     if not (runs := locked_run_directory("j")):
         return None
     length_curve.draw([(record["recipe"], record) for record in runs], out)
@@ -139,7 +139,7 @@ def draw_halting(out: Path) -> Path | None:
 
 
 def draw_memory(out: Path) -> Path | None:
-    """What the training on a large corpus holds, over time; None where there is no record."""
+    """Draw the memory of a training on a large corpus over time. Return None without a record."""
     from matplotlib.figure import Figure
 
     record = next((bench for bench in records("bench") if bench.get("bench") == ["large-corpus"]), None)

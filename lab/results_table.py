@@ -68,7 +68,7 @@ def _ablations(recipe: str, tables: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _change(row: dict[str, Any], base: dict[str, Any]) -> str:
-    """`heads=1`: what a row changes, alike in encoder and decoder."""
+    """Return the settings that a row changes, with `heads=1` if encoder and decoder agree."""
     changes = {key: value for key, value in row["overrides"].items() if key not in base}
     names = (key.rpartition(".")[2].removeprefix("encoder_").removeprefix("decoder_") for key in changes)
     return ", ".join(dict.fromkeys(f"{name}={value}" for name, value in zip(names, changes.values(), strict=True)))
@@ -81,7 +81,7 @@ def _in_order(change: str) -> tuple[int, str, float]:
 
 
 def by_room() -> str:
-    """All that was measured, below the names of the rooms that the recipes stand in."""
+    """Return all results, below the names of the tasks of their recipes."""
     rooms: dict[str, list[str]] = {}
     for name, recipe in RECIPES.items():
         rooms.setdefault(recipe.module.split(".")[2], []).append(name)
@@ -90,7 +90,7 @@ def by_room() -> str:
 
 
 def _training(record: dict[str, Any]) -> dict[str, Any]:
-    """What a run was told of its data and its training."""
+    """Return the settings of a run's data and training."""
     untold = ("model.", "training.seed")
     return {key: value for key, value in record["overrides"].items() if not key.startswith(untold)}
 
@@ -111,7 +111,7 @@ def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
 
 
 def models_table() -> str:
-    """What models cost beside each other: their training throughput, and what the products alone would allow."""
+    """Return the training throughput of models, and the limit by their matrix products."""
     tables = []
     for record in (bench for bench in records("bench") if "rows" in bench and "ceilings" not in bench):
         head = [f"trained on {_processor(record['hardware'])}", "parameters", "MFLOP an image", "images/s", "limit"]
@@ -128,25 +128,24 @@ def models_table() -> str:
     return "\n\n".join(["## What models of images cost", *tables] if tables else [])
 
 
-# what a first look wants to know: what it does, by which recipe run in which way, and one score
+# summary for a first look: the work, the recipe and its settings, and one score
 FIRST = (
     ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
     ("translates captions of photos, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
-    ("copies strings twice as long as it was trained on", "universal/copy", "as it is", "exact_match_80"),
-    ("tells which of 60 languages a phrase is in", "text-classification", "as it is", "accuracy"),
-    ("tells whether a film was liked", "imdb/corrected", "3 seeds", "accuracy"),
+    ("copies strings of twice the training length", "universal/copy", "as it is", "exact_match_80"),
+    ("identifies the language of a phrase, one of 60", "text-classification", "as it is", "accuracy"),
+    ("classifies film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
     ("the same of sentences, from MiniLM's weights", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
     ("finds people, places and organisations", "conll2003", "from all-MiniLM-L6-v2, learning_rate=0.0001", "entity_f1"),
     ("answers questions about a text", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
     ("writes on in Shakespeare's manner", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
     ("reads handwritten digits, a ViT", "mnist/vit", "as it is", "top1"),
-    ("tells what is in a small photo, a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
+    ("classifies small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
 
 
 def first_table() -> str:
-    """One score for each kind of work, the mean over its seeds where there are several. A run that is not recorded is a
-    ValueError: the list above names it."""
+    """Return one score for each kind of work, averaged over seeds. Raise ValueError if a listed run has no record."""
     kept = {(g[0]["recipe"], describe(g).removesuffix(f", {len(g)} seeds")): g for g in groups(records())}
     rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
     for what, recipe, run, metric in FIRST:
@@ -161,7 +160,7 @@ def first_table() -> str:
 
 
 def costs_table() -> str:
-    """What recording maps adds to the time of a model, as ratios of runs that followed one another."""
+    """Return the relative cost of recording maps, as ratios of consecutive runs."""
     rows: list[list[str]] = []
     for record in (bench for bench in records("bench") if "cost" in bench):
         head = [f"`{record['model']}`, {record['batch']} x {record['tokens']} tokens", *record["cost"], "processor"]
@@ -172,7 +171,7 @@ def costs_table() -> str:
 
 
 def precision_table() -> str:
-    """What trained models score in each precision."""
+    """Return the scores of trained models in each precision."""
     rows: list[list[str]] = []
     for record in (bench for bench in records("bench") if "precisions" in bench):
         for run in record["precisions"]:
@@ -185,7 +184,7 @@ def precision_table() -> str:
 
 
 def speed_table() -> str:
-    """What `python -m benchmarks NAME --json` has found: ours beside each peer at its best, and the limit."""
+    """Return the results of `python -m benchmarks NAME --json`: ours, each other library at its best, and the limit."""
     tables = []
     for record in (bench for bench in records("bench") if "ceilings" in bench):
         for name in record["bench"]:
@@ -226,7 +225,7 @@ def _processor(hardware: dict[str, Any]) -> str:
 
 
 def probe_table() -> str:
-    """Which head follows which relation, beside the best fixed offset, and which finds what a mention refers to."""
+    """Return the heads that follow relations, with the best fixed offset, and the heads that find antecedents."""
     parts = []
     for record in records("probes"):
         parts.append(f"### {record['model']} on {record['treebank']}")
@@ -255,7 +254,7 @@ def _best_heads(of: str, heads: list[dict[str, Any]]) -> str:
 
 
 def published_table() -> str:
-    """The rows of Clark et al. 2019, table 1, and of section 4.3, beside those of each probe; heads count from 1."""
+    """Return the rows of Clark et al. 2019, table 1 and section 4.3, with those of each probe; heads count from 1."""
     probes = records("probes")
     names = [f"{record['model']}, {record['treebank'].removeprefix('UD ')}" for record in probes]
     head = [["relation", "BERT-base", *names], ["---", *["---"] * (1 + len(names))]]
@@ -263,7 +262,7 @@ def published_table() -> str:
     rows = [[f"`{relation}`", f"{paper.layer}-{paper.head}: {paper.accuracy:.3f} ({paper.base:.3f})",
              *(heads.get(relation, "") for heads in columns)] for relation, paper in PUBLISHED.items()]  # fmt: skip
     columns = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
-    rows += [[f"who is meant, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in columns)]
+    rows += [[f"antecedents, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in columns)]
              for kind, accuracy in coreference.PUBLISHED.items()]  # fmt: skip
     return _markdown(head + rows)
 
@@ -273,14 +272,14 @@ def _head(row: dict[str, Any]) -> str:
 
 
 def readings_table() -> str:
-    """What each of three encoders knows of names, over the steps of pretraining."""
+    """Return the entity F1 of each of three encoders over the steps of pretraining."""
     head = [["steps", *READINGS.values()], ["--:"] * (1 + len(READINGS))]
     rows = [[f"{steps:,}", *(f"{score:.3f}" for score in scores.values())] for steps, scores in readings()]
     return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../{DIRECTIONS.name})"
 
 
 def hunger_picture() -> str:
-    """What `lab.results_plot` draws once there are records."""
+    """Return the pictures that `lab.results_plot` draws if there are records."""
     return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
 
 

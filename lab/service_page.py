@@ -48,7 +48,7 @@ FIGURES: dict[str, Callable[[Record], str]] = {
     "good clients before, ms: half below, 99 of 100 below": _good("before"),
     "the same while it was attacked": _good("while"),
     "their answers that were other than before": _wrong,
-    "memory of its own, MiB, minute by minute": _memory,
+    "private memory, MiB, minute by minute": _memory,
 }
 
 
@@ -65,7 +65,7 @@ def attacks() -> str:
 
 
 def company() -> str:
-    """One client beside many at once, of each recorded service."""
+    """Return the results of one client and of many clients, for each recorded service."""
     runs = [record for record in records("bench") if record.get("bench") == "serving"]
     if not runs:
         return ""

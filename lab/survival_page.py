@@ -1,4 +1,4 @@
-"""The tables of docs/survival.md: kills, faults, fuzzing, what a checkpoint costs, a plan beside what is measured."""
+"""Tables of docs/survival.md: kills, faults, fuzzing, cost of a checkpoint, and plans compared with measurements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from lab.records import records
-from manyheads.runs.planning import KEPT
+from manyheads.runs.planning import CPU_MEMORY_FACTOR
 
 
 def _of(kind: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def faults() -> str:
 
 
 def fuzzing() -> str:
-    """What was tried of each target, for how long, and what came of it."""
+    """Return the attempts on each target, their duration, and their results."""
     record = _of("fuzzing")
     rows = [["what is read", "inputs tried", "minutes", "accepted", "refused cleanly", "branches of ours", "findings"]]
     rows += [["---", *["--:"] * 6]]
@@ -54,23 +54,25 @@ def fuzzing() -> str:
 
 
 def checkpoints() -> str:
-    """What a checkpoint of a model takes from its training."""
+    """Return the cost of a model's checkpoint in its training."""
     record = next(bench for bench in records("bench") if bench.get("bench") == "checkpoints")
     rows = [["a checkpoint of " + f"{record['parameters']:,} parameters", "seconds (least to most)"], ["---", "--:"]]
-    words = {"still": "the training stands still", "computed": "its thread computes", "written": "until it is on disk",
+    words = {"still": "the training pauses", "computed": "its thread computes", "written": "until it is on disk",
              "read": "verified and read again"}  # fmt: skip
     for name, what in words.items():
         seconds = record["seconds"][name]
         rows.append([what, f"{seconds['median']:.2f} ({seconds['min']:.2f} to {seconds['max']:.2f})"])
     shares = record["share_still_at_one_a_minute"], record["share_at_one_a_minute"]
     return (
-        f"{_markdown(rows)}\n\nAt one a minute the training loses {shares[0]:.1%} of its time where a core is free for "
-        f"the thread, {shares[1]:.1%} where none is ({record['hardware']['cpu']}, one thread)."
+        f"{_markdown(rows)}\n\nAt one a minute the training loses {shares[0]:.1%} of its time if a core is free for "
+        f"the thread, otherwise {shares[1]:.1%} ({record['hardware']['cpu']}, one thread)."
     )
 
 
 def ranks() -> str:
-    """Losses of several processes beside those of one, and what became of a run of which one is killed."""
+    """Return the losses of several processes compared with one process, and the result of a run with a killed
+    process.
+    """
     record = next((record for record in records("survival") if record["survival"] == "ranks"), None)
     if record is None:
         return ""
@@ -85,17 +87,17 @@ def ranks() -> str:
     if (killed := record["killed"]) is None:
         return table
     victims, seconds = killed["kills"], sorted(killed["seconds_to_the_next_step"])
-    ends = "the very same weights" if killed["equal"] else "other weights"
+    ends = "identical weights" if killed["equal"] else "other weights"
     middle, least, most = seconds[len(seconds) // 2], seconds[0], seconds[-1]
     return (
         f"{table}\n\nOf two processes, rank 0 was killed {victims['0']} times and rank 1 {victims['1']} times, by "
-        f"SIGKILL; `torchrun --max-restarts` started both anew each time, and the run ended with {ends}. From a kill "
+        f"SIGKILL; `torchrun --max-restarts` restarted both each time, and the run ended with {ends}. From a kill "
         f"to the next step it took {middle:.0f} s ({least:.0f} to {most:.0f}), on two cores with other work on them."
     )
 
 
 def throughput() -> str:
-    """What more processes bring, where each has one thread."""
+    """Return the speedup by more processes with one thread each."""
     record = next((record for record in records("survival") if record["survival"] == "ranks"), {})
     if "tokens_per_second" not in record:
         return ""
@@ -121,14 +123,14 @@ def large_corpus() -> str:
     return (
         f"{_markdown(rows)}\n\nA corpus of {record['disk_bytes'] / 1e9:.1f} GB on disk, "
         f"{record['text_bytes'] / 1e9:.1f} GB of text, {record['tokens'] / 1e9:.2f} billion tokens: reading, "
-        f"tokenising and training held {peak:.2f} GiB at most. `--resume` after step {resumed['after_step']} told its "
-        f"next step {resumed['seconds_to_the_next_step']:.1f} s after it was started.\n\n"
+        f"tokenizing and training held {peak:.2f} GiB at most. `--resume` after step {resumed['after_step']} reported "
+        f"the next step {resumed['seconds_to_the_next_step']:.1f} s after it was started.\n\n"
         "![Resident memory over time](corpus-memory.png)"
     )
 
 
 def image_data() -> str:
-    """How much of its time a training waits for images."""
+    """Return the fraction of time that a training waits for images."""
     record = next((bench for bench in records("bench") if bench.get("bench") == "image-data"), None)
     if record is None:
         return ""
@@ -150,9 +152,9 @@ def image_data() -> str:
 
 
 def plans() -> str:
-    """`manyheads plan` beside what was measured."""
+    """Return the results of `manyheads plan` with measurements."""
     rows = [[
-        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {KEPT}",
+        "a step of each process", "processes", "GiB planned", "needed", "", "held", f"planned x {CPU_MEMORY_FACTOR}",
         "seconds planned", "measured", "",
     ]]  # fmt: skip
     rows += [["---", "---", *["--:"] * 8]]
@@ -167,7 +169,7 @@ def plans() -> str:
                 f"`{case['preset']}`, {items}, {case['precision']}",
                 "1" if case["processes"] == 1 else f"{case['processes']}, {spread}",
                 f"{size['planned'] / 2**30:.2f}", f"{size['measured'] / 2**30:.2f}", _apart(size),
-                f"{size['held'] / 2**30:.2f}", f"{KEPT * size['planned'] / size['held'] - 1:+.0%}",
+                f"{size['held'] / 2**30:.2f}", f"{CPU_MEMORY_FACTOR * size['planned'] / size['held'] - 1:+.0%}",
                 f"{seconds['planned']:.2f}", f"{seconds['measured']:.2f}", _apart(seconds),
             ])  # fmt: skip
     return _markdown(rows)

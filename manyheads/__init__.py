@@ -1,6 +1,6 @@
-"""Manyheads trains, runs and opens up every Transformer of the canon on one attention core.
+"""Train, run and inspect the Transformers of the literature on one attention core.
 
-`load`, `train`, `record` and `edit` are imported when first used, so that `import manyheads` does not import torch.
+`load`, `train`, `record` and `edit` are imported on first use, so that `import manyheads` does not import torch.
 """
 
 from importlib import import_module

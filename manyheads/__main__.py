@@ -1,10 +1,10 @@
-"""The command `manyheads`, which is `python -m manyheads`."""
+"""Entry point of the command `manyheads`, also run by `python -m manyheads`."""
 
 import sys
 
 
 def main() -> int:
-    """Run it; an interrupt is told in a line from the first moment on, while modules are imported."""
+    """Run the command. Ctrl-C prints one line, even while modules are still being imported."""
     try:
         from manyheads.cli import main as command
 

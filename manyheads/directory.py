@@ -1,16 +1,16 @@
-"""A model directory: what `transformers` writes for the architecture, read and written without it.
+"""Model directories in the format that `transformers` writes, read and written without that library.
 
     config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
-    target_tokenizer.json               only beside a `model_type` of our own, with two vocabularies
-    source.spm  target.spm  vocab.json  instead of tokenizer.json, in what came from OPUS-MT
-    preprocessor_config.json            how an image becomes the input of a model of images
+    target_tokenizer.json               only with a `manyheads-...` model type that has two vocabularies
+    source.spm  target.spm  vocab.json  instead of tokenizer.json, in directories of OPUS-MT
+    preprocessor_config.json            image preprocessing
 
-Directories of other tools may have shards of weights, and other files for the tokenizer (`interop/vocabularies.py`).
+Directories of other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
 
-A translator's joint vocabulary makes it a Marian directory (post-norm without final norms) or a Pegasus directory
-(pre-norm with final norms), which other tools open. What no other tool knows gets a model type `manyheads-...`.
+A translator with a joint vocabulary is saved as a Marian directory (post-norm, no final norms) or as a Pegasus
+directory (pre-norm, final norms). Models that no other tool supports get a model type `manyheads-...`.
 
-Nothing here unpickles, and nothing reaches the network, but for names that begin with `hub:`.
+Nothing here unpickles. The network is used only for names that begin with `hub:`.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.training.run_directory import describe_unfinished
 
-# of several that can represent a model, the first is written
+# The first family that can represent a model is the one that is written.
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
     )
 }  # fmt: skip
-# timm's directories name an architecture such as vit_tiny_patch16_224, here by how it begins; read, not written
+# Directories of timm name an architecture such as vit_tiny_patch16_224; the keys are prefixes of it. Read only.
 TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
-# beside the weights: all that families need
+# Files to download in addition to the weights
 FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a model directory holds. A directory may come without a tokenizer: then only ids can be translated.
+    """Contents of a model directory. Without a tokenizer, the model only accepts token ids.
 
-    target_tokenizer  the same object as `tokenizer` where the vocabulary is joint.
-    family            the model type.
-    vocabulary        the files that make its tokenizers where no tokenizer.json can: to be saved with it, as they are.
-    preprocessing     what preprocessor_config.json says, or timm's config.json, where there is one.
+    target_tokenizer  the same object as `tokenizer` if the vocabulary is joint
+    family            the model type
+    vocabulary        the source files of tokenizers that have no tokenizer.json; saved unchanged with the model
+    preprocessing     contents of preprocessor_config.json, or the equivalent part of timm's config.json, or None
     """
 
-    model: Any  # an nn.Module with its `config`; whoever uses it knows which
+    model: Any  # an nn.Module with a `config`
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     family: str
@@ -91,26 +91,26 @@ def save(
     vocabulary: Mapping[str, bytes] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write a model directory and return its model type: `manyheads-...` where no other tool will open it.
+    """Write a model directory and return its model type, `manyheads-...` if no other tool can open it.
 
-    path              made if need be; what else it holds is left alone. Each file is complete before it takes its name.
-    target_tokenizer  where there are two vocabularies.
-    vocabulary        of what was loaded: written in place of the tokenizers.
-    preprocessing     of images: becomes preprocessor_config.json.
+    path              created if missing; other files in it are left alone. Each file is written whole, then renamed.
+    target_tokenizer  the target tokenizer of a model with two vocabularies
+    vocabulary        source files of the tokenizers (`Loaded.vocabulary`), written instead of tokenizer.json
+    preprocessing     image preprocessing, written to preprocessor_config.json
     """
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
     family, _ = family_of(model)
     if target_tokenizer is not None and not family.own:
-        # no other tool expects a second tokenizer.json: it would write the target with the source's pieces
+        # Other tools ignore a second tokenizer.json and would decode the target with the source tokenizer.
         family = OWN_TRANSFORMER
     sizes = vocabulary_sizes(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
         raise UserError(
-            f"the model has two vocabularies, of {sizes[0]} and {sizes[1]} tokens: give the target's tokenizer too"
+            f"expected a target tokenizer too: the model has two vocabularies, of {sizes[0]} and {sizes[1]} tokens"
         )
     if vocabulary and family is not MARIAN:
-        raise UserError(f"the model would be saved as {family.model_type}, whose vocabulary is not SentencePiece's")
+        raise UserError(f"{family.model_type} directories cannot hold the SentencePiece vocabulary of this model")
     pair = {} if vocabulary else dict(zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True))
     texts = {name: given.to_str(pretty=True) for name, given in pair.items() if given is not None}
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
@@ -124,33 +124,34 @@ def save(
         files[PREPROCESSOR] = _json(preprocessing)
     if family.generation is not None and (generating := family.generation(model.config)) is not None:
         files["generation_config.json"] = _json(generating)
-    files[CONFIG] = _json(settings)  # last: a directory without it is no model
+    files[CONFIG] = _json(settings)  # written last: a directory without config.json is not a model
     write_files(Path(path), files)
     return family.model_type
 
 
 def load(path: str | Path) -> Loaded:
-    """Open a model directory, or `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
+    """Load a model directory, or `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
 
-    Raises UserError, in one line, on whatever is not exactly as the configuration says.
+    Raises UserError with one line if weights, tokenizer or settings do not match the configuration.
     """
     path, source = resolve(path), path
     family, settings = read_settings(path)
     if not weight_files(path, SAFE):
         if weight_files(path, PICKLED):
             raise UserError(
-                f"{path}: {PICKLED} is a pickle, which could run code and is never loaded: make a safe copy with"
+                f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
-        if str(source).startswith("hub:"):  # its other files were not fetched
-            raise UserError(f"{source}: no {SAFE}; if it has {PICKLED}: 'manyheads convert {source} OUT'")
-        raise UserError(f"{path}: no {SAFE}: the directory is incomplete, copy or save the model again")
+        if str(source).startswith("hub:"):  # the other files of the repository were not downloaded
+            raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
+        raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
     shapes = read_shapes(path)
     for name, shape in shapes.items():
-        if shape.is_floating_point() and shape.element_size() < 2:  # float8 and smaller, which torch only stores
+        # float8 and smaller types: torch can store them but not compute with them
+        if shape.is_floating_point() and shape.element_size() < 2:
             raise UserError(
-                f"{path}: {name} is {str(shape.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16: "
-                "convert the weights to one of these"
+                f"{path}: {name} is {str(shape.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16. "
+                "Convert the weights to one of these"
             )
     try:
         config, tensors = family.read(settings, shapes, lambda: read_safe(path))
@@ -175,13 +176,13 @@ def load(path: str | Path) -> Loaded:
 
 
 def resolve(model: str | Path, *, pickled: bool = False) -> Path:
-    """The directory of a model. `hub:OWNER/NAME[@REVISION]` is fetched, the files that are needed; nothing else is.
+    """Return the local directory of a model. Download `hub:OWNER/NAME[@REVISION]`, only the files that are needed.
 
-    pickled  fetch weights that are pickles, for `convert`, and none that are safe.
+    pickled  download pickled weights, for `convert`, instead of safetensors
     """
     if not str(model).startswith("hub:"):
         return Path(model)
-    with extra("hub", "a model of the hub"):
+    with extra("hub", "loading a model from the Hugging Face Hub"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -193,14 +194,14 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{model}: cannot be fetched ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
+        raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
 
 
 def family_of(model: Any) -> tuple[Family, list[str]]:
-    """The first that can represent a model, and why those before it cannot."""
+    """Return the first family that can represent a model, and the reasons why the families before it cannot."""
     obstacles = []
     for family in FAMILIES.values():
-        if type(model) is family.module:  # a network that builds on another one's class is another family's
+        if type(model) is family.module:  # exact type: a subclass belongs to another family
             try:
                 family.settings_of(model.config)
             except UserError as error:
@@ -211,7 +212,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
 
 
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
-    """config.json of a directory, and the family that it names."""
+    """Read config.json of a directory. Return the family that it names and the settings."""
     file = path / CONFIG
     if not path.is_dir():
         what = "a file" if path.exists() else "no such directory"
@@ -224,26 +225,26 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
         for begin, family in TIMM.items():
             if architecture.startswith(begin):
                 return family, settings
-        raise UserError(f"{file}: 'architecture' is {architecture!r}: of timm's, {', '.join(TIMM)} are supported")
+        raise UserError(f"{file}: 'architecture' is {architecture!r}: expected a timm name with {', '.join(TIMM)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UserError(f"{file}: 'model_type' is {model_type!r}: supported are {', '.join(FAMILIES)}")
+        raise UserError(f"{file}: 'model_type' is {model_type!r}: supported types are {', '.join(FAMILIES)}")
     return FAMILIES[model_type], settings
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raises UserError for weights that no model can compute with."""
+    """Raise UserError if any weight is infinite or not a number."""
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise UserError(f"{path}: {', '.join(wrong[:3])} not finite: the weights are damaged, or training diverged")
+        raise UserError(f"{path}: {', '.join(wrong[:3])} not finite: the file is damaged, or training diverged")
 
 
 def misfit(path: Path, error: UserError) -> UserError:
-    return UserError(f"{path}: {CONFIG} and weights do not make a model: {error}")
+    return UserError(f"{path}: {CONFIG} and the weights do not match: {error}")
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     value = read_json(file, "copy or save the model again")
     if not isinstance(value, dict):
-        raise UserError(f"{file}: expected a JSON object, got {type(value).__name__}")
+        raise UserError(f"{file}: expected a JSON object, found {type(value).__name__}")
     return value
 
 
@@ -261,7 +262,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def write_files(directory: Path, files: Mapping[str, Any]) -> None:
-    """Write all files (text, bytes or tensors), each whole or not at all, to be renamed in their order."""
+    """Write all files (text, bytes or tensors) under temporary names, then rename them in order."""
 
     def write(temporary: Path, name: str, content: Any) -> None:
         try:
@@ -271,7 +272,7 @@ def write_files(directory: Path, files: Mapping[str, Any]) -> None:
                 with temporary.open("wb") as file:
                     write_tensors(file, content, {"format": "pt", CHECKSUM: checksum(content)})
         except OSError as error:
-            raise WriteError(f"{directory / name}: cannot write: {error}; what was there is intact") from error
+            raise WriteError(f"{directory / name}: cannot write: {error}; the previous content is intact") from error
 
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,24 +1,24 @@
-"""The error that users can fix. Everything else is a bug and keeps its traceback."""
+"""Errors that users can fix. All other exceptions are bugs and keep their traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class UserError(ValueError):
-    """An input, a setting or a file that the user can correct.
+    """Invalid input, setting or file that the user can correct.
 
-    The message is one line: what is wrong, where (file and line), and what to do. The command line prints it and exits
+    The message is one line: the problem, its place (file and line), and a remedy. The command line prints it and exits
     with status 2. It is a `ValueError`, so that Python callers may catch either.
     """
 
 
 class MissingExtra(UserError):
-    """A library of an extra that is not installed."""
+    """Missing library of an optional extra."""
 
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:
-    """Raise MissingExtra, which names the extra, if an import within fails."""
+    """Raise MissingExtra with the extra's name if an import in the `with` block fails."""
     try:
         yield
     except ModuleNotFoundError as error:

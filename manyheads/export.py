@@ -1,4 +1,4 @@
-"""A model for other tools: as a Hugging Face directory or CTranslate2's, and a safe copy of one that holds pickles."""
+"""Export models as Hugging Face or CTranslate2 directories, and convert pickled weights to safetensors."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ FORMATS = ("hf", "ctranslate2")
 
 
 def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
-    """Write a model for other tools into `out`, a new directory; returns the model type that was exported.
+    """Write a model for another tool into `out`, a new directory. Return the exported model type.
 
-    format  "hf": a directory that `transformers` opens. "ctranslate2": through CTranslate2's own converter; pad is
-            suppressed.
+    format  "hf" writes a directory that `transformers` opens. "ctranslate2" runs CTranslate2's own converter; the
+            padding token is suppressed.
 
-    Raises UserError for a model that the other tool has no place for.
+    Raises UserError for a model that the other tool does not support.
     """
     if format not in FORMATS:
-        raise UserError(f"unknown format {format!r}: this version exports to {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {format!r}: expected one of {', '.join(FORMATS)}")
     loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
     _check_free(out)
     if format == "hf":
@@ -61,33 +61,37 @@ def convert(
     vocabularies: tuple[str | Path, str | Path] | None = None,
     languages: tuple[str, str] | None = None,
 ) -> None:
-    """A directory that has only pickled weights as one with safetensors, in `out`; or the file of a state_dict of the
-    PyTorch tutorial's translator (`interop/tutorial.py`) as a model directory.
+    """Convert a directory with pickled weights to safetensors in `out`, or a state_dict to a model directory.
 
-    heads         of the tutorial's model, which its state_dict does not tell; None: 8
-    vocabularies  of its source and its target: JSON or text (`read_vocabulary`); None: the model reads no text
-    languages     of both, which decide where words are split; None: German and English
+    The file of a state_dict must belong to the translator of the PyTorch tutorial (`interop/tutorial.py`).
 
-    A pickle is opened with `weights_only=True`, here and nowhere else: code in it is not run.
+    heads         number of heads of the tutorial's model, which the state_dict does not contain; default 8
+    vocabularies  source and target vocabulary, JSON or text (`read_vocabulary`); without them the model reads no text
+    languages     source and target language, which decide how text is split into words; default German and English
+
+    A pickle is opened with `weights_only=True`, here and nowhere else, so that no code in it runs.
     """
     path, out = resolve(directory, pickled=True), Path(out)
     if not path.exists():
         raise UserError(
-            f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or .safetensors"
+            f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or"
+            " .safetensors file"
             " of a state_dict"
         )
     if languages is not None and vocabularies is None:
-        raise UserError("languages (--languages) are those of the words of vocabularies (--vocabularies): give both")
+        raise UserError(
+            "--languages without --vocabularies: give both, since the languages decide how the vocabularies split text"
+        )
     if path.is_file():
         _convert_state_dict(path, out, heads, vocabularies, languages or ("de", "en"))
         return
     of_file = {"heads": heads, "vocabularies": vocabularies, "languages": languages}
     if given := [name for name, value in of_file.items() if value is not None]:
-        raise UserError(f"{path}: {', '.join(given)}: only for the file of a state_dict, not for a directory")
+        raise UserError(f"{path}: {', '.join(given)}: valid only for the file of a state_dict, found a directory")
     family, settings = read_settings(path)
     _check_free(out)
     if not weight_files(path, PICKLED):
-        raise UserError(f"{path}: no {PICKLED} to convert" + ": it is safe as it is" * bool(weight_files(path, SAFE)))
+        raise UserError(f"{path}: no {PICKLED} to convert" + ", weights already safe" * bool(weight_files(path, SAFE)))
     tensors = read_pickled(path)
     try:
         shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
@@ -95,7 +99,7 @@ def convert(
     except UserError as error:
         raise misfit(path, error) from None
     check_finite(path, weights)
-    once: dict[int, str] = {}  # tied weights share their memory: the first name stays
+    once: dict[int, str] = {}  # tied weights share memory: only the first name is written
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
@@ -113,7 +117,7 @@ def _convert_state_dict(
     words = [read_vocabulary(Path(vocabulary)) for vocabulary in vocabularies or ()]
     tensors, wrapper = unwrapped(read_file(file))
     if wrapper:
-        logger.info(f"{file}: its names begin with {wrapper!r}, as of a wrapped model: read without it")
+        logger.info(f"{file}: removed the prefix {wrapper!r} of a wrapped model from the names of the weights")
     check_finite(file, tensors)
     try:
         model = translator(tensors, *words, heads=HEADS if heads is None else heads)
@@ -122,41 +126,45 @@ def _convert_state_dict(
     c = model.config
     for vocabulary, known, size in zip(vocabularies or (), words, (c.source_vocab, c.target_vocab), strict=False):
         if len(known) != size:
-            raise UserError(f"{vocabulary}: {len(known):,} words, and the model has {size:,}: they are not its own")
+            raise UserError(
+                f"{vocabulary}: {len(known):,} words, but the model has {size:,}: expected the vocabulary of this model"
+            )
     sides = zip(words, languages, (True, False), strict=False)
     save(out, model, *(word_tokenizer(known, language, begin=begin) for known, language, begin in sides))
     assumed = f"{HEADS} heads (--heads), " if heads is None else ""
-    unread = "" if vocabularies else "; it translates no text without --vocabularies"
+    unread = "" if vocabularies else "; without --vocabularies it translates no text"
     logger.info(
-        f"{out}: {c.encoder_layers} + {c.decoder_layers} layers of width {c.width}; {assumed}ReLU and norms after each"
-        f" sum as in the tutorial, which a state_dict does not tell{unread}"
+        f"{out}: {c.encoder_layers} + {c.decoder_layers} layers of width {c.width}; {assumed}ReLU and norms"
+        " after each"
+        f" sum, as in the tutorial{unread}"
     )
 
 
 def _to_hugging_face(loaded: Loaded, out: Path) -> str:
     family, obstacles = family_of(loaded.model)
     if loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary:
-        obstacles = ["its tokenizers are two files"]
+        obstacles = ["it has two tokenizer files"]
     elif not family.own:
         obstacles = []
     else:
-        obstacles = obstacles or [f"it has no {type(loaded.model).__name__}"]
+        obstacles = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
     if obstacles:
         raise UserError(
-            f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}): only manyheads can, copy the"
-            " directory as it is"
+            f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}). Only manyheads can: copy the"
+            " directory instead"
         )
     if getattr(loaded.model.config, "channels", 3) != 3:
         logger.info(
-            f"{out}: AutoModel and AutoImageProcessor of transformers open it, for images of its"
-            f" {loaded.model.config.channels} channels; a pipeline does not: it gives every image three"
+            f"{out}: transformers' AutoModel and AutoImageProcessor open it for images of its"
+            f" {loaded.model.config.channels} channels. Its pipelines fail, because they convert every image to"
+            " three channels"
         )
     return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
                 preprocessing=loaded.preprocessing)  # fmt: skip
 
 
 def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
-    with extra("export", "exporting to CTranslate2"):
+    with extra("export", "export to CTranslate2"):
         from ctranslate2.converters import TransformersConverter
         from transformers.utils.logging import disable_progress_bar
     if obstacle := _obstacle_to_ctranslate2(loaded):
@@ -168,39 +176,39 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
             family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
                           loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
             tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
-            disable_progress_bar()  # the converter's bar would look like ours
+            disable_progress_bar()  # the converter's progress bar would look like ours
             TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(converted))
             os.replace(converted, out)
     except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error}); nothing was left there") from error
+        raise UserError(f"{out}: failed to write ({error}); nothing is left there") from error
     return family
 
 
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
-    """What its converter would fail on, or convert into another model without a word."""
+    """Return why CTranslate2's converter would fail, or silently convert to a different model; None if it works."""
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
-        _, obstacles = family_of(loaded.model)  # of a translator: why it is neither
+        _, obstacles = family_of(loaded.model)  # reasons why a translator is neither Marian nor Pegasus
         why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
-        return f"it knows Marian and Pegasus directories, this one is {loaded.family}{why}"
+        return f"expected a Marian or Pegasus model, found {loaded.family}{why}"
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
-        return "it needs a tokenizer.json"
+        return "expected a tokenizer.json"
     if loaded.tokenizer.get_vocab() != loaded.target_tokenizer.get_vocab():
-        return "it takes one vocabulary, the model has two"
+        return "expected one vocabulary, found two"
     if c.encoder_heads != c.decoder_heads:
-        return f"it takes one number of heads, the model has {c.encoder_heads} and {c.decoder_heads}"
+        return f"expected one number of heads, found {c.encoder_heads} and {c.decoder_heads}"
     size = loaded.tokenizer.get_vocab_size()
     if not size == c.source_vocab == c.target_vocab:
-        return f"the tokenizer has {size} tokens, the model {c.source_vocab} and {c.target_vocab}"
+        return f"the tokenizer has {size} tokens, but the model {c.source_vocab} and {c.target_vocab}"
     if loaded.tokenizer.id_to_token(c.pad) != "<pad>" or not c.start == c.pad == size - 1:
-        return f"decoding must start from <pad>, the last token; here from {loaded.tokenizer.id_to_token(c.start)}"
+        return f"expected decoding to start from <pad>, the last token, found {loaded.tokenizer.id_to_token(c.start)}"
     if loaded.model.target_embedding.weight[c.pad].any():
-        return "it starts from a row of zeros, the model's padding row is not zero"
+        return "expected zeros in the padding token's embedding, from which decoding starts"
     return None
 
 
 def _without_pad(model: Transformer) -> Transformer:
-    """The model with a bias that keeps the padding token from being generated; for tools that cannot suppress it."""
+    """Return a copy of the model whose bias prevents the padding token, for tools that cannot suppress it."""
     c = model.config
     copy = Transformer(replace(c, output_bias=True))
     copy.load_state_dict({"output_bias": torch.zeros(c.target_vocab), **model.state_dict()})
@@ -212,4 +220,4 @@ def _without_pad(model: Transformer) -> Transformer:
 
 def _check_free(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not empty: give a new directory")
+        raise UserError(f"{out}: exists and is not empty: expected a new directory")

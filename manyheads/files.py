@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, JSON, and fingerprints: what every room needs of the disk."""
+"""Atomic file writes, JSON with limits, and fingerprints."""
 
 from __future__ import annotations
 
@@ -14,55 +14,57 @@ from typing import Any
 
 from manyheads.errors import UserError
 
-DEEPEST = 100  # brackets in brackets of JSON
+DEEPEST = 100  # maximum nesting of brackets in JSON
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
-LEFTOVER = ".tmp-"  # how the name of a file begins that is not complete yet, or that a kill -9 has left behind
+LEFTOVER = ".tmp-"  # prefix of a temporary file, which is incomplete or was left by a killed process
 
 
 class WriteError(UserError):
-    """A file could not be written; the message says whether what was there is intact."""
+    """Failure to write a file. The message says whether the previous content is intact."""
 
 
 @contextmanager
 def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Temporary paths, empty files beside `paths` with the same endings, for the body of the `with` to write.
+    """Yield temporary paths with the same suffixes as `paths`, for the body of the `with` block to write.
 
-    Then all are synced to the disk and renamed in their order: a crash leaves the old files or the new ones. Where the
-    body raises, the old ones stay; an OSError of it becomes a WriteError that names the file, or the directory of
-    several.
+    Afterwards, sync all files to disk and rename them in order, so that a crash leaves the old or the new files. If the
+    body raises, the old files stay. An OSError becomes a WriteError that names the file, or the common directory.
     """
-    targets = [Path(os.path.realpath(path)) for path in paths]  # what a link points to is replaced, not the link
+    targets = [Path(os.path.realpath(path)) for path in paths]  # replace the target of a link, not the link itself
     temporaries = [target.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{target.name}") for target in targets]
     replaced: list[Path] = []
     try:
         for temporary in temporaries:
             temporary.touch(exist_ok=False)
-        modes = [temporary.stat().st_mode for temporary in temporaries]  # what the umask gives; some libraries set 0600
+        # permissions by the umask; some libraries create files with 0600
+        modes = [temporary.stat().st_mode for temporary in temporaries]
         yield temporaries
         for temporary, mode in zip(temporaries, modes, strict=True):
             temporary.chmod(mode)
             _sync(temporary)
         for target in targets:
-            if target.is_dir():  # before the first one is replaced
+            if target.is_dir():  # check before the first file is replaced
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for temporary, target in zip(temporaries, targets, strict=True):
             os.replace(temporary, target)
             replaced.append(target)
         for directory in {target.parent for target in targets}:
-            _sync_directory(directory)  # the rename itself must reach the disk
+            _sync_directory(directory)  # sync the rename itself
     except OSError as error:
         place = paths[0] if len(paths) == 1 else paths[0].parent
-        left = f"{len(replaced)} of {len(targets)} files are new" if replaced else "what was there is intact"
+        left = f"{len(replaced)} of {len(targets)} files are new" if replaced else "the previous content is intact"
         raise WriteError(f"{place}: cannot write: {error.strerror or error}; {left}") from error
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)  # after a rename there is none
+            temporary.unlink(missing_ok=True)  # already renamed, unless the body failed
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` when the body has written it: see `replacing_all`. What is no
-    regular file, such as /dev/stdout, is `path` itself."""
+    """Yield a temporary path that replaces `path` after the body has written it; see `replacing_all`.
+
+    If `path` exists and is not a regular file, such as /dev/stdout, yield `path` itself.
+    """
     if path.exists() and not path.is_file():
         yield path
     else:
@@ -82,12 +84,12 @@ def _sync_directory(path: Path) -> None:
     try:
         _sync(path)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that sync no directory
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync for directories
             raise
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a file; text is written as UTF-8."""
+    """Replace a file with `content`. Text is written as UTF-8."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -97,24 +99,26 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular(file: Path) -> Path:
-    """The file itself, if it is one or is missing. Raises UserError for a pipe or a device, which need never end."""
+    """Return the path of a regular or missing file. Raise UserError for a pipe or device, which may never end."""
     if file.exists() and not file.is_file():
-        raise UserError(f"{file}: expected a file, got a {'directory' if file.is_dir() else 'pipe or device'}")
+        raise UserError(f"{file}: expected a file, found a {'directory' if file.is_dir() else 'pipe or device'}")
     return file
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """The value in a JSON file. Raises a UserError that names the file and ends with `hint` where it is damaged."""
+    """Return the value in a JSON file. Raise UserError with the file's name and `hint` if the file is damaged."""
     regular(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
+    except ValueError as error:  # neither valid JSON nor valid UTF-8
         raise UserError(f"{path}: invalid JSON ({error}): {hint}") from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that JSON says. Raises UserError, also for brackets in brackets without an end: what is nested more
-    deeply than Python's stack allows could be read, and then not be printed."""
+    """Parse JSON. Raise UserError if brackets are nested more than 100 deep.
+
+    Python can parse values that are nested more deeply than it can print.
+    """
     brackets = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
     try:
         value = json.loads(text)
@@ -131,7 +135,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def fingerprint(parts: Iterable[str | bytes | Path]) -> str:
-    """32 hexadecimal digits that depend on the parts and their boundaries; a Path stands for that file's content."""
+    """Return 32 hexadecimal digits that depend on all parts and their boundaries.
+
+    A Path stands for the file's content.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.read_bytes() if isinstance(part, Path) else part.encode() if isinstance(part, str) else part

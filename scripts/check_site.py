@@ -17,7 +17,7 @@ OF_STYLES = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)
 
 
 class Page(HTMLParser):
-    """What a page loads, what it links to, and the anchors that it has."""
+    """Resources, links and anchors of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""`python scripts/draw_errata.py`: run the examples of docs/errata.md in docs/, where they draw the page's pictures.
+"""Run the examples of docs/errata.md in docs/, where they draw the page's pictures: `python scripts/draw_errata.py`.
 
-A section of the page is one doctest: names go on from example to example, but not from section to section.
+A section of the page is one doctest: names persist from example to example, but not between sections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sections(page: Path = PAGE) -> dict[str, doctest.DocTest]:
 
 
 def run(section: doctest.DocTest) -> str:
-    """What did not come out as the page says; empty if all did."""
+    """Return the examples whose output differs from the page."""
     told: list[str] = []
     doctest.DocTestRunner(verbose=False).run(section, out=told.append)
     return "".join(told)

@@ -1,7 +1,7 @@
-"""`python -m scripts.record_terminal docs/first-minute.svg`: types commands, and draws what they print, as it moves.
+"""Record a terminal session as an animated picture: `python -m scripts.record_terminal docs/first-minute.svg`.
 
-What is drawn is what was printed, line by line. A wait longer than `LONGEST_WAIT` is shortened to it, and how long the
-command took in truth stands below its output. The picture needs no script: where nothing moves, its end is seen.
+It types commands and draws their output line by line. A wait longer than `LONGEST_WAIT` is shortened, and the real
+duration of the command is printed below its output. The picture needs no script; without animation it shows the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 def recorded(commands: Sequence[str], folder: Path) -> list[Line]:
-    """What is typed and printed. Raises ValueError where a command fails."""
+    """Return the commands and their output. Raise ValueError if a command fails."""
     shown, lines = 0.0, list[Line]()
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
     for command in commands:

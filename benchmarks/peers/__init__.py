@@ -1,1 +1,1 @@
-"""How each peer is run: a file a library, imported when it is measured."""
+"""Other libraries, one file each, imported when they are measured."""

@@ -16,7 +16,7 @@ from manyheads.models.gpt import GPT
 SETTINGS: Mapping[str, str] = {"q8_0": "int8"}
 KINDS: Mapping[str, str] = {"int8": "Q8_0", "float32": "F32"}  # of its tensors, by precision
 
-# transformers' names -> llama.cpp's, of tensors and of what stands in every layer
+# names of tensors in transformers -> llama.cpp, and the tensors of every layer
 NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
 IN_LAYERS = {
     "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
@@ -26,7 +26,9 @@ _kept: list[Any] = []  # the library holds no reference to what it calls
 
 
 def decoder(model: GPT, rows: int, capacity: int, threads: int) -> tuple[Callable[[], None], Callable[[Any], Any]]:
-    """(forget everything, tokens (B, T) -> logits (B, V)), for so many texts of up to `capacity` tokens."""
+    """Return (reset function, function from tokens (B, T) to logits (B, V)), for `rows` texts of up to `capacity`
+    tokens.
+    """
     import llama_cpp as llama
 
     _kept.append(llama.llama_log_callback(lambda level, text, data: None))

@@ -32,7 +32,7 @@ def encoder(
     """
     for part in module.modules():
         if isinstance(part, Attention):
-            part.explicit = False  # the fused kernel, whatever the example's size: OpenVINO has one of its own
+            part.explicit = False  # always use the fused kernel, which OpenVINO implements itself
     converted = _converted(module, tuple(example), fixed)
     request = _compiled(converted, setting, threads)
     return lambda *inputs: next(iter(request.infer(list(inputs), share_inputs=True).values()))
@@ -65,8 +65,10 @@ def decoder(model: GPT, setting: str, threads: int) -> tuple[Callable[[], None],
 
 
 class Cached(nn.Module):
-    """GPT-2 as a function of tokens and of the keys and values before them, written as OpenVINO recognises it: one
-    product for query, key and value, logits of the last position alone."""
+    """GPT-2 as a function of tokens and previous keys and values, in the form that OpenVINO optimizes.
+
+    It has one product for query, key and value, and computes logits for the last position only.
+    """
 
     def __init__(self, model: GPT) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class Cached(nn.Module):
 
 
 def _start_empty(model: Any, tokens: Any, heads: int, head_width: int) -> None:
-    """The state begins as (B, H, 0, Dh), B being that of the first tokens."""
+    """Initialize the state as (B, H, 0, Dh), with the batch size B of the first tokens."""
     from openvino import opset13 as ops
 
     batch = ops.gather(ops.shape_of(tokens, output_type="i64"), ops.constant([0]), ops.constant(0))
@@ -138,7 +140,7 @@ def _compiled(model: Any, setting: str, threads: int) -> Any:
         "INFERENCE_PRECISION_HINT": precision,
     }
     if setting == "float32":
-        how["KV_CACHE_PRECISION"] = "f32"  # of its own accord it keeps keys and values in 8 bits
+        how["KV_CACHE_PRECISION"] = "f32"  # the default stores keys and values in 8 bits
     return openvino.compile_model(model, "CPU", how).create_infer_request()
 
 

@@ -1,8 +1,8 @@
-"""`python -m lab.evidence`: for some minutes, go on with the runs that show what the sources claim.
+"""Continue the runs that support the documented claims, for some minutes: `python -m lab.evidence`.
 
-`runs.toml` lists them. Each is a `manyheads train` of its own in a directory below `--runs`, which it never leaves, so
-that a run that starts from another names it as the list does. At the end of the time it is told to stop, writes its
-checkpoint, and the next call goes on from there; what is finished is kept in `lab/results/runs/`.
+`runs.toml` lists them. Each is a `manyheads train` in a directory below `--runs`, so that a run that starts from
+another one can name it as the list does. At the end of the time, the run is stopped, writes its checkpoint, and the
+next call resumes it. Finished runs are recorded in `lab/results/runs/`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from manyheads.cli.reporting import BROKEN_PIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m lab.evidence", description="go on with the listed runs")
+    parser = argparse.ArgumentParser(prog="python -m lab.evidence", description="continue the listed runs")
     parser.add_argument("--minutes", type=number("a positive number", lambda value: value > 0), default=9, metavar="M",
                         help="how long (default: 9)")  # fmt: skip
     parser.add_argument(
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="has a folder for each data set (default: MANYHEADS_DATA)")  # fmt: skip
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: what needs a GPU comes first")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of these names or claims")
-    parser.add_argument("--anew", nargs="+", default=[], metavar="NAME", help="forget these, and begin them anew")
+    parser.add_argument("--anew", nargs="+", default=[], metavar="NAME", help="delete these runs and restart them")
     parser.add_argument("--list", action="store_true", help="print what is listed and how it stands; train nothing")
     parser.add_argument("--file", type=Path, default=LIST, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         say(f"{stopped}: the same command goes on")
         return 130
-    except BrokenPipeError:  # the reader of the list has left: nobody to tell
+    except BrokenPipeError:  # the reader of the list closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (ValueError, OSError) as error:
@@ -82,7 +82,7 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _stopping_by_signals() -> Iterator[None]:
-    """The first signal is a `Stopped`, all others are ignored: what is under way ends as it is."""
+    """Convert the first signal to `Stopped` and ignore others, so that the current operation ends normally."""
     former = {signum: signal.getsignal(signum) for signum in SIGNALS}
     for signum, handler in former.items():
         if handler != signal.SIG_IGN:  # as nohup has it

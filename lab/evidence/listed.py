@@ -44,7 +44,7 @@ class Listed:
 
     @property
     def settings(self) -> list[str]:
-        """What makes it another run if it changes: its own words, and those of what it starts from."""
+        """Return the settings that identify a run, with those of the runs that it starts from."""
         return [shlex.join(run.train) for run in (self, *self.after)]
 
 
@@ -64,7 +64,7 @@ def read_list(path: Path) -> tuple[dict[str, str], list[Listed]]:
             if name in listed:
                 raise ValueError(f"{path}: {name} is listed twice")
             words = (*shlex.split(entry["train"]), f"training.seed={seed}")
-            # what a run starts from stands before it, and is named as it is here: --init NAME, teacher=NAME
+            # a run that is started from precedes it, under the name used here: --init NAME, teacher=NAME
             before = [listed[last] for word in words if (last := word.rpartition("=")[2]) in listed]
             after = dict.fromkeys(run for one in before for run in (one, *one.after))
             listed[name] = Listed(

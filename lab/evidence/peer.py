@@ -1,8 +1,8 @@
-"""`python -m lab.evidence.peer`: a listed fine-tuning by transformers' model in a plain PyTorch loop, beside ours.
+"""Fine-tune transformers' model in a plain PyTorch loop, for comparison: `python -m lab.evidence.peer`.
 
-It takes the words of `manyheads train` for sst2, mrpc and conll2003: the same data, splits, batches in the same order,
-and the recipe's rates. Theirs are tokens, model, new head, dropout, loss and schedule; AdamW is PyTorch's. Its
-result.json is kept among the peers. Every CHECKPOINT steps it writes where it is; --resume goes on from there.
+It takes the arguments of `manyheads train` for sst2, mrpc and conll2003, and uses the same data, splits, order of
+batches and learning rates. Tokens, model, head, dropout, loss and schedule are those of transformers; AdamW is
+PyTorch's. Its result.json is recorded in peers/. Every CHECKPOINT steps it saves its state; --resume continues.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from manyheads import cli
 from manyheads.core.runtime import prepare
 from manyheads.data.batching import token_batches
-from manyheads.data.readers.labelled import label_order
-from manyheads.data.sources.corpora import LabelledSource, TaggedSource
+from manyheads.data.readers.labeled import label_order
+from manyheads.data.sources.corpora import LabeledSource, TaggedSource
 from manyheads.files import replacing, write_json
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.recipes import ClassificationConfig
@@ -38,7 +38,7 @@ IGNORED = -100
 
 
 class Peer:
-    """One kind of task: what is read, and what transformers makes of it."""
+    """A kind of task: its data, and its model in transformers."""
 
     def __init__(self, config: Any, init: str) -> None:
         self.config, seed = config, config.training.seed
@@ -46,9 +46,7 @@ class Peer:
         self.by_text = isinstance(config, ClassificationConfig)
         where = {"data": config.data, "validation": config.validation, "test": config.test, "seed": seed}
         if self.by_text:
-            splits: Any = LabelledSource(
-                **where, names=config.names, columns=config.columns, sample=config.items
-            ).read()
+            splits: Any = LabeledSource(**where, names=config.names, columns=config.columns, sample=config.items).read()
             self.labels = config.names or label_order(splits.train.labels)
         else:
             splits = TaggedSource(**where).read()

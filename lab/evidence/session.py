@@ -1,4 +1,4 @@
-"""For some minutes, going on with the listed runs: each is a `manyheads train` of its own."""
+"""Continue the listed runs for some minutes, each as a `manyheads train`."""
 
 from __future__ import annotations
 

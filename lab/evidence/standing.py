@@ -1,8 +1,8 @@
-"""How the listed runs stand: in a folder of runs, and among the records.
+"""States of the listed runs, in a folder of runs and among the records.
 
 FOLDER/NAME        the run's directory
-FOLDER/NAME.json   its settings when it was begun, the seconds it has had, and whether it is finished and kept
-FOLDER/NAME.lock   held while it is carried on: two calls at once, one a core, take different runs
+FOLDER/NAME.json   its settings at the start, its seconds, and whether it is finished and recorded
+FOLDER/NAME.lock   locked while it runs: two calls at once, one per core, take different runs
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORGOTTEN = ".forgotten-"  # how the name of a run's directory begins that is be
 
 
 class Standing:
-    """The listed runs, as they stand in a folder and among the records."""
+    """The listed runs, with their states in a folder and among the records."""
 
     def __init__(self, listed: Sequence[Listed], runs: Path, data: Path | None, device: str) -> None:
         self.runs, self.data, self.device = runs, data, device
@@ -81,7 +81,7 @@ class Standing:
         """Its state in words."""
         state = self.state(run)
         if state == "changed":
-            return f"begun or kept with other settings: --anew {run.name}"
+            return f"started or recorded with other settings: --anew {run.name}"
         if state == "kept":
             return state
         words = {"new": "not begun", "begun": step(self.runs / run.name), "finished": "finished, not kept"}[state]
@@ -93,7 +93,7 @@ class Standing:
         with self.alone(run) as alone:
             if alone is None:
                 raise ValueError(f"{run.name} is being carried on by another process: stop that first")
-            # in one step: what is half removed would be taken for a run that goes on, or for its result
+            # atomic: a partly removed run would look resumable, or finished
             if (self.runs / run.name).exists():
                 (self.runs / run.name).rename(self.runs / f"{FORGOTTEN}{run.name}-{secrets.token_hex(4)}")
             write_json(self.runs / f"{run.name}.json", {"settings": run.settings, "seconds": 0.0, "status": "begun"})
@@ -111,7 +111,7 @@ class Standing:
 
     @contextmanager
     def alone(self, run: Listed) -> Iterator[int | None]:
-        """What keeps other calls from carrying the run on, an open file that its training inherits; None: one does."""
+        """Lock a run against other calls. Return an open file that its training inherits, or None if it is locked."""
         self.runs.mkdir(parents=True, exist_ok=True)
         with (self.runs / f"{run.name}.lock").open("w") as file:
             try:
@@ -128,7 +128,7 @@ def step(folder: Path) -> str:
     saved = None
     for path in sorted(folder.rglob("state/checkpoint-*.json"), key=_written, reverse=True):
         try:
-            saved = read_json(path, "the training goes on from the one before")["content"]
+            saved = read_json(path, "training resumes from the previous checkpoint")["content"]
             break
         except (OSError, ValueError):  # torn, or gone meanwhile, as a training that is under way removes the old ones
             continue
@@ -136,7 +136,7 @@ def step(folder: Path) -> str:
         by_peer = folder / "step.json"
         if not by_peer.exists():
             return "before its first checkpoint"
-        peer = read_json(by_peer, "it is written anew at the next checkpoint")
+        peer = read_json(by_peer, "it is rewritten at the next checkpoint")
         return f"step {peer['step']:,} of {peer['last']:,}"
     config, steps_an_epoch = saved["config"], -(-saved["batches"] // saved["config"]["accumulate"])
     budgets = [config["steps"], config["epochs"] and config["epochs"] * steps_an_epoch]

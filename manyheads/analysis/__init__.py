@@ -1,1 +1,1 @@
-"""Models opened up: what they cost, where their heads look, what their heads do, and the figures of their papers."""
+"""Analysis of models: costs, attention maps, the functions of heads, and figures of papers."""

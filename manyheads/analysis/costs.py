@@ -1,8 +1,8 @@
-"""What a model costs: parameters, operations and memory, part by part, read off its modules.
+"""Parameters, operations and memory of a model, part by part, counted on its modules.
 
-Operations are counted as in the literature on scaling: a multiply-add is 2 FLOPs, and only products count (matrix
-products, convolutions, scores and mixing of attention). Norms, activations, softmax and embedding look-ups are left
-out, and masked scores count like others, as dense kernels compute them.
+Operations are counted as in the literature on scaling laws: a multiply-add is 2 FLOPs, and only products count
+(matrix products, convolutions, attention scores and the weighted sums of values). Norms, activations, softmax and
+embedding look-ups are excluded. Masked scores are included, because dense kernels compute them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
-# the parts whose size is that of a vocabulary or of a number of positions; an `output` may also be that of labels
+# Parts whose size depends on the vocabulary or on the maximum length. An `output` layer may also predict labels.
 EMBEDDINGS = (
     "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
 )  # fmt: skip
-LENGTH = 32  # tokens of each text that FLOPs are stated for: about WMT14's mean
-TRAINING_PASSES = 3  # the backward pass costs two forward ones
-FLOAT32 = 4  # bytes
+LENGTH = 32  # default number of tokens per text for FLOPs, about the mean of WMT14
+TRAINING_PASSES = 3  # the backward pass costs twice the forward pass
+FLOAT32 = 4  # bytes per parameter
 
 
 def preset_model(name: str) -> nn.Module:
-    """A preset such as `transformer/base` as it was published, without memory behind its parameters."""
+    """Build a preset such as `transformer/base` on the meta device, without memory for its parameters."""
     with torch.device("meta"):
         return build(preset(name))
 
 
 def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
-    """Parameters, FLOPs of one item of so many tokens and memory in bytes, as plain data."""
+    """Return parameters, FLOPs of one item with the given numbers of tokens, and memory in bytes, as plain data."""
     config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
@@ -56,7 +56,10 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters by part, the layers of a stack taken together. A tied matrix counts once, under its first name."""
+    """Return the number of parameters by part, summed over the layers.
+
+    A tied matrix counts once, under its first name.
+    """
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         parts[_part(_owner(name))] += parameter.numel()
@@ -64,7 +67,7 @@ def parameters(model: nn.Module) -> dict[str, int]:
 
 
 def embeddings(model: nn.Module) -> int:
-    """Parameters of vocabularies and positions."""
+    """Return the number of parameters of vocabulary and position embeddings."""
     config: Any = model.config
     vocabulary = getattr(config, "target_vocab", getattr(config, "vocab", None))
     return sum(
@@ -76,7 +79,7 @@ def embeddings(model: nn.Module) -> int:
 
 
 def shapes(model: nn.Module) -> dict[str, str]:
-    """How each part's number comes about: layers x (weight + bias)."""
+    """Return the shapes of each part, such as "6 x (512 x 512 + 512)": layers x (weight + bias)."""
     owners: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
         owners.setdefault(_owner(name), []).append(" x ".join(map(str, parameter.shape)))
@@ -91,37 +94,38 @@ def shapes(model: nn.Module) -> dict[str, str]:
 
 
 def _owner(name: str) -> str:
-    """The module that a parameter belongs to, or the parameter itself where that is the whole model."""
+    """Return the module that owns a parameter, or the parameter's name if it belongs to the whole model."""
     return name.rpartition(".")[0] or name
 
 
 def _part(path: str) -> str:
-    """`decoder.blocks.3.cross.query` -> `decoder.cross.query`."""
+    """Return the part of a module path: `decoder.blocks.3.cross.query` -> `decoder.cross.query`."""
     return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
 
 
 def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
-    """Inputs of a model, zeros: images of its size, texts of so many tokens, or sources and targets."""
+    """Return inputs of zeros for a model: images of its size, texts of the given lengths, or sources and targets."""
     c, device = model.config, next(model.parameters()).device
     if hasattr(c, "image_size"):
         return (torch.zeros(rows, c.channels, c.image_size, c.image_size, device=device),)
     texts = [torch.zeros(rows, length, dtype=torch.int64, device=device) for length in lengths]
-    if hasattr(c, "start"):  # an encoder-decoder
+    if hasattr(c, "start"):  # encoder-decoder
         return texts[0], None, texts[-1]
     return (texts[0][:, None] if getattr(c, "head", None) == "choice" else texts[0],)
 
 
 def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
-    """FLOPs of one forward pass over an item of so many tokens (of source and target), by part, and of training on it.
+    """Return the FLOPs by part of one forward pass over an item of `lengths` tokens, and of a training step.
 
-    The rate is per token of the last length; an image, of the size that the model is meant for, is one token.
-    `scores` are those of attention and the mixing of values.
+    lengths  tokens of the text, or of source and target; an image has the model's input size and counts as one token
+
+    `forward_per_token` refers to the last length. A part `scores` holds attention scores and weighted sums of values.
     """
     config: Any = model.config
     lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
-        # without gradients, for whose origin the counter would ask where a parameter is an input of a part
+        # gradients would make the counter fail on parameters that are inputs of a part
         twin: Any = type(model)(config).eval().requires_grad_(False)
         inputs = example(twin, *lengths)
         twin(*inputs)
@@ -129,7 +133,7 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     lengths = lengths if image is None else (1,)
     forward = counter.get_total_flops()
     counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items() if path != "Global"}
-    own = dict(counts)  # without what is counted further down
+    own = dict(counts)  # operations of each module without those of its children
     for path, count in counts.items():
         above = [other for other in counts if path.startswith(f"{other}.")]
         if above:
@@ -155,8 +159,11 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
 
 
 def memory(model: nn.Module) -> dict[str, int]:
-    """Bytes in float32: of the weights, of training them with Adam (weights, gradients, two moments; activations come
-    on top and grow with the batch), and of what decoding keeps for each token and, with an encoder, source token."""
+    """Return the float32 memory in bytes of weights, training and decoding.
+
+    Training with Adam holds weights, gradients and two moments; activations come on top and grow with the batch.
+    Decoding holds a cache per target token and, with an encoder, per source token.
+    """
     weights = FLOAT32 * sum(parameters(model).values())
     held = {"weights": weights, "optimiser": 2 * weights, "training": 4 * weights}
     if not hasattr(model, "step"):
@@ -171,10 +178,10 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 
 def _kept(model: nn.Module, block: Block) -> int:
-    """Numbers that a cache has room for at each token: once for every time that the block is applied."""
+    """Return the number of cached values per token, once for each application of the block."""
     looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
     attention = block.attention
-    # a cache has one width for keys and values (`KVCache`), that of the wider
+    # `KVCache` stores keys and values with the same width, the larger of the two
     numbers = 2 * max(attention.key.out_features, attention.value.out_features) + looks_back
     return numbers * sum(m.config.steps if isinstance(m, Recurrence) else 1
                       for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip

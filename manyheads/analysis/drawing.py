@@ -1,4 +1,4 @@
-"""What the pictures of all analyses have in common."""
+"""Shared functions for drawing pictures with matplotlib."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe & Ito: for every colour vision
+# palette of Okabe & Ito, distinguishable with color blindness
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Log how to get the picture of a run, instead of raising an error, if matplotlib is missing."""
+    """Log how to install matplotlib, instead of raising an error, if it is missing."""
     try:
         yield
     except MissingExtra as error:
@@ -33,21 +34,23 @@ def optional() -> Iterator[None]:
 
 
 def short_name(model: str | Path) -> str:
-    """What a picture calls a model: the last part of its path; of one that the Hub gave, OWNER/NAME."""
+    """Return the short name of a model in a picture: the last part of its path, or OWNER/NAME for a model of the
+    Hub.
+    """
     hub = re.search(r"models--(.+?)--([^/\\]+)[/\\]snapshots", str(model))
     return f"{hub[1]}/{hub[2]}" if hub else PurePath(model).name
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a picture, PNG or SVG by the suffix, that replaces the file as a whole."""
+    """Write a picture, PNG or SVG by the suffix. The file is replaced atomically."""
     with replacing(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150)
 
 
 def save_and_report(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
-    """The same; returns what matplotlib warns of, each in one line, characters that its font lacks all together.
+    """Write a picture and return matplotlib's warnings, one line each; missing characters share one line.
 
-    elsewhere  what shows such characters
+    elsewhere  name of an output that can show the missing characters
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -56,5 +59,5 @@ def save_and_report(figure: Figure, path: str | Path, elsewhere: str) -> list[st
     glyph = re.compile(r"Glyph (\d+) ")
     lacking = {chr(int(character[1])): None for message in messages if (character := glyph.match(message))}
     others = [message.splitlines()[0] for message in messages if not glyph.match(message)]
-    notes = [f"the picture's font lacks {' '.join(lacking)}: {elsewhere} shows them"] if lacking else []
+    notes = [f"the picture's font lacks {' '.join(lacking)}: use {elsewhere} to see them"] if lacking else []
     return notes + list(dict.fromkeys(others))

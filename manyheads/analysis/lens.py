@@ -1,8 +1,8 @@
-"""The logit lens: what each layer of a stack would say if it were the last (nostalgebraist 2020, "interpreting GPT: the
-logit lens").
+"""Logit lens: the prediction of each layer as if it were the last (nostalgebraist 2020, "interpreting GPT: the logit
+lens").
 
-The residual stream behind each layer goes through the stack's final norm, where it has one, and the model's own output
-matrix. Behind the last layer that is what the model says.
+The residual stream after each layer passes through the stack's final norm, if any, and the model's output matrix. After
+the last layer, this is the prediction of the model.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
 
-EMBEDDING = "embedding"  # what goes into the first layer
-LONGEST = 80  # positions of a picture
-SHOWN = 12  # characters of a word in a picture
+EMBEDDING = "embedding"  # name of the input of the first layer
+LONGEST = 80  # maximum number of positions in a picture
+SHOWN = 12  # maximum number of characters of a word in a picture
 
 
 @dataclass(frozen=True)
 class Lens:
-    """What each layer would say at each position, likeliest first.
+    """Most likely words of each layer at each position.
 
-    model, title   whose it is, of what input
-    tokens         of the positions, T
-    layers         EMBEDDING, then their numbers from 0, L in all
-    words          (L, T, top)
-    probabilities  the same of numbers
+    model, title   names of the model and of the input
+    tokens         the T tokens of the input
+    layers         EMBEDDING, then layer indices from 0; L in all
+    words          (L, T, top), in descending order of probability
+    probabilities  (L, T, top)
     """
 
     model: str
@@ -50,7 +50,7 @@ class Lens:
         return "\n".join("\t".join(row) for row in self.rows())
 
     def rows(self) -> list[list[str]]:
-        """A table: positions down, layers across, the likeliest word of each with its probability."""
+        """Return a table with a row per position and a column per layer: the most likely word and its probability."""
         head = ["", *(layer if isinstance(layer, str) else f"layer {layer}" for layer in self.layers)]
         return [head] + [
             [token, *(f"{words[at][0]} {chances[at, 0]:.0%}" for words, chances in zip(
@@ -59,7 +59,7 @@ class Lens:
         ]  # fmt: skip
 
     def document(self) -> dict[str, Any]:
-        """The same for JSON, with all words that were asked for."""
+        """Return the lens as JSON data, with all ranked words."""
 
         def ranked(layer: int, at: int) -> list[dict[str, Any]]:
             chances = self.probabilities[layer, at].tolist()
@@ -74,15 +74,15 @@ class Lens:
         }  # fmt: skip
 
     def draw(self, path: str | Path) -> list[str]:
-        """A picture, PNG or SVG: layers upwards, positions across; bold where a layer has the last one's word.
+        """Draw a picture, PNG or SVG, with layers upward and positions across. Words of the last layer are bold.
 
-        Returns what it lacks. Raises UserError for a text of more than LONGEST tokens.
+        Returns notes about missing characters. Raises UserError for a text of more than LONGEST tokens.
         """
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
 
         if len(self.tokens) > LONGEST:
-            raise UserError(f"a picture of {len(self.tokens)} positions cannot be read: shorten the text to {LONGEST}")
+            raise UserError(f"{len(self.tokens)} tokens are too many for a picture: shorten the text to {LONGEST}")
         likeliest = self.probabilities[..., 0]  # (L, T)
         shown = [[_short(ranked[0]) for ranked in row] for row in self.words]
         columns = max(len(word) for row in [*shown, [_short(token) for token in self.tokens]] for word in row)
@@ -115,16 +115,17 @@ class Lens:
 def logit_lens(
     model: nn.Module, stack: str, project: Callable[[Tensor], Tensor], *inputs: Tensor | None
 ) -> Iterator[Tensor]:
-    """Run the model, as its `forward` takes the inputs: the logits (B, T, V) of the embeddings and of each layer.
+    """Run the model and yield logits (B, T, V), of the embeddings and then of each layer.
 
-    stack    the name of the stack whose layers are read
-    project  from states (B, T, D) behind the final norm to logits: the model's own
+    stack    name of the stack of layers
+    project  the model's own function from normalized states (B, T, D) to logits
+    inputs   arguments of the model's `forward`
 
-    Raises UserError for a model that has no such stack of layers.
+    Raises UserError for a model without such a stack.
     """
     layers = getattr(model, stack, None)
     if not isinstance(layers, Stack):
-        raise UserError(f"the logit lens reads a stack of layers, and {type(model).__name__} has none")
+        raise UserError(f"the logit lens needs a stack of layers: {type(model).__name__} has none")
     with eval_mode(model), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
         model(*inputs)
     for (state,) in states.values():

@@ -1,6 +1,6 @@
-"""The command `manyheads`: one verb per job. Results go to stdout, everything else to stderr.
+"""The command `manyheads`. Results go to stdout, everything else to stderr.
 
-Nothing heavy is imported before a verb needs it, so that `--help` answers at once.
+Each verb imports its dependencies when it runs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from manyheads.training.distributed import distributed_context, is_rank
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb and return the exit status: 2 for errors that the user can fix, reported in one line."""
+    """Run the command and return its exit status. Errors that users can fix print one line and return 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if is_rank():
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: every rank would say the same
+        # set before torch is imported; otherwise every rank prints the same warnings
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         with log_lines():
             _run(given)
@@ -38,10 +39,10 @@ def _run(given: list[str]) -> None:
     options = _parse(given)
     options.given = given
     if sys.stdout is None:
-        raise UserError("standard output is closed: there is nowhere to print results")
+        raise UserError("standard output is closed: results cannot be printed")
     if is_rank() and not hasattr(options, "processes"):
-        distributed_context()  # so that one speaks for all
-        raise UserError(f"{options.name} is not spread over processes: start it without torchrun")
+        distributed_context()  # join the process group, so that only rank 0 prints the error
+        raise UserError(f"{options.name} runs in one process: start it without torchrun")
     options.verb(options)
     sys.stdout.flush()
 
@@ -49,14 +50,15 @@ def _run(given: list[str]) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser, verbs = _parsers()
     options, extra = parser.parse_known_args(arguments)
-    marked = extra.index("--") if "--" in extra else len(extra)  # what follows is text, whatever it begins with
+    # arguments after "--" are text, even if they begin with a dash
+    marked = extra.index("--") if "--" in extra else len(extra)
     extra, text = extra[:marked], extra[marked + 1 :]
     unknown = [word for word in extra if word.startswith("-") and word != "-"]
     if unknown:
         flags = [flag for action in verbs[options.name]._actions for flag in action.option_strings]
         close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
         verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
-    if left := extra + text:  # what argparse leaves over when options stand between: `translate MODEL --beam 5 TEXT`
+    if left := extra + text:  # argparse leaves positional arguments after options: `translate MODEL --beam 5 TEXT`
         if not hasattr(options, "rest"):
             verbs[options.name].error(f"unexpected {left[0]!r}")
         options.rest += left
@@ -66,7 +68,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     from manyheads import __version__
 
-    parser = Parser(prog="manyheads", description="Train, use and open up Transformers.", allow_abbrev=False)
+    parser = Parser(prog="manyheads", description="Train, use and inspect Transformers.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = Verbs(parser)

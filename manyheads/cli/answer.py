@@ -1,4 +1,4 @@
-"""`manyheads answer`."""
+"""The verb `manyheads answer`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,29 @@ from manyheads.cli.parser import MODEL, Verbs, number, whole
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("answer", _answer, "answer a question with a span of a text", MODEL, as_json=True)
+    verb = verbs.add(
+        "answer",
+        _answer,
+        "answer a question with a span of a text",
+        MODEL,
+        as_json=True,
+        example='manyheads answer runs/question-answering --question "Who wrote it?" --context @article.txt',
+    )
     verb.add_argument("--question", required=True, metavar="Q", help="the question")
-    verb.add_argument("--context", required=True, metavar="C", help="the text, of any length, or @FILE that holds it")
+    verb.add_argument(
+        "--context",
+        required=True,
+        metavar="C",
+        help="the text that contains the answer, or @FILE to read it from a file",
+    )
     verb.add_argument("--nbest", type=whole(1, 1000), metavar="N",
-                      help="the N best: probability among these N, characters from and to, text "
-                      "(default: the best as text; with --json 20)")  # fmt: skip
+                      help="print the N best answers: probability, start and end character, text "
+                      "(default: only the best answer's text; with --json 20)")  # fmt: skip
     verb.add_argument("--max-answer", type=whole(1, 1000), default=30, metavar="N",
-                      help="tokens that an answer has at most (default: 30)")  # fmt: skip
+                      help="maximum number of tokens in an answer (default: 30)")  # fmt: skip
     verb.add_argument("--null-threshold", type=number("a finite number", lambda _: True), metavar="T",
-                      help="allow no answer (an empty line): where it beats the best span by more than T")  # fmt: skip
+                      help="print an empty line if \"no answer\" scores higher than the best span by more than"
+                           " T")  # fmt: skip
     add_precision(verb)
     add_processes(verb)
 

@@ -1,4 +1,4 @@
-"""`manyheads attend`."""
+"""The verb `manyheads attend`."""
 
 from __future__ import annotations
 
@@ -19,45 +19,55 @@ if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
 
 SUFFIXES = (".html", ".npz", ".png", ".svg")
-ONLY_FOR = {  # options that some models take
+ONLY_FOR = {  # options that only some models accept
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
     "truncate": "models that read texts", "calculation": "models that read texts",
 }  # fmt: skip
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("attend", _attend, "see where heads look: an interactive page, a picture, or arrays", MODEL)
-    verb.add_argument("rest", nargs="+", metavar="TEXT|IMAGE", help="one input; or two, side by side on a page")
+    verb = verbs.add(
+        "attend",
+        _attend,
+        "show attention weights as an interactive page, a picture or arrays",
+        MODEL,
+        example='manyheads attend runs/translation "May 3, 2024" --out attention.html',
+    )
+    verb.add_argument(
+        "rest", nargs="+", metavar="TEXT|IMAGE", help="one input, or two to compare side by side on a page"
+    )
     verb.add_argument("--out", type=Path, metavar="FILE",
-                      help="page (.html), picture (.png, .svg) or arrays (.npz) (default: attention.html; of channel "
-                      "weights, which are no page, channels.png)")  # fmt: skip
+                      help="output file: page (.html), picture (.png, .svg) or arrays (.npz); default:"
+                           " attention.html, or channels.png"
+                      " for channel weights")  # fmt: skip
     verb.add_argument("--target", metavar="TEXT",
-                      help="what a translator writes, for both of two inputs (default: its own words)")  # fmt: skip
+                      help="target text of a translator (default: its own translation)")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT",
-                      help="the second text of a pair, for both of two inputs; of a question, its context")  # fmt: skip
+                      help="second text of a pair, or the context of a question")  # fmt: skip
     verb.add_argument("--max-tokens", type=whole(1, 100_000), metavar="N",
-                      help="a language model first adds its N likeliest tokens")  # fmt: skip
-    verb.add_argument("--against", metavar="MODEL", help="another model, beside the first on a page")
+                      help="let a language model append its N most likely tokens first")  # fmt: skip
+    verb.add_argument("--against", metavar="MODEL", help="a second model to compare with on the page")
     verb.add_argument("--axis", choices=("encoder", "decoder", "cross", "self"), metavar="AXIS",
-                      help="encoder, decoder, cross or self (default: all; of a picture: cross)")  # fmt: skip
+                      help="encoder, decoder, cross or self (default: all; in a picture: cross)")  # fmt: skip
     verb.add_argument("--layers", type=_numbers, metavar="N,...",
-                      help="counted from 0; where one layer runs in steps, those, from 1 (default: all)")  # fmt: skip
-    verb.add_argument("--heads", type=_numbers, metavar="N,...", help="counted from 0 (default: all)")
+                      help="layers, from 0; in a recurrent model its steps, from 1 (default: all)")  # fmt: skip
+    verb.add_argument("--heads", type=_numbers, metavar="N,...", help="heads, from 0 (default: all)")
     verb.add_argument("--calculation", action="store_true",
-                      help="on a page, a click on two tokens shows how their weight is computed, number by number; "
-                      "of a few layers or heads, as a page takes a million numbers")  # fmt: skip
-    verb.add_argument("--words", action="store_true", help="merge sub-words into words (on a page: a switch)")
-    verb.add_argument("--lines", action="store_true", help="a picture of lines instead of matrices, of up to 6 heads")
+                      help="on a page, show on click how a weight is computed, number by number; limited to one"
+                           " million numbers,"
+                      " so select a few layers or heads")  # fmt: skip
+    verb.add_argument("--words", action="store_true", help="merge sub-word tokens into words (on a page: a switch)")
+    verb.add_argument("--lines", action="store_true", help="draw lines instead of matrices, for up to 6 heads")
     verb.add_argument("--first", type=whole(1, 10**9), metavar="N",
-                      help="the token that a page begins with, of a long text (default: 1)")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="cut a text that is longer than the model takes")
+                      help="first token shown on the page, for a long text (default: 1)")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="shorten a text that exceeds the model's maximum length")
 
 
 def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers such as 0,5, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected numbers such as 0,5, found {text!r}") from None
 
 
 def _attend(options: argparse.Namespace) -> None:
@@ -66,17 +76,19 @@ def _attend(options: argparse.Namespace) -> None:
     check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
     beside = len(options.rest) + (options.against is not None)
     if beside > 2:
-        raise UserError(f"{beside} maps: a page has two side by side: two inputs, or one and --against MODEL")
+        raise UserError(
+            f"found {beside} inputs: a page compares two, either two inputs or one input with --against MODEL"
+        )
     if beside > 1 and suffix != ".html":
-        raise UserError(f"two maps side by side are for a page: expected --out FILE.html, got {out}")
+        raise UserError(f"two inputs are compared on a page: expected --out FILE.html, found {out}")
     if options.first is not None and suffix != ".html":
-        raise UserError(f"--first is for a page: expected --out FILE.html, got {out}")
+        raise UserError(f"--first applies to pages: expected --out FILE.html, found {out}")
     if options.lines and suffix not in (".png", ".svg"):
-        raise UserError(f"--lines is for a picture: expected --out FILE.png or FILE.svg, got {out}")
+        raise UserError(f"--lines applies to pictures: expected --out FILE.png or FILE.svg, found {out}")
     if options.calculation and suffix not in (".html", ".npz"):
-        raise UserError(f"--calculation is for a page or arrays: expected --out FILE.html or FILE.npz, got {out}")
+        raise UserError(f"--calculation applies to pages and arrays: expected --out FILE.html or FILE.npz, found {out}")
     if options.calculation and options.words:
-        raise UserError("--calculation is of tokens, and --words merges them: take one of the two")
+        raise UserError("--calculation shows tokens, --words merges them: use one of the two")
     predictor = model_for("attend", options.model)
     seen: list[Any] = [_seen(predictor, text, options) for text in options.rest]
     if options.against is not None:
@@ -99,16 +111,20 @@ def _attend(options: argparse.Namespace) -> None:
 
 
 def _channels(seen: list[Any], options: argparse.Namespace) -> None:
-    """What is seen of a network with squeeze-and-excitation and no attention."""
+    """Write the channel weights of a network with squeeze-and-excitation and without attention."""
     if len(seen) > 1:
-        raise UserError("channel weights are drawn of one image: manyheads draw channels MODEL IMAGE IMAGE takes more")
+        raise UserError(
+            "channel weights are drawn for one image: for several, use manyheads draw channels MODEL IMAGE IMAGE"
+        )
     for name in ("words", "lines", "first", "calculation"):
         if getattr(options, name) not in (None, False):
-            raise UserError(f"--{name} is for attention maps, and {options.model} has channel weights instead")
+            raise UserError(f"--{name} applies to attention maps, but {options.model} has channel weights")
     out: Path = options.out or Path("channels.png")
     weights: ChannelWeights = seen[0]
     if out.suffix.lower() == ".html":
-        raise UserError(f"--out {out}: channel weights are no page: expected a file that ends in .png, .svg or .npz")
+        raise UserError(
+            f"--out {out}: expected a file that ends in .png, .svg or .npz, because channel weights have no page"
+        )
     if out.suffix.lower() == ".npz":
         weights.save(out)
     else:
@@ -117,16 +133,16 @@ def _channels(seen: list[Any], options: argparse.Namespace) -> None:
 
 
 def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
-    """The maps of one input, or channel weights; an option that its predictor does not know is an error."""
+    """Return the attention maps of one input, or its channel weights. Raise UserError for an unsupported option."""
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
 
 
 def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Those of ONLY_FOR that were given; one that the predictor's verb does not take is an error."""
+    """Return the given options of ONLY_FOR. Raise UserError for one that the predictor's method does not take."""
     given = {name: value for name in ONLY_FOR if (value := getattr(options, name, None)) not in (None, False)}
     for name in given:
         if name not in signature(verb).parameters:
             flag = name.replace("_", "-")
-            raise UserError(f"--{flag} is for {ONLY_FOR[name]}, and {predictor.path} is none")
+            raise UserError(f"--{flag} applies to {ONLY_FOR[name]}, but not to {predictor.path}")
     return given

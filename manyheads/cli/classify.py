@@ -1,4 +1,4 @@
-"""`manyheads classify`."""
+"""The verb `manyheads classify`."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("classify", _classify, "tell the labels of texts or images, or of stdin line by line", MODEL,
-                     as_json=True)  # fmt: skip
-    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="none: one line in on stdin (a pair with a tab "
-                      "between, or the path of an image), its label and probability out, with tabs between (those in "
-                      "labels become spaces)")  # fmt: skip
-    verb.add_argument("--pair", metavar="TEXT", help="the second text of the pair")
+    verb = verbs.add("classify", _classify, "predict labels of texts or images, from arguments or stdin", MODEL,
+                     as_json=True,
+                     example='manyheads classify runs/text-classification "a fine film" --top 2')  # fmt: skip
+    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="without arguments, read one text, one"
+                                                                    " tab-separated pair or one image path "
+                      "per line of stdin; print label and probability, tab-separated (tabs in labels "
+                      "become spaces)")  # fmt: skip
+    verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
     verb.add_argument("--top", type=whole(1, 1_000_000), default=1, metavar="N",
-                      help="the N most probable labels of every text, in one line (default: 1)")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+                      help="print the N most probable labels of each text on one line (default: 1)")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
     verb.add_argument("--skip-bad-lines", action="store_true",
-                      help="leave images that cannot be used without labels and go on with the others")  # fmt: skip
+                      help="skip images that cannot be read, and leave their lines without labels")  # fmt: skip
     add_precision(verb)
     add_processes(verb)
 
 
 def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
-        raise UserError("--pair goes with one TEXT; pairs on stdin have a tab between the two")
+        raise UserError("--pair expects one TEXT; on stdin, separate the two texts of a pair with a tab")
     classifier = model_for("classify", options.model, options.precision)
     if classifier.reads == "images":
         return _classify_images(classifier, options)
     if options.skip_bad_lines:
-        raise UserError("--skip-bad-lines is for images; this model reads texts")
+        raise UserError("--skip-bad-lines applies to images, but this model reads texts")
     documents: list[dict[str, Any]] = []
-    paired: list[bool] = []  # whether the first text is a pair, and so all are, however they arrive
+    paired: list[bool] = []  # whether all texts are pairs, decided by the first non-empty text
 
     def answers(texts: list[str]) -> list[list[Label]]:
         if not paired and (real := [text for text in texts if text.strip()]):
@@ -51,7 +53,7 @@ def _classify(options: argparse.Namespace) -> None:
 
     for number, text, labels in answered(options.rest, answers):
         if not labels:
-            print(f"manyheads: text {number} is blank: it gets no label", file=sys.stderr)
+            print(f"manyheads: text {number} is blank: printed no label", file=sys.stderr)
         if options.json:
             documents.append({**_given(text, classifier, options), "labels": list(map(asdict, labels))})
         else:
@@ -62,11 +64,11 @@ def _classify(options: argparse.Namespace) -> None:
 
 def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
-        raise UserError("--pair and --truncate are for texts; this model reads images")
+        raise UserError("--pair and --truncate apply to texts, but this model reads images")
     documents: list[dict[str, Any]] = []
 
     def answers(files: list[str]) -> list[list[Label] | str]:
-        """The labels of each image, or what is wrong with it."""
+        """Return the labels of each image, or a message if it cannot be read."""
         faults: dict[int, str] = {}
         labels = classifier.classify(files, top=options.top, faults=faults)
         return [faults.get(i, labels[i]) for i in range(len(files))]
@@ -75,7 +77,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         if isinstance(labels, str):
             fault = labels if options.rest else f"<stdin>:{number}: {labels}"
             if not options.skip_bad_lines:
-                raise UserError(f"{fault}, or skip such images with --skip-bad-lines")
+                raise UserError(f"{fault}. To skip such images, pass --skip-bad-lines")
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
             labels = []
         if options.json:
@@ -91,12 +93,12 @@ def _shown(label: Label) -> str:
 
 
 def _cell(text: str) -> str:
-    """A cell of a table whose columns have tabs between them: a tab in the text becomes a space."""
+    """Return a text as a cell of tab-separated output: tabs become spaces."""
     return one_line(text).replace("\t", " ")
 
 
 def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
-    """A tab parts the two texts of a pair, for a model of pairs."""
+    """Classify texts. For a model of pairs, a tab separates the two texts of a pair."""
     from manyheads.data.text.text_faults import ItemError
 
     pairs = None
@@ -105,7 +107,7 @@ def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, pai
     elif paired:
         texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts)), strict=True))
     elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts) if "\t" in text]):
-        raise ItemError(late[0], "has a tab, the first one none: give pairs only, or single texts only")
+        raise ItemError(late[0], "has a tab, but the first text has none: give only pairs, or only single texts")
     return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
 
 
@@ -120,5 +122,5 @@ def _parted(text: str, index: int) -> tuple[str, str]:
 
     parts = text.split("\t")
     if text.strip() and len(parts) != 2:
-        raise ItemError(index, f"has {len(parts) - 1} tabs: expected two texts with one between")
+        raise ItemError(index, f"has {len(parts) - 1} tabs: expected two texts separated by one tab")
     return parts[0], parts[-1]

@@ -1,4 +1,4 @@
-"""`manyheads compare`."""
+"""The verb `manyheads compare`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
-SHOWN = 300  # characters of an item
+SHOWN = 300  # maximum number of characters printed of an item
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("compare", _compare, "paired bootstrap of two runs, and the items that changed most",
-                     ("FIRST", "a run"), ("SECOND", "another run"), as_json=True)  # fmt: skip
-    verb.add_argument("--data", metavar="PATH", help="other test data than the first run's own")
-    verb.add_argument("--trust", action="store_true", help="open what the record of a run from elsewhere names")
-    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
+    verb = verbs.add("compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
+                     ("FIRST", "a run"), ("SECOND", "another run"), as_json=True,
+                     example="manyheads compare runs/first runs/second")  # fmt: skip
+    verb.add_argument("--data", metavar="PATH", help="test data (default: the test data of the first run)")
+    verb.add_argument(
+        "--trust",
+        action="store_true",
+        help="read the files that the records of these runs name, even if the runs come from elsewhere",
+    )
+    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
     add_precision(verb)
     add_processes(verb)
 
@@ -42,11 +47,11 @@ def _compare(options: argparse.Namespace) -> None:
         if (p := test["p_value"]) is None:
             print(f"{name}: too few items for a bootstrap")
         else:
-            verdict = "they differ" if p < 0.05 else "no difference beyond chance"
+            verdict = "they differ" if p < 0.05 else "no significant difference"
             print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
     better, worse = comparison["better"], comparison["worse"]
-    listing = "; those that changed most, both ways:" if comparison["most_changed"] else ""
-    print(f"{better:,} items better with 2, {worse:,} worse{listing}")
+    listing = "; the largest changes in both directions:" if comparison["most_changed"] else ""
+    print(f"{better:,} items are better with 2, {worse:,} with 1{listing}")
     for item in comparison["most_changed"]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)

@@ -1,4 +1,4 @@
-"""`manyheads evaluate`."""
+"""The verb `manyheads evaluate`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,28 @@ SHARES = ("precision", "recall", "f1")
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("evaluate", _evaluate, "score a model on test data", MODEL, as_json=True)
-    verb.add_argument("--data", metavar="PATH", help="other test data than the run's own")
-    verb.add_argument("--trust", action="store_true", help="open what the record of a run from elsewhere names")
-    verb.add_argument("--by-label", action="store_true", help="also how each label fares")
-    verb.add_argument("--truncate", action="store_true", help="cut texts that a classifier is too short for")
+    verb = verbs.add(
+        "evaluate",
+        _evaluate,
+        "score a model on test data",
+        MODEL,
+        as_json=True,
+        example="manyheads evaluate runs/translation --data test.tsv",
+    )
+    verb.add_argument("--data", metavar="PATH", help="test data (default: the test data of the run)")
+    verb.add_argument(
+        "--trust",
+        action="store_true",
+        help="read the files that the run's record names, even if the run comes from elsewhere",
+    )
+    verb.add_argument("--by-label", action="store_true", help="also print precision, recall and F1 of each label")
+    verb.add_argument(
+        "--truncate", action="store_true", help="shorten texts that exceed the classifier's maximum length"
+    )
     verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
-                          help="of --data, for texts with labels (and pair=NAME; default: as in training)")  # fmt: skip
-    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count what of --data is malformed")
+                          help="columns of --data for labeled texts, also pair=NAME (default: as in"
+                               " training)")  # fmt: skip
+    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
     add_precision(verb)
     add_processes(verb)
 
@@ -29,7 +43,7 @@ def add(verbs: Verbs) -> None:
 def _columns(given: str) -> dict[str, str]:
     columns = dict(part.split("=", 1) for part in given.split(",") if "=" in part)
     if len(columns) != given.count(",") + 1 or not columns.keys() <= {"text", "pair", "label"}:
-        raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), got {given!r}")
+        raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), found {given!r}")
     return columns
 
 
@@ -37,13 +51,13 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
-        from manyheads.data.readers.labelled import Columns
+        from manyheads.data.readers.labeled import Columns
 
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":
-        raise UserError(f"{options.model}: --{next(iter(more))} is for models that classify texts")
+        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
     if options.by_label and not hasattr(model, "labels"):
-        raise UserError(f"{options.model}: --by-label is for models that tell one label of each item")
+        raise UserError(f"{options.model}: --by-label applies to models that predict one label per item")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 

@@ -1,4 +1,4 @@
-"""`manyheads export`."""
+"""The verb `manyheads export`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from manyheads.cli.parser import MODEL, Verbs
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("export", _export, "write a model for other tools", MODEL, ("DIR", "a new directory"))
+    verb = verbs.add(
+        "export",
+        _export,
+        "export a model for other tools",
+        MODEL,
+        ("DIR", "a new directory"),
+        example="manyheads export runs/translation models/translation --format hf",
+    )
     verb.add_argument("--format", required=True, choices=("hf", "ctranslate2"), metavar="FORMAT",
                         help="hf or ctranslate2")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`manyheads fill`."""
+"""The verb `manyheads fill`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("fill", _fill, "fill in the [MASK] of texts, or of stdin line by line", MODEL, as_json=True)
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
+    verb = verbs.add(
+        "fill",
+        _fill,
+        "fill in [MASK] in texts, from arguments or stdin",
+        MODEL,
+        as_json=True,
+        example='manyheads fill runs/bert/pretraining "Paris is the [MASK] of France."',
+    )
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
     verb.add_argument("--top", type=whole(1, 1000), metavar="N",
-                      help="the N likeliest words of every line, as line number, probability, word, text "
-                      "(default: the text with the likeliest; with --json 5)")  # fmt: skip
+                      help="print the N most likely words for each line: line number, probability, word, text "
+                      "(default: only the text with the most likely word; with --json 5)")  # fmt: skip
     add_precision(verb)
     add_processes(verb)
 

@@ -1,4 +1,4 @@
-"""`manyheads generate`."""
+"""The verb `manyheads generate`."""
 
 from __future__ import annotations
 
@@ -20,39 +20,52 @@ if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
-MOST_TOKENS = 100_000  # as tasks/language/predictor.py says, which takes seconds to import
-TELLING = 5.0  # seconds between two words about how far it is
+MAX_NEW_TOKENS = 100_000  # equals the limit in tasks/language/predictor.py, which takes seconds to import
+TELLING = 5.0  # seconds between progress messages
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("generate", _generate, "continue texts, or stdin line by line", MODEL, as_json=True)
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--max-tokens", type=whole(1, MOST_TOKENS), default=100, metavar="N",
-                      help="at most (default: 100)")  # fmt: skip
-    verb.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (default: 1)")
-    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="of the K most probable tokens only")
-    verb.add_argument("--top-p", type=float, metavar="P", help="of the most probable tokens that make up P only")
+    verb = verbs.add(
+        "generate",
+        _generate,
+        "continue texts, from arguments or stdin",
+        MODEL,
+        as_json=True,
+        example='manyheads generate runs/language-modelling "Once upon a time" --max-tokens 50',
+    )
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
+    verb.add_argument("--max-tokens", type=whole(1, MAX_NEW_TOKENS), default=100, metavar="N",
+                      help="maximum number of new tokens (default: 100)")  # fmt: skip
+    verb.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="sampling temperature; 0 is greedy (default: 1)"
+    )
+    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="sample from the K most probable tokens")
+    verb.add_argument(
+        "--top-p", type=float, metavar="P", help="sample from the most probable tokens with total probability P"
+    )
     verb.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
-                      help="above 1 disfavours tokens that the text has (default: 1)")  # fmt: skip
+                      help="values above 1 make tokens of the text less likely (default: 1)")  # fmt: skip
     verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N",
-                      help="of the first text, those behind it count on (default: 0)")  # fmt: skip
-    verb.add_argument("--stop", action="append", default=[], metavar="STRING", help="ends a text before it; repeatable")
-    verb.add_argument("--stream", action="store_true", help="write every piece of text as it comes")
+                      help="seed of the first text; each further text adds 1 (default: 0)")  # fmt: skip
+    verb.add_argument(
+        "--stop", action="append", default=[], metavar="STRING", help="end a text before this string; repeatable"
+    )
+    verb.add_argument("--stream", action="store_true", help="print text as it is generated")
     add_precision(verb)
     add_processes(verb)
 
 
 def _generate(options: argparse.Namespace) -> None:
     if options.stream and options.json:
-        raise UserError("--stream writes pieces of text, --json one document: give one of them")
+        raise UserError("--stream prints pieces of text, --json one document: use one of the two")
     if options.stream and (options.processes > 1 or is_rank()):
-        raise UserError("--stream writes one text after the other: it goes with one process")
+        raise UserError("--stream runs in one process: leave out --processes")
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
     model = model_for("generate", options.model, options.precision)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
-    # arguments may be answered with several lines; a line of stdin is answered with one
+    # a text from the arguments may span several lines, a text from stdin gets one line
     shown = (lambda text: text) if options.rest else one_line
     documents: list[dict[str, Any]] = []
     done = 0
@@ -68,9 +81,9 @@ def _generate(options: argparse.Namespace) -> None:
             sys.stdout.write(shown(piece))
             sys.stdout.flush()
 
-        model.encode(texts)  # an error comes before any output
+        model.encode(texts)  # raises an error in the input before any output
         written = []
-        for text, seed in zip(texts, seeds, strict=True):  # one text at a time has the line
+        for text, seed in zip(texts, seeds, strict=True):  # texts are streamed one after another
             write(text)
             written += model.continuations([text], **how, seed=seed, stream=lambda _, piece: write(piece))
             sys.stdout.write("\n")
@@ -86,7 +99,7 @@ def _generate(options: argparse.Namespace) -> None:
 
 
 def _progress() -> Callable[[int, str], None]:
-    """Tells on stderr every few seconds how much has been written: without --stream the texts come at the end."""
+    """Return a callback that reports progress on stderr every few seconds, since texts are printed at the end."""
     characters, last = 0, time.monotonic()
 
     def tell(_: int, piece: str) -> None:

@@ -1,4 +1,4 @@
-"""`manyheads lens`."""
+"""The verb `manyheads lens`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ SUFFIXES = (".png", ".svg")
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("lens", _lens, "what each layer would predict if it were the last: the logit lens", MODEL,
-                     ("TEXT", "one text; [MASK] may stand in it"), as_json=True)  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="a picture of it, too: .png or .svg")
-    verb.add_argument("--target", metavar="TEXT", help="what a translator writes (default: its own words)")
-    verb.add_argument("--pair", metavar="TEXT", help="the second text of a pair")
-    verb.add_argument("--truncate", action="store_true", help="cut a text that is longer than the model takes")
+    verb = verbs.add("lens", _lens, "show the prediction of each layer as if it were the last (logit lens)", MODEL,
+                     ("TEXT", "one text, which may contain [MASK]"), as_json=True,
+                     example='manyheads lens runs/language-modelling "Once upon a" --out lens.png')  # fmt: skip
+    verb.add_argument("--out", type=Path, metavar="FILE", help="also draw a picture, .png or .svg")
+    verb.add_argument("--target", metavar="TEXT", help="target text of a translator (default: its own translation)")
+    verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
+    verb.add_argument("--truncate", action="store_true", help="shorten a text that exceeds the model's maximum length")
 
 
 def _lens(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, SUFFIXES, "a lens is drawn as a picture: expected a name that ends in .png or .svg")
+        check_file(options.out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
     predictor = model_for("lens", options.model)
     lens = predictor.lens(options.text, **special_options(predictor, predictor.lens, options))
     if options.json:

@@ -1,4 +1,4 @@
-"""One line in, one line out: texts from the arguments, from stdin and from files, and results on one line each."""
+"""Line-based input and output: texts from arguments, stdin and files, and one result per line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from manyheads.errors import UserError
 from manyheads.files import regular
 
 T = TypeVar("T")
-CHUNK = 1 << 16  # bytes of stdin that are taken at most before their results are written
+CHUNK = 1 << 16  # maximum number of bytes read from stdin before results are written
 
 
 def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
-    """Number, text and answer of every text given or, where none is, of every line of stdin as it arrives.
+    """Yield number, text and answer for each of `texts` or, without any, for each line of stdin as it arrives.
 
-    An ItemError of `answer` counts from the first of the texts that it was given: it is told of the line of stdin.
+    An ItemError of `answer`, whose index counts from the start of a chunk, becomes a UserError with the line of stdin.
     """
     from manyheads.data.text.text_faults import ItemError
 
@@ -36,7 +36,7 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 
 def stdin() -> Iterator[list[str]]:
-    """The lines of stdin in chunks of what has arrived, so that a slow writer is answered line by line."""
+    """Yield the available lines of stdin, so that a slow writer is answered line by line."""
     from manyheads.training.distributed_map import read_once
 
     return read_once(_read())
@@ -44,16 +44,17 @@ def stdin() -> Iterator[list[str]]:
 
 def _read() -> Iterator[list[str]]:
     if sys.stdin is None:
-        raise UserError("standard input is closed: give the texts as arguments")
-    from manyheads.data.readers.splits import LONGEST_LINE
+        raise UserError("standard input is closed: pass the texts as arguments")
+    from manyheads.data.readers.splits import MAX_LINE_BYTES
 
-    begun, held, number = list[bytes](), 0, 0  # the blocks of a line that has not ended, and their bytes
+    # blocks of an incomplete line, their total bytes, and the number of complete lines
+    begun, held, number = list[bytes](), 0, 0
     while block := os.read(sys.stdin.fileno(), CHUNK):
         end, *more = block.split(b"\n")
         begun.append(end)
         held += len(end)
-        if held > LONGEST_LINE:
-            raise UserError(f"<stdin>:{number + 1}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
+        if held > MAX_LINE_BYTES:
+            raise UserError(f"<stdin>:{number + 1}: line longer than {MAX_LINE_BYTES:,} bytes: split it")
         if more:
             whole = [b"".join(begun), *more[:-1]]
             begun, held = [more[-1]], len(more[-1])
@@ -64,27 +65,30 @@ def _read() -> Iterator[list[str]]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """The lines of a file. Raises UserError for a pipe or a device."""
+    """Yield the lines of a file. Raise UserError for a pipe or a device."""
     lines = regular(file).read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)
 
 
 def text_of(file: Path) -> str:
-    """All of a file as it is, so that its characters count as in the file. Raises UserError for a pipe or a device."""
+    """Return the unchanged text of a file, so that character offsets match it.
+
+    Raise UserError for a pipe or a device.
+    """
     try:
         return regular(file).read_bytes().decode("utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{file}: invalid UTF-8: convert the text, for example with iconv") from None
+        raise UserError(f"{file}: expected UTF-8: convert the text, for example with iconv") from None
 
 
 def decode(line: bytes, file: str, number: int) -> str:
-    """Without what Windows adds: a byte order mark before the first line, a carriage return at the end of each."""
+    """Decode a line. Remove a byte order mark before the first line and a carriage return at the end."""
     line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     try:
         return line.removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{file}:{number}: invalid UTF-8: convert the text, for example with iconv") from None
+        raise UserError(f"{file}:{number}: expected UTF-8: convert the text, for example with iconv") from None
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The model that a verb is used on."""
+"""Load the model of a verb, and add the options that several verbs share."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from manyheads.training.distributed import is_rank
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
-    """The option of all verbs that compute with a loaded model."""
-    about = "float32, bf16, int8, or auto: the fastest that stays near float32 (default: float32)"
+    """Add --precision to a verb that computes with a loaded model."""
+    about = "float32, bf16, int8, or auto, the fastest with results close to float32 (default: float32)"
     verb.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="P", help=about)
 
 
 def add_processes(verb: argparse.ArgumentParser) -> None:
-    """The option of all verbs that predict for many items: each process computes whole batches, rank 0 writes."""
+    """Add --processes to a verb that predicts many items.
+
+    Each process computes whole batches; rank 0 writes the results.
+    """
     verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
-                      help="spread the batches over N processes of this machine")  # fmt: skip
+                      help="number of processes on this machine (default: 1)")  # fmt: skip
     verb.set_defaults(verb=partial(_spread, verb.get_default("verb")))
 
 
@@ -42,20 +45,23 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:
-    """`manyheads.load(model)`, or a UserError where its model is not for this verb."""
+    """Load a model. Raise UserError if it does not support the verb."""
     from manyheads.tasks.loading import load
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
     if verb not in predictor.verbs:
         able = [name for name in (*PREDICTIONS, "attend") if name in predictor.verbs]
-        what = "predicts nothing that could be scored" if verb == "evaluate" else f"is not for {verb}"
+        what = "has no predictions to score" if verb == "evaluate" else f"does not support {verb}"
         raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
     return predictor
 
 
 def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
-    """The model that a preset or a recipe (with such settings) names, without memory behind its parameters, or that of
-    a directory; and the config of the recipe, or None."""
+    """Return a model and its recipe's config, or None instead of the config.
+
+    The name is a preset, a recipe (to which `settings` apply) or a model directory. A model of a preset or a recipe is
+    on the meta device, without memory for its parameters.
+    """
     from manyheads.runs.overrides import apply, from_arguments
     from manyheads.tasks.registry import RECIPES
 
@@ -63,7 +69,7 @@ def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
         recipe = replace(RECIPES[name], config=apply(RECIPES[name].config, from_arguments(settings)))
         return recipe.planned_model(), recipe.config
     if settings:
-        raise UserError(f"{settings[0]}: settings are those of a recipe, and {name} is none")
+        raise UserError(f"{settings[0]}: settings apply to recipes, but {name} is not a recipe")
     if name in PRESETS:
         from manyheads.analysis import costs
 

@@ -1,4 +1,4 @@
-"""How results are printed."""
+"""Print results as JSON or as an aligned table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from manyheads.errors import UserError
 
 
 def check_file(out: Path, suffixes: Sequence[str], expected: str) -> None:
-    """Raise UserError for an --out that cannot be written, before there is anything to write.
+    """Raise UserError if --out cannot be written, before any computation.
 
-    expected  what is told where the name ends otherwise
+    expected  the message for a file name without one of the suffixes
     """
     if out.suffix.lower() not in suffixes:
         raise UserError(f"--out {out}: {expected}")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"--out {out}: there is no directory {out.parent}: make it first")
+        raise UserError(f"--out {out}: directory {out.parent} not found: create it first")
 
 
 def document(value: Any) -> None:
@@ -27,7 +27,7 @@ def document(value: Any) -> None:
 
 
 def table(rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns; those that hold nothing but numbers below their heading are flush right."""
+    """Print aligned columns. Columns of numbers are aligned to the right."""
     cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
     columns = list(zip(*cells, strict=True))
     right = [all(re.fullmatch(r"[-+\d.,]*", cell) for cell in column[1:] or column) for column in columns]

@@ -1,4 +1,4 @@
-"""The command line's grammar: errors in one line, with the nearest valid name."""
+"""Argument parser with one-line errors that suggest the nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one line, with the nearest valid name."""
+    """Argument parser with one-line errors that suggest the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} ({self.prog} --help)")
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Verbs:
-    """The parser of the command, to which every verb adds its own."""
+    """Parser of the whole command. Each verb adds a subparser."""
 
     def __init__(self, parser: Parser) -> None:
         self._subparsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
@@ -36,10 +36,23 @@ class Verbs:
 
     def add(
         self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
-        as_json: bool = False,
+        as_json: bool = False, example: str,
     ) -> Parser:  # fmt: skip
-        """A verb: what it runs, its positionals with their help, and whether it has --json."""
-        parser = self._subparsers.add_parser(name, help=help, description=help, allow_abbrev=False)
+        """Add a verb.
+
+        function     called with the parsed options
+        positionals  name and help of each positional argument
+        as_json      whether the verb has the option --json
+        example      a command, printed below the help
+        """
+        parser = self._subparsers.add_parser(
+            name,
+            help=help,
+            description=help,
+            epilog=f"example:\n  {example}",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         parser.set_defaults(verb=function)
         parser.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
@@ -53,7 +66,7 @@ class Verbs:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Whole numbers from `least` to `most`: what is larger is told before anything is loaded."""
+    """Return an argument type for whole numbers from `least` to `most`, so that errors come before any loading."""
 
     def convert(text: str) -> int:
         try:
@@ -61,14 +74,14 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, found {text!r}")
         return value
 
     return convert
 
 
 def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Finite numbers that fit; `expected` says which do."""
+    """Return an argument type for finite numbers for which `fits` is true. `expected` describes them."""
 
     def convert(text: str) -> float:
         try:
@@ -76,7 +89,7 @@ def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], floa
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and fits(value)):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
         return value
 
     return convert

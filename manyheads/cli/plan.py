@@ -1,4 +1,4 @@
-"""`manyheads plan`."""
+"""The verb `manyheads plan`."""
 
 from __future__ import annotations
 
@@ -18,35 +18,43 @@ GIB = 2**30
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("plan", _plan, "memory and time of a training on so many devices, before there are any",
-                     ("MODEL", "a recipe, a preset or a model directory"), as_json=True)  # fmt: skip
+    verb = verbs.add("plan", _plan, "estimate memory and time of a training on N devices",
+                     ("MODEL", "a recipe, a preset or a model directory"), as_json=True,
+                     example="manyheads plan translation/wmt14-base --devices 8 --memory 80 --tflops 99 --bandwidth 2e3"
+                     )  # fmt: skip
     positive = number("a positive number", lambda value: value > 0)
     verb.add_argument("rest", nargs="*", metavar="key=value", help="settings of the recipe")
-    verb.add_argument("--devices", type=whole(1, 2**20), metavar="N", default=1, help="alike (default: 1)")
-    verb.add_argument("--memory", type=positive, metavar="GIB", help="of each (default: this machine's)")
+    verb.add_argument(
+        "--devices", type=whole(1, 2**20), metavar="N", default=1, help="number of equal devices (default: 1)"
+    )
+    verb.add_argument(
+        "--memory", type=positive, metavar="GIB", help="memory of each device (default: this machine's memory)"
+    )
     verb.add_argument("--interconnect", type=positive, metavar="GB/S",
-                      help="that one sends while it receives as much (default: it takes no time)")  # fmt: skip
+                      help="speed at which a device sends and receives at once (default: unlimited)")  # fmt: skip
     verb.add_argument("--tflops", type=positive, metavar="T",
-                      help="products of a GPU (default: this machine's processor, measured)")  # fmt: skip
-    verb.add_argument("--bandwidth", type=positive, metavar="GB/S", help="of the memory of a GPU, with --tflops")
+                      help="speed of a GPU (default: this machine's processor, measured)")  # fmt: skip
+    verb.add_argument("--bandwidth", type=positive, metavar="GB/S", help="memory bandwidth of a GPU, with --tflops")
     verb.add_argument("--batch", type=whole(1, 2**40), metavar="N",
-                      help="texts or images of a micro-batch, on all devices (default: the recipe's)")  # fmt: skip
+                      help="texts or images of a micro-batch over all devices (default: the recipe's)")  # fmt: skip
     verb.add_argument("--length", type=whole(1, 2**24), metavar="T",
-                      help="tokens of a text, of source and target (default: 32, or the recipe's block)")  # fmt: skip
+                      help="tokens per text, for source and target (default: 32, or the recipe's block)")  # fmt: skip
     verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P", default="float32",
                       help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
-    verb.add_argument("--checkpointing", action="store_true", help="compute blocks twice, and keep less")
+    verb.add_argument(
+        "--checkpointing", action="store_true", help="recompute blocks in the backward pass to save memory"
+    )
 
 
 def _plan(options: argparse.Namespace) -> None:
     from manyheads.runs.planning import plan
 
     if options.interconnect and options.devices == 1:
-        raise UserError("--interconnect is between devices: add --devices N, or leave it out")
+        raise UserError("--interconnect applies to several devices: add --devices N, or leave it out")
     model, config = named(options.model, options.rest)
     image = hasattr(model.config, "image_size")
     if image and options.length:
-        raise UserError(f"--length is of texts, and {options.model} reads images: leave it out")
+        raise UserError(f"--length applies to texts, but {options.model} reads images: leave it out")
     rows, length = _batch(model, config, options)
     training = getattr(config, "training", None)
     figures = plan(
@@ -60,13 +68,13 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, int]:
-    """Texts or images of a micro-batch, and tokens of a text."""
+    """Return the number of texts or images of a micro-batch, and the tokens per text."""
     from manyheads.analysis.costs import LENGTH
 
     longest = getattr(model.config, "max_positions", None)
     length = options.length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
     if longest and length > longest:
-        raise UserError(f"--length {length}: {options.model} has {longest} positions")
+        raise UserError(f"--length {length}: the maximum length of {options.model} is {longest}")
     if options.batch:
         return options.batch, length
     if hasattr(config, "batch_tokens"):
@@ -75,7 +83,7 @@ def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, i
     for setting in ("batch_items", "rows"):
         if hasattr(config, setting):
             return getattr(config, setting), length
-    raise UserError(f"{options.model} is no recipe, which would tell the batch: give --batch N texts or images")
+    raise UserError(f"{options.model}: expected --batch N, since only recipes define a batch size")
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
@@ -84,11 +92,11 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     from manyheads.runs.simulation import Machine
 
     if (options.tflops is None) != (options.bandwidth is None):
-        raise UserError("--tflops and --bandwidth belong together: what a device computes, and what its memory gives")
+        raise UserError("--tflops and --bandwidth describe the same GPU: give both")
     interconnect = options.interconnect and options.interconnect * 1e9
     if options.tflops:
         if options.memory is None:
-            raise UserError("--memory is missing: GiB of each device")
+            raise UserError("--memory is missing: give the GiB of each device")
         rates = dict.fromkeys(TRAINING_PRECISIONS, options.tflops * 1e12)
         machine = Machine(rates, options.bandwidth * 1e9)
         return Hardware(options.devices, machine, options.memory * GIB, interconnect)
@@ -110,7 +118,7 @@ def _show(figures: dict[str, Any]) -> None:
     print(f"{figures['name']}: {figures['parameters']:,} parameters, {figures['devices']} x {figures['rows']} {what}, "
           f"{figures['precision']}")  # fmt: skip
     if figures["accumulate"] > 1:
-        print(f"a step has {figures['accumulate']} such micro-batches")
+        print(f"each step has {figures['accumulate']} micro-batches")
     print()
     sizes = dict.fromkeys(name for way in shown.values() for name in way["bytes"])
     times = dict.fromkeys(name for way in shown.values() for name in way["seconds"])
@@ -118,11 +126,11 @@ def _show(figures: dict[str, Any]) -> None:
     table([
         ("", *(ways[way] for way in shown)),
         *((name, *(_size(way["bytes"].get(name)) for way in shown.values())) for name in sizes),
-        ("GiB of a device", *(_size(way["needed"]) for way in shown.values())),
-        *([("GiB held with what is kept", *(_size(way["held"]) for way in shown.values()))] if keeps else []),
+        ("GiB per device", *(_size(way["needed"]) for way in shown.values())),
+        *([("GiB with reserved memory", *(_size(way["held"]) for way in shown.values()))] if keeps else []),
         ("fits", *("yes" if way["fits"] else "NO" for way in shown.values())),
         *((name, *(_time(way["seconds"].get(name)) for way in shown.values())) for name in times),
-        ("seconds of a step", *(_time(way["step"]) for way in shown.values())),
+        ("seconds per step", *(_time(way["step"]) for way in shown.values())),
         ("bound by", *(way["bound by"] for way in shown.values())),
     ])  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`manyheads probe`."""
+"""The verb `manyheads probe`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
     from manyheads.analysis.heads.selections import Selections
     from manyheads.tasks.heads.probing import Probe
 
-MINIMUM = 50  # words of a relation
+MINIMUM = 50  # minimum number of words of a relation that is listed
 SUFFIXES = (".png", ".svg")
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("probe", _probe, "find which head follows which dependency, and which finds antecedents", MODEL,
-                     as_json=True)  # fmt: skip
-    verb.add_argument("--treebank", required=True, metavar="FILE", help="sentences with their trees, in CoNLL-U")
+    verb = verbs.add("probe", _probe, "find the heads that follow dependencies, and those that find antecedents", MODEL,
+                     as_json=True,
+                     example="manyheads probe hub:google-bert/bert-base-uncased --treebank dev.conllu")  # fmt: skip
+    verb.add_argument("--treebank", required=True, metavar="FILE", help="sentences with dependency trees, in CoNLL-U")
     verb.add_argument("--train", metavar="FILE",
-                      help="another treebank, to train the parsers that see attention alone on")  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="a heat map of heads by relations: .png or .svg")
+                      help="a second treebank, to train parsers on attention weights alone")  # fmt: skip
+    verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png or .svg")
     verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
-                      help=f"leave out relations of fewer words (default: {MINIMUM})")  # fmt: skip
-    verb.add_argument("--skip-bad-lines", action="store_true", help="leave out and count malformed sentences")
+                      help=f"omit relations with fewer words (default: {MINIMUM})")  # fmt: skip
+    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed sentences and count them")
 
 
 def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, SUFFIXES, "a heat map is a picture: expected a name that ends in .png or .svg")
+        check_file(options.out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
     from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.data.readers.treebank import read_treebank
 
     treebank, train = (
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
         for file in (options.treebank, options.train)
-    )  # before the model, which takes longer to load
+    )  # read before the model, which takes longer to load
     from manyheads.tasks.heads.probing import probe
     from manyheads.tasks.loading import load
 
@@ -51,7 +52,7 @@ def _probe(options: argparse.Namespace) -> None:
         document(results.document(options.minimum))
     else:
         _print(results, options.minimum)
-    if options.out is not None:  # last: what it took minutes to find is told whatever becomes of the picture
+    if options.out is not None:  # drawn last, so that results are printed even if drawing fails
         draw_heads(results.dependencies, options.out, options.minimum)
 
 
@@ -59,27 +60,30 @@ def _print(results: Probe, minimum: int) -> None:
     _relations(results, minimum)
     _published(results, minimum)
     if results.coreference is not None:
-        print("\nantecedents: of the mentions before, the head picks one of the same entity\n")
+        print("\nantecedents: the head picks an earlier mention of the same entity\n")
         _antecedents(results.coreference)
     if results.parsers:
-        print("\nparsers: share of the words whose head is found (UAS)\n")
+        print("\nparsers: fraction of the words with the correct head (UAS)\n")
         rows = [(name, f"{s.value:.3f}", f"{s.low:.3f}-{s.high:.3f}") for name, s in results.parsers.items()]
         table([("sees", "UAS", "95%"), *rows])
 
 
 def _tell(results: Probe, minimum: int) -> None:
-    """On stderr what was left out."""
+    """Report on stderr what was left out."""
     counts = results.counts
     rare = sum(count < minimum for count in results.dependencies.counts().values())
     for number, what in (
-        (counts["skipped"], "faulty sentences skipped"),
-        (counts["too_long"], "sentences left out: the model has no room for them"),
-        (counts["without_tokens"], "words left out: the tokenizer makes nothing of them"),
-        (counts.get("train_skipped", 0), "faulty sentences of --train skipped"),
-        (counts.get("train_too_long", 0), "sentences of --train left out: the model has no room for them"),
-        (counts.get("train_unread", 0), "sentences of --train left out: parsers are trained on the first ones"),
-        (counts["empty"], "empty nodes passed over: they have no place in the text"),
-        (rare, f"relations of fewer than {minimum} words counted in 'all' alone (--minimum)"),
+        (counts["skipped"], "malformed sentences skipped"),
+        (counts["too_long"], "sentences left out: longer than the model's maximum length"),
+        (counts["without_tokens"], "words left out: the tokenizer gives them no token"),
+        (counts.get("train_skipped", 0), "malformed sentences of --train skipped"),
+        (counts.get("train_too_long", 0), "sentences of --train left out: longer than the model's maximum length"),
+        (
+            counts.get("train_unread", 0),
+            "sentences of --train left out: the parsers are trained on the first sentences only",
+        ),
+        (counts["empty"], "empty nodes ignored: they have no position in the text"),
+        (rare, f"relations with fewer than {minimum} words, included only in 'all' (--minimum)"),
     ):
         if number:
             print(f"{number:,} {what}", file=sys.stderr)
@@ -94,15 +98,15 @@ def _relations(results: Probe, minimum: int) -> None:
         for row in results.dependencies.table(minimum)
     ]  # fmt: skip
     table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows])
-    print("\nheld out: the head chosen on every second sentence, scored on the others")
+    print("\nheld out: the head was selected on every second sentence and scored on the others")
 
 
 def _published(results: Probe, minimum: int) -> None:
-    """The paper's table beside ours. Its heads are counted from 1, and so are ours here."""
+    """Print the paper's table next to the measured one. Here heads are counted from 1, as in the paper."""
     from manyheads.analysis.heads.stanford import PUBLISHED
 
-    print("\nthe relations of the paper (Clark et al. 2019, table 1), as Stanford Dependencies have them; heads counted"
-          " from 1, as there; BERT-base: the paper's, on the Wall Street Journal\n")  # fmt: skip
+    print("\nrelations of the paper (Clark et al. 2019, table 1) in Stanford Dependencies; heads are counted"
+          " from 1, as there; BERT-base: the paper's results on the Wall Street Journal\n")  # fmt: skip
     rows, notes = [], []
     for row in results.published(minimum):
         paper = PUBLISHED[row.group]
@@ -130,7 +134,9 @@ def _antecedents(mentions: Selections) -> None:
     table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines, "BERT-base"),
            *rows])  # fmt: skip
     baselines = ", ".join(f"{name} {share:.2f}" for name, share in PUBLISHED_BASELINES.items())
-    print(f"\nBERT-base: the paper's head 5-4, counted from 1, on CoNLL-2012 (section 4.3); there {baselines}")
+    print(
+        f"\nBERT-base: the paper's head 5-4, counted from 1, on CoNLL-2012 (section 4.3); baselines there: {baselines}"
+    )
 
 
 def _share(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The progress of a training on stderr: a bar on a terminal, else a line every half minute."""
+"""Training progress on stderr: a bar on a terminal, otherwise a line every half minute."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import Progress as Bar
 
 from manyheads.training.progress import Progress
 
-PLAIN_SECONDS = 30.0  # between lines if stderr is no terminal
+PLAIN_SECONDS = 30.0  # seconds between lines if stderr is not a terminal
 
 
 class ProgressDisplay:
-    """Shows the progress that it is called with while its `with` block runs."""
+    """Progress callback that displays its argument; a context manager."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)

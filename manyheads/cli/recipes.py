@@ -1,4 +1,4 @@
-"""`manyheads recipes`."""
+"""The verb `manyheads recipes`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 def add(verbs: Verbs) -> None:
     verb = verbs.add(
-        "recipes", _recipes, "what can be trained, from which paper, with which measured score", as_json=True
+        "recipes",
+        _recipes,
+        "list the recipes with their papers and measured scores",
+        as_json=True,
+        example="manyheads recipes translation/multi30k",
     )
-    verb.add_argument("recipe", nargs="?", metavar="RECIPE", help="of this one also its text and its settings")
+    verb.add_argument("recipe", nargs="?", metavar="RECIPE", help="show this recipe's description and settings")
 
 
 def _recipes(options: argparse.Namespace) -> None:
@@ -52,6 +56,6 @@ def _about(name: str, recipe: Recipe, as_json: bool) -> None:
     print(f"{about}\n\nneeds {recipe.needs}")
     for score in measured(name):
         print(f"measured {score}")
-    print(f"\n{inspect.getdoc(recipe.config)}\n\nsettings, and what they are unless given:\n")
+    print(f"\n{inspect.getdoc(recipe.config)}\n\nsettings and their defaults:\n")
     for key, value in leaves(settings):
         print(f"    {key}={'none' if value is None else setting_words(value)}")

@@ -1,4 +1,4 @@
-"""Errors and log messages of the package on stderr: the library itself prints nothing."""
+"""Print errors and log messages of the package on stderr; the library itself prints nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from manyheads.errors import UserError
 from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is_rank, post_failure
 from manyheads.training.faults import is_out_of_memory
 
-LONGEST = 4000  # characters of an error
+LONGEST = 4000  # maximum number of characters printed of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
 
 
 class _Lines(logging.Handler):
-    """One line for each record. Warnings say that they are warnings; errors are printed by every rank."""
+    """Log handler that prints one line per record. Warnings get a prefix; errors are printed by every rank."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR:
@@ -30,7 +30,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def log_lines() -> Iterator[None]:
-    """Within the block, print what the package logs from INFO on."""
+    """Print log messages of the package from level INFO on while the `with` block runs."""
     logger, handler = logging.getLogger("manyheads"), _Lines()
     level = logger.level
     logger.addHandler(handler)
@@ -46,9 +46,9 @@ def exit_status(error: BaseException, debug: bool) -> int:
     """Report an error on stderr and return the exit status.
 
     Errors that users can fix take one line: `UserError`, errors of the operating system, too little memory, and texts
-    that the library `tokenizers` cannot read. All others are bugs of ours and keep their traceback.
+    that the library `tokenizers` cannot read. All others are bugs and keep their traceback.
     """
-    if isinstance(error, BrokenPipeError):  # the reader of our output has closed the pipe
+    if isinstance(error, BrokenPipeError):  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
@@ -61,9 +61,9 @@ def exit_status(error: BaseException, debug: bool) -> int:
     if isinstance(error, Exception) and is_out_of_memory(error):
         message = "out of memory: use a smaller model, smaller batches or shorter texts"
         return _report(error, FAILED, message, debug)
-    # `tokenizers` raises no class more precise than Exception, and a PanicException where Rust code panics
+    # The library `tokenizers` raises plain Exception, or a PanicException if its Rust code panics.
     if type(error) is Exception or type(error).__name__ == "PanicException":
-        return _report(error, BAD_INPUT, f"the model's tokenizer cannot read a text: {error}", debug)
+        return _report(error, BAD_INPUT, f"the model's tokenizer failed on a text: {error}", debug)
     message = f"this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
     return _report(error, FAILED, message, debug=True)
 
@@ -76,9 +76,9 @@ def _report(error: BaseException, status: int, message: str, debug: bool) -> int
 
 
 def _print_once(message: str, *, quietly: bool) -> None:
-    """Print an error. If rank 0 reports it too, or if it follows from the end of rank 0, only rank 0 prints it.
+    """Print an error, on rank 0 alone if rank 0 reports the same error or caused this one.
 
-    quietly  rank 0 certainly reports it
+    quietly  never print on other ranks, because rank 0 certainly reports the error
     """
     if not is_rank() or os.environ["RANK"] == "0":
         print("manyheads:", message, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`manyheads serve`."""
+"""The verb `manyheads serve`."""
 
 from __future__ import annotations
 
@@ -19,39 +19,49 @@ SHORTEST_TOKEN = 16
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("serve", _serve, "answer requests over HTTP, as OpenAI and LibreTranslate do")
+    verb = verbs.add(
+        "serve",
+        _serve,
+        "serve models over HTTP with the APIs of OpenAI and LibreTranslate",
+        example="manyheads serve runs/translation --port 8000",
+    )
     verb.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="a run, a model directory, or "
-                      "hub:OWNER/NAME[@REVISION]; NAME is what clients call it (default: the directory's)")  # fmt: skip
+                      "hub:OWNER/NAME[@REVISION]; clients use NAME (default: the directory's name)")  # fmt: skip
     verb.add_argument("--watch", action="append", default=[], metavar="[NAME=]RUN",
-                      help="a run whose curves the page shows while it is trained; repeatable")  # fmt: skip
+                      help="show this run's training curves on the web page; repeatable")  # fmt: skip
     verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                      help="another than this machine's own needs a token (default: 127.0.0.1)")  # fmt: skip
-    verb.add_argument("--port", type=whole(0, 65_535), default=8000, metavar="N", help="0: any (default: 8000)")
+                      help="address to listen on; other than loopback requires a token (default:"
+                           " 127.0.0.1)")  # fmt: skip
+    verb.add_argument(
+        "--port", type=whole(0, 65_535), default=8000, metavar="N", help="port, or 0 for any free one (default: 8000)"
+    )
     verb.add_argument("--token-file", metavar="FILE",
-                      help=f"what clients must send as 'Authorization: Bearer' (or: ${TOKEN})")  # fmt: skip
+                      help="file with the token that clients send as 'Authorization: Bearer' (or:"
+                           f" ${TOKEN})")  # fmt: skip
     verb.add_argument("--workers", type=whole(1, 64), default=1, metavar="N",
-                      help="processes, each with all models (default: 1)")  # fmt: skip
-    verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="of each process (default: all, shared)")
+                      help="number of processes, each with all models (default: 1)")  # fmt: skip
+    verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="threads per process (default: all, shared)")
     verb.add_argument("--languages", action="append", default=[], metavar="NAME=SOURCE:TARGET",
-                      help="of a translator whose result.json does not tell them; repeatable")  # fmt: skip
-    verb.add_argument("--detect", metavar="NAME", help="the classifier among the models that tells languages")
+                      help="languages of a translator without languages in its result.json; repeatable")  # fmt: skip
+    verb.add_argument("--detect", metavar="NAME", help="name of the served classifier that detects languages")
     verb.add_argument("--max-body", type=whole(1, 2**30), default=4 * 2**20, metavar="BYTES",
-                      help="of a request (default: 4194304)")  # fmt: skip
+                      help="maximum size of a request (default: 4194304)")  # fmt: skip
     verb.add_argument("--max-waiting", type=whole(1, 100_000), default=512, metavar="N",
-                      help="texts that wait for a model; more are told 429 (default: 512)")  # fmt: skip
+                      help="maximum queue length per model; further requests get status 429 (default:"
+                           " 512)")  # fmt: skip
     verb.add_argument("--deadline", type=number("seconds from 0.1 to 86400", lambda s: 0.1 <= s <= 86_400),
-                      default=300.0, metavar="S", help="seconds to answer a request (default: 300)")  # fmt: skip
+                      default=300.0, metavar="S", help="seconds until a request times out (default: 300)")  # fmt: skip
     verb.add_argument("--grace", type=number("seconds from 0 to 86400", lambda s: 0 <= s <= 86_400), default=30.0,
-                      metavar="S", help="seconds to finish accepted requests when stopped (default: 30)")  # fmt: skip
+                      metavar="S", help="seconds to finish accepted requests on shutdown (default: 30)")  # fmt: skip
     verb.add_argument("--log", choices=("debug", "info", "warning", "error"), default="info", metavar="LEVEL",
-                      help="debug, info (a line for each request), warning or error (default: info)")  # fmt: skip
+                      help="debug, info (one line per request), warning or error (default: info)")  # fmt: skip
     add_precision(verb)
 
 
 def _serve(options: argparse.Namespace) -> None:
     models, watched = _named(options.models), _named(options.watch)
     if not models and not watched:
-        raise UserError("serve what? expected a MODEL, or --watch RUN")
+        raise UserError("nothing to serve: expected a MODEL, or --watch RUN")
     languages = _languages(options.languages, models)
     if options.detect is not None and options.detect not in models:
         raise UserError(f"--detect {options.detect}: expected one of {', '.join(models)}")
@@ -61,7 +71,7 @@ def _serve(options: argparse.Namespace) -> None:
     from manyheads.service.server import Settings, run
     from manyheads.service.state import Limits
 
-    limits = Limits(body=options.max_body, most_waiting=options.max_waiting, deadline=options.deadline)
+    limits = Limits(body=options.max_body, max_waiting=options.max_waiting, deadline=options.deadline)
     run(
         Settings(
             models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,
@@ -72,7 +82,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _named(given: list[str]) -> dict[str, str]:
-    """MODEL by NAME."""
+    """Return the models by name."""
     pairs = []
     for text in given:
         name, equals, model = text.partition("=")
@@ -83,7 +93,7 @@ def _named(given: list[str]) -> dict[str, str]:
         pairs.append((name or Path(model).resolve().name or model, model))
     names = Counter(name for name, _ in pairs)
     if twice := [name for name, count in names.items() if count > 1]:
-        raise UserError(f"two models are called {twice[0]}: name them, as in {twice[0]}-2=MODEL")
+        raise UserError(f"two models have the name {twice[0]}: rename one, as in {twice[0]}-2=MODEL")
     return dict(pairs)
 
 

@@ -1,4 +1,4 @@
-"""`manyheads summary`."""
+"""The verb `manyheads summary`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from manyheads.models.presets import FAMILIES, PRESETS, family_of
 
 
 def add(verbs: Verbs) -> None:
-    parser = verbs.add("summary", _summary, "parameters per part, FLOPs, memory", as_json=True)
+    parser = verbs.add(
+        "summary",
+        _summary,
+        "show parameters, FLOPs and memory of a model",
+        as_json=True,
+        example="manyheads summary transformer/base",
+    )
     parser.add_argument("model", metavar="MODEL", nargs="?",
-                        help="a model, a recipe, or a preset (none: list them)")  # fmt: skip
+                        help="a model directory, a recipe or a preset (default: list the presets)")  # fmt: skip
     parser.add_argument("--wmt14", action="store_true",
-                        help="the published table of WMT14 instead: BLEU and training FLOPs, with ours")  # fmt: skip
+                        help="print the published table of WMT14, BLEU and training FLOPs, with computed"
+                             " FLOPs")  # fmt: skip
 
 
 def _summary(options: argparse.Namespace) -> None:
     if options.wmt14:
         if options.model is not None:
-            raise UserError(f"--wmt14 prints a table of its own: leave out {options.model}")
+            raise UserError(f"--wmt14 takes no model: leave out {options.model}")
         return _wmt14(as_json=options.json)
     if options.model is None:
         return _list_presets(as_json=options.json)
@@ -41,7 +48,7 @@ def _summary(options: argparse.Namespace) -> None:
         verdict = "agrees" if cost["agrees"] else "DIFFERS"
         print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
         print(f", published {cost['published']:.1e}: {verdict}")
-        print(f"  of it products {cost['counted']:.3e} FLOPs, counted on the modules")
+        print(f"  matrix products {cost['counted']:.3e} FLOPs, counted on the modules")
         print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
         print(f"source           {cost['source']}")
 
@@ -72,8 +79,9 @@ def _wmt14(*, as_json: bool) -> None:
     print()
     for row in comparison["rows"]:
         if ours := row.get("computed"):
-            print(f"{row['model']}: time x speed is {ours['arithmetic']} = {ours['flops']:.3e} FLOPs; counted are the"
-                  f" products of {row['steps']:,} steps of {comparison['batch_tokens']:,} target tokens")  # fmt: skip
+            print(f"{row['model']}: time x speed is {ours['arithmetic']} = {ours['flops']:.3e} FLOPs; 'counted' are the"
+                  f" matrix products of {row['steps']:,} steps of {comparison['batch_tokens']:,} target"
+                  " tokens")  # fmt: skip
     print(f"source: {comparison['source']}\n{comparison['note']}")
 
 
@@ -97,7 +105,7 @@ def _print_summary(name: str, summary: Mapping[str, Any]) -> None:
     if "image" in flops:
         item, unit = f"image of {' x '.join(map(str, flops['image']))}", "image"
     print(f"\nFLOPs            forward pass of one {item}; {flops['convention']}")
-    print(f"  per {unit}      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, training on it 3 times that")
+    print(f"  per {unit}      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, 3 times as many in training")
     print(f"memory           {memory['weights'] / 1e6:,.1f} MB of weights (float32)")
     print(f"  training       {memory['training'] / 1e6:,.1f} MB with gradients and Adam's moments, without activations")
     if "cache_per_token" in memory:

@@ -1,4 +1,4 @@
-"""`manyheads tag`."""
+"""The verb `manyheads tag`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,22 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("tag", _tag, "tag the words of texts, or of stdin line by line", MODEL, as_json=True)
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, its word/TAG pairs out")
+    verb = verbs.add(
+        "tag",
+        _tag,
+        "tag the words of texts, from arguments or stdin",
+        MODEL,
+        as_json=True,
+        example='manyheads tag runs/tagging "Ada Lovelace lived in London."',
+    )
     verb.add_argument(
-        "--words", action="store_true", help='texts are words already, with blanks between: "U.S." is one'
+        "rest",
+        nargs="*",
+        metavar="TEXT",
+        help="without arguments, read one text per line of stdin and print word/TAG pairs",
+    )
+    verb.add_argument(
+        "--words", action="store_true", help='texts are split into words by blanks already: "U.S." is one word'
     )
     add_precision(verb)
     add_processes(verb)

@@ -1,4 +1,4 @@
-"""`manyheads train`."""
+"""The verb `manyheads train`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,38 @@ from manyheads.training.distributed import is_rank
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("train", _train, "train a model", ("RECIPE", "see `manyheads recipes`"))
+    verb = verbs.add(
+        "train",
+        _train,
+        "train a model",
+        ("RECIPE", "name of a recipe; `manyheads recipes` lists them"),
+        example="manyheads train translation training.steps=500 --out runs/dates",
+    )
     verb.add_argument(
         "rest",
         nargs="*",
         metavar="key=value",
-        help="settings, such as training.steps=100; `manyheads recipes RECIPE` lists them",
+        help="settings such as training.steps=100; `manyheads recipes RECIPE` lists them",
     )
-    verb.add_argument("--config", metavar="F.yaml", help="settings from a file; key=value wins")
-    verb.add_argument("--out", metavar="DIR", help="the run's directory (default: runs/RECIPE)")
-    verb.add_argument("--init", metavar="MODEL", help="start from another model's weights")
-    verb.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    verb.add_argument("--dry-run", action="store_true", help="show settings, size and estimates; train nothing")
+    verb.add_argument(
+        "--config", metavar="F.yaml", help="read settings from a file; key=value arguments take precedence"
+    )
+    verb.add_argument("--out", metavar="DIR", help="directory of the run (default: runs/RECIPE)")
+    verb.add_argument("--init", metavar="MODEL", help="initialize with the weights of another model")
+    verb.add_argument("--resume", action="store_true", help="resume the run in --out")
+    verb.add_argument(
+        "--dry-run", action="store_true", help="print settings, size and estimated time and memory, without training"
+    )
     verb.add_argument("--max-minutes", type=number("a positive number", lambda value: value > 0), metavar="M",
-                      help="stop after M minutes, resumable")  # fmt: skip
+                      help="stop after M minutes; the run can be resumed")  # fmt: skip
     verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P",
                       help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
     verb.add_argument(
-        "--skip-bad-lines", action="store_true", help="leave out and count faulty lines or images of the data"
+        "--skip-bad-lines", action="store_true", help="skip malformed lines or images of the data and count them"
     )
     verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
-                      help="spread it over N processes of this machine")  # fmt: skip
-    verb.add_argument("--compile", action="store_true", help="compile the model (needs a C++ compiler)")
+                      help="number of processes on this machine (default: 1)")  # fmt: skip
+    verb.add_argument("--compile", action="store_true", help="compile the model (requires a C++ compiler)")
 
 
 def _train(options: argparse.Namespace) -> None:

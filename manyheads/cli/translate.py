@@ -1,4 +1,4 @@
-"""`manyheads translate`."""
+"""The verb `manyheads translate`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,32 @@ from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
-from manyheads.tasks.translation import MOST_BEAMS
+from manyheads.tasks.translation import MAX_BEAMS
 
 if TYPE_CHECKING:
     from manyheads.tasks.translation.predictor import Translation, Translator
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("translate", _translate, "translate texts, or stdin line by line", MODEL, as_json=True)
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="none: one line in on stdin, one line out")
-    verb.add_argument("--beam", type=whole(1, MOST_BEAMS), default=4, metavar="N", help="1 is greedy (default: 4)")
+    verb = verbs.add(
+        "translate",
+        _translate,
+        "translate texts, from arguments or stdin",
+        MODEL,
+        as_json=True,
+        example='manyheads translate runs/translation "May 3, 2024"',
+    )
+    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
+    verb.add_argument(
+        "--beam", type=whole(1, MAX_BEAMS), default=4, metavar="N", help="beam size; 1 is greedy (default: 4)"
+    )
     verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), default=0.6,
                       metavar="A", help="length penalty (default: 0.6)")  # fmt: skip
-    verb.add_argument("--nbest", type=whole(1, MOST_BEAMS), metavar="N",
-                           help="the N best of every line, as line number, score, text")  # fmt: skip
+    verb.add_argument("--nbest", type=whole(1, MAX_BEAMS), metavar="N",
+                           help="print the N best translations of each line: line number, score, text")  # fmt: skip
     verb.add_argument("--score-target", metavar="FILE",
-                           help="score the lines of FILE as translations: score, log-probability")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model takes")
+                           help="score the lines of FILE as translations; print score and log-probability")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
     add_precision(verb)
     add_processes(verb)
 
@@ -36,9 +45,11 @@ def add(verbs: Verbs) -> None:
 def _translate(options: argparse.Namespace) -> None:
     if options.score_target and (options.nbest or options.truncate):
         unread = "--nbest" if options.nbest else "--truncate"
-        raise UserError(f"--score-target scores whole translations of whole texts: it goes without {unread}")
+        raise UserError(f"--score-target scores complete texts: leave out {unread}")
     if options.nbest and options.nbest > options.beam:
-        raise UserError(f"--nbest {options.nbest} needs a beam of at least as many: --beam is {options.beam}")
+        raise UserError(
+            f"--nbest {options.nbest} exceeds the beam: expected --beam {options.nbest} or more, found {options.beam}"
+        )
     targets = list(lines_of(Path(options.score_target))) if options.score_target else None
     translator = model_for("translate", options.model, options.precision)
     if targets is not None:
@@ -63,7 +74,9 @@ def _translate(options: argparse.Namespace) -> None:
 def _score(translator: Translator, targets: list[str], options: argparse.Namespace) -> None:
     sources = options.rest or [text for chunk in stdin() for text in chunk]
     if len(sources) != len(targets):
-        raise UserError(f"{options.score_target}: {len(targets):,} lines for {len(sources):,} sources: align them")
+        raise UserError(
+            f"{options.score_target}: expected {len(sources):,} lines, one per source, found {len(targets):,}"
+        )
     scored = translator.score(sources, targets, options.alpha)
     if options.json:
         return document([{"source": s, **_plain(t)} for s, t in zip(sources, scored, strict=True)])
@@ -72,6 +85,6 @@ def _score(translator: Translator, targets: list[str], options: argparse.Namespa
 
 
 def _plain(translation: Translation) -> dict[str, Any]:
-    """JSON has no -inf, the score of what the model never writes: null."""
+    """Return a translation as JSON. A score of -inf, for text that the model never writes, becomes null."""
     scores = {"score": translation.score, "log_probability": translation.log_probability}
     return {"text": translation.text, **{key: n if math.isfinite(n) else None for key, n in scores.items()}}

@@ -1,4 +1,7 @@
-"""Batches bounded in padded tokens, of sentences alike in length, in an order that depends on (seed, epoch) alone."""
+"""Batches with a bounded number of padded tokens, of sentences with similar lengths.
+
+The order depends only on (seed, epoch).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,18 @@ from manyheads.errors import UserError
 R = TypeVar("R")
 B = TypeVar("B")
 
-_STRIP = 4  # batches a strip holds at least; measured on Multi30k: 2 to 6 differ little, 4 pads least
+_MIN_STRIP_BATCHES = (
+    4  # minimum batches per strip; 2 to 6 differ little, 4 gives the minimum of padding (measured on Multi30k)
+)
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """The rows of a batch of that size that are this process's among so many: none, where there are fewer rows."""
+    """Return the row indices of a batch of `size` rows for one rank; empty if there are too few rows."""
     return np.arange(rank, size, world)
 
 
 class Lazy(Sequence[B]):
-    """An epoch's batches, each made of its rows when it is asked for."""
+    """Batches of an epoch; each is made from its rows on access."""
 
     def __init__(self, rows: Sequence[R], make: Callable[[R], B]) -> None:
         self._rows: Sequence[Any] = rows
@@ -35,10 +40,10 @@ class Lazy(Sequence[B]):
         return self._make(self._rows[index])
 
     def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
-        """The rows of a batch that are this process's, as a batch. Where it has none: the first row, and False."""
+        """Return the batch of one rank's rows, and True. A rank without rows gets the first row, and False."""
         rows = self._rows[index]
-        own = part_of(len(rows), rank, world)
-        return self._make(rows[own if len(own) else [0]]), len(own) > 0
+        local_rows = part_of(len(rows), rank, world)
+        return self._make(rows[local_rows if len(local_rows) else [0]]), len(local_rows) > 0
 
 
 def token_batches(
@@ -50,32 +55,33 @@ def token_batches(
     epoch: int,
     max_sentences: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Indices of each batch; every sentence comes exactly once.
+    """Return the sentence indices of each batch; each sentence occurs in exactly one batch.
 
-    sentences x longest <= `budget` holds for the source and for the target side each (target lengths with </s>).
-    Sentences run along a snake through the plane of lengths, up one strip of similar target lengths and down the next,
-    so that neighbours are alike on both sides; batches are cut from it as full as they get. Ties are broken at random
-    and the strips shift each epoch, so members vary. Raises UserError for a sentence longer than the budget.
+    For both sides, sentences x maximum length <= `budget` (target lengths include </s>). Sentences are sorted along a
+    snake through the plane of lengths, up one strip of similar target lengths and down the next, so that neighbors have
+    similar lengths on both sides. The snake is cut into batches that are as full as possible. Ties are broken at random
+    and the strips shift each epoch, so the batches vary. Raises UserError for a sentence longer than the budget.
     """
     source = np.asarray(source_lengths, dtype=np.int64)
     target = np.asarray(target_lengths, dtype=np.int64)
     if source.shape != target.shape:
-        raise UserError(f"{len(source):,} source lengths but {len(target):,} target lengths; expected as many")
+        raise UserError(f"expected as many source lengths as target lengths, found {len(source):,} and {len(target):,}")
     longest = np.maximum(source, target)
     if len(longest) and longest.max() > budget:
-        worst = int(longest.argmax())
+        longest_index = int(longest.argmax())
         raise UserError(
-            f"sentence {worst + 1:,} has {longest[worst]:,} tokens but a batch takes {budget:,}; raise batch_tokens"
-            " or shorten it"
+            f"sentence {longest_index + 1:,} has {longest[longest_index]:,} tokens, but a batch takes at most "
+            f"{budget:,}; raise batch_tokens"
+            " or shorten the sentence"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    # cut the target lengths into strips of about _STRIP batches, so that a batch spans little of a strip's other side
-    tokens = np.bincount(target, weights=longest)  # by target length
-    strips, held = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _STRIP * budget)
+    # Strips of target lengths contain about _STRIP batches, so that each batch covers a small range of source lengths.
+    tokens = np.bincount(target, weights=longest)  # number of tokens for each target length
+    strips, strip_tokens = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _MIN_STRIP_BATCHES * budget)
     for length in range(1, len(tokens)):
-        full = held >= _STRIP * budget
+        full = strip_tokens >= _MIN_STRIP_BATCHES * budget
         strips[length] = strips[length - 1] + full
-        held = tokens[length] + (0 if full else held)
+        strip_tokens = tokens[length] + (0 if full else strip_tokens)
     strip = strips[target]
     upwards = (strip + random.integers(2)) % 2 == 0
     snake = np.lexsort((random.random(len(source)), np.where(upwards, source, -source), strip))
@@ -92,7 +98,7 @@ def token_batches(
 
 
 def pad(sequences: Sequence[ArrayLike], value: int) -> NDArray[np.int64]:
-    """(N, Tmax): the sequences as rows, filled up with `value` on the right."""
+    """Return the sequences as rows, padded with `value` on the right, (N, Tmax)."""
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
     rows = np.full((len(arrays), max(map(len, arrays), default=0)), value, dtype=np.int64)
     for row, array in zip(rows, arrays, strict=True):

@@ -1,1 +1,3 @@
-"""Hugging Face names and configurations <-> ours: one reversible, strict declaration per family."""
+"""Conversion between Hugging Face and Manyheads names and configurations: one strict, reversible declaration per
+family.
+"""

@@ -1,11 +1,11 @@
-"""BERT, RoBERTa and DistilBERT as `transformers` writes them, with their heads, in both directions.
+"""BERT, RoBERTa and DistilBERT with their heads, in the format of `transformers`; read and written.
 
-Read in transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and in the files of
-google-bert on the Hub: the original release's names (`LayerNorm.gamma`), tables of positions that were once stored, and
-poolers that lie beside heads that do not read them.
+Based on transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and the files of
+google-bert on the Hub. These may contain names of the original release (`LayerNorm.gamma`), stored position ids, and
+poolers that the head does not use.
 
-Of DistilBERT's training two rates of dropout differ: ours, as BERT's, is also between attention and its residual path,
-and that of the sequence head serves the token head, too. What a model computes without dropout is the same.
+Two dropout rates of DistilBERT differ in training: Manyheads, like BERT, also applies dropout between attention and the
+residual connection, and uses the rate of the sequence head for the token head, too. Outputs without dropout are equal.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.bert import LABELED, POOLED, Bert, BertConfig
 
-_OLD = {"weight": "gamma", "bias": "beta"}  # of norms in the original release
+_OLD = {"weight": "gamma", "bias": "beta"}  # names of norm parameters in the original release
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What a family calls its parts.
+    """Names of the parts of a family.
 
-    prefix         of the encoder below a head
-    architectures  by our head; first the one that is meant where config.json names none
-    encoder        our names of its layers -> theirs, without the prefix
-    words          our names of the masked-LM head's layers -> theirs
-    decoder        the words' matrix, tied to the embeddings; it has a bias, which may have a name of its own
-    bias           that name
-    heads          of ours -> the layer between encoder and classifier (None: none), and the classifier
+    prefix         prefix of the encoder below a head
+    architectures  architecture name for each Manyheads head; the first is the default if config.json names none
+    encoder        Manyheads names of encoder layers -> names in the file, without the prefix
+    words          Manyheads names of masked-LM head layers -> names in the file
+    decoder        output matrix over the vocabulary, tied to the embeddings
+    bias           name of its bias
+    heads          Manyheads head -> (layer between encoder and classifier or None, classifier)
     """
 
     prefix: str
@@ -50,13 +50,15 @@ class _Names:
 
     def __post_init__(self) -> None:
         names = [*self.architectures.values()]
-        assert len(set(names)) == len(names), f"two heads have the same architecture, so one could not be read: {names}"
+        assert len(set(names)) == len(names), (
+            f"two heads have the same architecture, so one of them could not be read: {names}"
+        )
 
     def weights(self, config: BertConfig, _: Iterable[str]) -> list[Weight]:
         written, other = ("", self.prefix) if config.head in ("none", "pooler") else (self.prefix, "")
 
         def row(ours: str, theirs: str, *also: str) -> Weight:
-            """A tensor of the encoder; files differ in whether they name the encoder."""
+            """Return the row of an encoder tensor, whose name in a file may or may not include the prefix."""
             return Weight(ours, written + theirs, (other + theirs, *also))
 
         rows = [
@@ -81,7 +83,9 @@ class _Names:
         return self.architectures.get("pooler", "") if config.head == "none" and not named else named
 
     def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
-        """Positions that older versions stored, and the pooler that their heads without one kept."""
+        """Return tensors that files of older versions may contain: position ids, and poolers that their heads do not
+        use.
+        """
         numbers = torch.arange(config.max_positions + config.position_offset)[None]
         tensors: dict[str, Tensor | None] = {
             f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)
@@ -91,9 +95,9 @@ class _Names:
         return tensors
 
     def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The head, which `architectures` names, and its labels.
+        """Return the head, which `architectures` names, and its labels.
 
-        bert-base-uncased itself says BertForMaskedLM and holds both heads of pretraining: then the head is that.
+        bert-base-uncased names BertForMaskedLM but contains both pretraining heads; then the head is "pretraining".
         """
         heads = {name: head for head, name in self.architectures.items()}
         head = heads[architecture(settings, list(heads))]
@@ -105,7 +109,7 @@ class _Names:
 
     def also_written(self, config: BertConfig) -> dict[str, Any]:
         if not self.architecture(config):
-            raise UserError(f"head is {config.head!r}: only {', '.join(self.architectures)} can be represented")
+            raise UserError(f"head is {config.head!r}; only {', '.join(self.architectures)} can be represented")
         return label_names(config.labels) if config.head in LABELED else {}
 
 
@@ -160,25 +164,28 @@ _DISTILBERT = _Names(
 
 
 class _OffsetPositions(Setting):
-    """RoBERTa counts positions from the padding token's id on; the rows of its table up to there stay unused."""
+    """Number of positions of RoBERTa.
+
+    Its positions start after the padding id, so the first rows of the table are unused.
+    """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         rows, pad = super().to_ours(theirs)[self.ours], _ROBERTA_PAD.to_ours(theirs)["pad"]
         if not (isinstance(rows, int) and isinstance(pad, int)):
-            return {self.ours: rows}  # the configuration says what is wrong
+            return {self.ours: rows}  # the configuration reports the fault
         offset = pad + 1
         if rows <= offset:
-            raise UserError(f"'max_position_embeddings' is {rows}: expected more than {offset}, 'pad_token_id' and one")
+            raise UserError(f"'max_position_embeddings' is {rows}; expected more than {offset} ('pad_token_id' + 1)")
         return {self.ours: rows - offset, "position_offset": offset}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours["position_offset"] != ours["pad"] + 1:
-            raise UserError(f"position_offset is {ours['position_offset']}: only {ours['pad'] + 1} can be represented")
+            raise UserError(f"position_offset is {ours['position_offset']}; only {ours['pad'] + 1} can be represented")
         return {self.theirs: ours[self.ours] + ours["position_offset"]}
 
 
 class _Rate(Setting):
-    """Before a classifier: there it is no other rate's default."""
+    """Dropout rate before a classifier; in the file it has no default from another rate."""
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         rate = ours[self.ours]
@@ -186,12 +193,12 @@ class _Rate(Setting):
 
 
 _ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
-_TEXT: tuple[SettingRow, ...] = (  # BERT's and DistilBERT's
+_TEXT: tuple[SettingRow, ...] = (  # settings of BERT and DistilBERT
     Setting("vocab", "vocab_size", default=30_522),
     Setting("pad", "pad_token_id", default=0),
     Setting("max_positions", "max_position_embeddings", default=512),
 )
-_SIZES: tuple[SettingRow, ...] = (  # BERT's and RoBERTa's
+_SIZES: tuple[SettingRow, ...] = (  # settings of BERT and RoBERTa
     *SIZES,
     FEED_FORWARD,
     Setting("segment_types", "type_vocab_size", default=2),
@@ -200,12 +207,12 @@ _SIZES: tuple[SettingRow, ...] = (  # BERT's and RoBERTa's
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.1),
     Setting("head_dropout", "classifier_dropout", default=None),
 )
-# What no forward pass of theirs reads, and what `infer` does.
+# Keys that forward passes of transformers do not read, and keys that `infer` reads.
 _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head sinusoidal_pos_embds tie_weights_
 """
-_PUBLISHED = {"norm": "post"}  # where the norms are
+_PUBLISHED = {"norm": "post"}  # position of the norms
 _PLAIN = {
     **_PUBLISHED,
     "position_offset": 0,
@@ -246,7 +253,8 @@ ROBERTA = _family(
         Setting("vocab", "vocab_size", default=50_265),
         _ROBERTA_PAD,
         _OffsetPositions("max_positions", "max_position_embeddings", default=512),
-        Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),  # its LM head's
+        # activation of the LM head
+        Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),
         *_SIZES,
     ),
     {**_PUBLISHED, "pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,

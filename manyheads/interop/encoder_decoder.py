@@ -1,11 +1,11 @@
-"""Vaswani's encoder-decoder as Marian, as Pegasus, or under names of our own.
+"""Encoder-decoder Transformer (Vaswani 2017) in the format of Marian, of Pegasus, or of Manyheads.
 
-Marian   post-norm without final norms; joint or separate vocabularies.
-Pegasus  pre-norm with final norms; one matrix for source, target and output.
-ours     everything else; no other library opens it.
+Marian      post-norm without final norms; joint or separate vocabularies
+Pegasus     pre-norm with final norms; one matrix for source, target and output
+Manyheads   all other configurations; no other library can load them
 
-Read in transformers 5.23 (modeling_marian.py, modeling_pegasus.py): both compute Vaswani's positions, all sines first,
-and have layer norms with epsilon 1e-5 and biases in every linear layer.
+Based on transformers 5.23 (modeling_marian.py, modeling_pegasus.py). Both use sinusoidal positions with all sines
+first, layer norms with epsilon 1e-5, and biases in every linear layer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output":
 _LAYER = {
     **{f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
     "attention_norm": "self_attn_layer_norm",
-    **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},  # the decoder's
+    **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},  # in the decoder only
     "cross_norm": "encoder_attn_layer_norm",
     "feed_forward.expand": "fc1",
     "feed_forward.contract": "fc2",
@@ -38,7 +38,7 @@ _STACKS = [
     for stack in ("encoder", "decoder")
     for row in weights_and_biases(
         {f"{stack}.blocks.{{}}.{ours}": f"model.{stack}.layers.{{}}.{theirs}" for ours, theirs in _LAYER.items()}
-        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # Pegasus's
+        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # in Pegasus only
     )
 ]
 _SHARED, _SOURCE, _TARGET, _OUTPUT = (
@@ -74,7 +74,7 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 class _OnePad:
-    """One padding token for source and target: theirs has no key for a source's own."""
+    """Padding token of source and target. The file format has no separate key for the source."""
 
     keys: tuple[str, ...] = ()
 
@@ -83,7 +83,9 @@ class _OnePad:
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours["source_pad"] not in (None, ours["pad"]):
-            raise UserError(f"source_pad is {ours['source_pad']}: only that of pad, {ours['pad']}, can be represented")
+            raise UserError(
+                f"source_pad is {ours['source_pad']}; only the value of pad, {ours['pad']}, can be represented"
+            )
         return {}
 
 
@@ -113,8 +115,8 @@ _FIXED_THERE: dict[str, Any] = {
     "normalize_embedding": False, "static_position_embeddings": True,
 }  # fmt: skip
 _MAY_BE_MISSING = {"add_cross_attention": False, "tie_encoder_decoder": False, "pruned_heads": {}}
-# What no forward pass of theirs reads: bookkeeping, the heads of other tasks, defaults for generating (ours are options
-# of the verbs), and flags that their code has forgotten.
+# Keys that forward passes of transformers do not read: bookkeeping, heads of other tasks, defaults for generation
+# (options of commands in Manyheads), and obsolete flags.
 _IGNORED = """
     add_bias_logits classif_dropout classifier_dropout extra_pos_embeddings force_bos_token_to_be_generated init_std
     problem_type save_step
@@ -133,7 +135,7 @@ def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[s
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    bias = tensors.get("final_logits_bias")  # always there in a Marian file, and zero in most
+    bias = tensors.get("final_logits_bias")  # present in every Marian file, and zero in most
     return {"output_bias": bias is not None and (bias.is_meta or bool(bias.count_nonzero()))}
 
 
@@ -147,7 +149,7 @@ def generation(config: TransformerConfig) -> dict[str, Any]:
         "eos_token_id": config.end,
         "forced_eos_token_id": config.end,
         "pad_token_id": config.pad,
-        "bad_words_ids": [[config.pad]],  # its row is zero, so its logit is zero and not small
+        "bad_words_ids": [[config.pad]],  # its embedding is zero, so its logit is zero instead of very low
         "max_length": config.max_positions,
         "num_beams": 1,
         "do_sample": False,
@@ -178,7 +180,7 @@ PEGASUS = Family(
     _settings(
         (Setting("target_vocab", "vocab_size"),),
         {"norm": "pre", "final_norm": True, "tie": "all"},
-        # transformers ignores the first two; without them CTranslate2's converter fails
+        # transformers ignores the first two, but CTranslate2's converter requires them
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     ),
     _weights, lambda config: "PegasusForConditionalGeneration", generation, _infer, _computed,

@@ -1,4 +1,4 @@
-"""How a model is written down: its config.json, its weights and what lies beside them, in both directions."""
+"""Format of a saved model: its config.json, weights and further files, for reading and writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from manyheads.core.layers import skip_init
 from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
-LARGEST_TABLES = 2**26  # numbers that a model of a few weights may compute for itself
+LARGEST_TABLES = 2**26  # maximum number of values in computed tables, for a model with few weights
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -26,29 +26,31 @@ def _unstated(_: Mapping[str, Any]) -> None:
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters, tied ones once, and the buffers that belong to the weights (running means of batch norms)."""
+    """Return the parameters, tied ones once, and the persistent buffers (running statistics of batch norms)."""
     persistent = module.state_dict().keys()
     return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
 
 
 @dataclass(frozen=True)
 class Family:
-    """One way to write a model down.
+    """Format in which a model is saved.
 
-    model_type    of config.json.
-    config        our dataclass; `module` is built from it.
-    settings      the rows of config.json.
-    weights       the rows for a configuration, given the names of its parameters and buffers.
-    architecture  what `architectures` says.
-    generation    generation_config.json; None, or giving None, for what does not generate.
-    preprocessing what preprocessor_config.json would say, where config.json says it (timm's).
-    renamed       a name in a file as the rows have it, for a library that numbers its layers otherwise; read only.
-    infer         fields that config.json tells only through `architectures`, or the weights alone; given both, at first
-                  the weights without their values.
-    computed      tensors of a file that follow from the configuration (None: of no use here, whatever they hold);
-                  `stored` names those that are written, with `{}` for the number of a layer.
-    also_written  keys of config.json that are for other tools only: `settings` ignores them.
-    own           no other tool knows it; then config.json lists the names of the tokenizers.
+    model_type     model type in config.json
+    config         configuration dataclass of Manyheads; `module` is built from it
+    settings       rows of config.json
+    weights        function that returns the rows for a configuration, given the names of its parameters and buffers
+    architecture   function that returns the value of `architectures`
+    generation     function that returns generation_config.json; None, or returning None, for models that do not
+                   generate
+    preprocessing  function that returns the content of preprocessor_config.json, if config.json contains it (timm)
+    renamed        function that maps names in a file to names in the rows, for libraries that number layers
+                   differently; for reading only
+    infer          function that returns fields that follow only from `architectures` or the weights. Its first call
+                   gets the weights without values
+    computed       function that returns tensors of a file that follow from the configuration (None: unused, any
+                   values). `stored` names those that are written, with `{}` in place of layer numbers
+    also_written   function that returns keys of config.json for other tools; `settings` ignores them
+    own            True for a format of Manyheads; config.json then lists the names of the tokenizers
     """
 
     model_type: str
@@ -69,10 +71,10 @@ class Family:
     def read(
         self, settings: Mapping[str, Any], shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
     ) -> tuple[Any, dict[str, Tensor]]:
-        """Our configuration, parameters and buffers. Raises UserError on all that is not exactly representable.
+        """Read a configuration, parameters and buffers. Raises UserError if anything cannot be represented exactly.
 
-        shapes  what the file holds, on the meta device. It is compared with what the settings ask for before anything
-                of those sizes is allocated; then `load` is called for the tensors themselves.
+        shapes  tensors of the file, on the meta device. They are compared with the configuration before memory is
+                allocated; then `load` is called to read the tensors
         """
         shapes = {self.renamed(name): shape for name, shape in shapes.items()}
         stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings)}
@@ -86,27 +88,31 @@ class Family:
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
         except RuntimeError as error:  # a tensor of 2^63 bytes or more
-            raise UserError(f"its sizes ask for more memory than there can be ({error})") from None
-        computed = sum(buffer.numel() for buffer in module.buffers())  # such as sines of all positions
+            raise UserError(f"the sizes require more memory than possible ({error})") from None
+        computed = sum(buffer.numel() for buffer in module.buffers())  # for example, the sines of all positions
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
             raise UserError(
-                f"its tables, which are in no file, have {computed:,} numbers: expected at most {LARGEST_TABLES:,}, or "
-                "as many as it has weights: its number of positions may be wrong"
+                f"expected at most {LARGEST_TABLES:,} values in computed tables, or the number of weights; found"
+                f" {computed:,}"
+                ". The number of positions may be wrong"
             )
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
-        exact = replace(config, **self.infer(settings, tensors))  # with what only the values tell
+        exact = replace(config, **self.infer(settings, tensors))  # includes fields that follow from the values
         if exact != config:
             with torch.device("meta"), skip_init():
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
-        """config.json of a model, but for its number format. Raises UserError on what the family has not."""
+        """Return the content of config.json without the dtype.
+
+        Raises UserError if the family cannot represent the configuration.
+        """
         fixed = {"architectures": [self.architecture(config)], "model_type": self.model_type}
         return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The weights of a model under the names of the family, tied ones once."""
+        """Return the weights of a model under the names of the family, tied ones once."""
         config: Any = model.config
         ours = {name: tensor.detach() for name, tensor in saved_tensors(model).items()}
         like = next(iter(ours.values()))

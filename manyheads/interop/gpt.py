@@ -1,12 +1,13 @@
-"""GPT-2 and GPT as `transformers` writes them (`gpt2`, `openai-gpt`), in both directions; anything else is ours.
+"""GPT-2 and GPT in the format of `transformers` (`gpt2`, `openai-gpt`); read and written.
 
-Read in transformers 5.23 (modeling_gpt2.py, modeling_openai.py) and in the files of openai-community on the Hub. Query,
-key and value are one matrix there, matrices are transposed (Conv1D), and files of the model without its head have names
-without `transformer.`. Models without biases are written with biases of zero, which compute the same, and say so in a
-key `bias` of their config.json, which other tools carry along.
+Other configurations are saved in the format of Manyheads. Based on transformers 5.23 (modeling_gpt2.py,
+modeling_openai.py) and the files of openai-community on the Hub. There, query, key and value form one matrix, matrices
+are transposed (Conv1D), and models without the head have names without `transformer.`. Models without biases are
+written with zero biases, which are equivalent, and with a key `bias` in config.json, which other tools preserve.
 
-Of their heads we have the language model and the classifier of texts, which reads the last token that is no padding, by
-its id there, by the length here. A directory of any other is refused: its weights have names that no row accounts for.
+Supported heads are the language model and the text classifier. The classifier reads the last token that is not padding;
+transformers identifies it by the padding id, Manyheads by the length. A model with another head is rejected, because no
+row matches its weights.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
 
 
 def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
-    """The causal mask and its minus infinity, which older versions stored, and the biases of a model without any."""
+    """Return tensors that follow from the configuration: causal masks of older versions, and zero biases."""
     tensors: dict[str, Tensor | None] = {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
@@ -87,7 +88,7 @@ def generation(config: GPTConfig) -> dict[str, Any] | None:
 
 
 def _heads(name: str) -> dict[str, Any]:
-    """How a family, of whose architectures this is the name, tells its heads."""
+    """Return the functions that read and write the heads of a family; `name` begins its architecture names."""
     language, sequence = f"{name}LMHeadModel", f"{name}ForSequenceClassification"
 
     def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -107,8 +108,8 @@ def _heads(name: str) -> dict[str, Any]:
     return {"infer": infer, "also_written": also_written, "architecture": architecture}
 
 
-# What no forward pass of theirs reads: bookkeeping, the heads of other tasks, how exactly to add up in half precision,
-# and defaults for generating.
+# Keys that forward passes of transformers do not read: bookkeeping, heads of other tasks, details of half precision,
+# and defaults for generation.
 _IGNORED = """
     decoder_start_token_id is_decoder n_special output_past pad_token_id predict_special_tokens
     reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
@@ -117,12 +118,12 @@ _IGNORED = """
 
 
 class _End(Setting):
-    """The id that ends a text; transformers opens a model that cannot have it, as its vocabulary is smaller."""
+    """Id of the end token; transformers accepts an id beyond the vocabulary, which no text can contain."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
         if isinstance(end, int) and isinstance(size, int) and end >= size:
-            logger.warning(f"{self.theirs!r} is {end}, the vocabulary has {size} entries: no token ends a text")
+            logger.warning(f"{self.theirs!r} is {end}, but the vocabulary has {size} entries; texts have no end token")
             end = None
         return {self.ours: end}
 
@@ -171,7 +172,7 @@ OPENAI_GPT = Family(
     "openai-gpt", GPTConfig, GPT,
     _settings(
         512, 40478, None,
-        # their "gelu" is the approximation through tanh
+        # "gelu" in these files is the tanh approximation
         (Choice("activation", ("afn",), {"gelu_tanh": [("gelu",)], "relu": [("relu",)],
                                          "silu": [("silu",), ("swish",)]}, default=("gelu",)),),
         {"norm": "post", "feed_forward": None},

@@ -1,4 +1,4 @@
-"""Keys that the configurations of `transformers` share: the activation, and what no forward pass reads."""
+"""Configuration keys common to models of `transformers`: the activation, and keys that forward passes do not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOOKKEEPING = """
     gradient_checkpointing id2label initializer_range label2id model_type name_or_path num_labels output_attentions
     output_hidden_states return_dict task_specific_params torch_dtype torchscript transformers_version
 """
-# how to generate, and which ids the tokenizer has given to what
+# options for generation, and token ids
 _GENERATING = """
     bad_words_ids begin_suppress_tokens bos_token_id cls_token_id cross_attention_hidden_size diversity_penalty
     do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
@@ -25,7 +25,7 @@ _GENERATING = """
 ANY_MODEL = frozenset(_BOOKKEEPING.split())
 ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
 
-# their names for what most encoders have, and the values of the base sizes
+# keys of most encoders, with the values of the base sizes as defaults
 WIDTH = Setting("width", "hidden_size", default=768)
 SIZES: tuple[SettingRow, ...] = (
     WIDTH,
@@ -35,23 +35,23 @@ SIZES: tuple[SettingRow, ...] = (
 FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
 
 
-# what all of them may say and none of ours has: may be missing, and is not written
+# keys that any configuration may contain, but only with these values; they may be missing and are not written
 ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
 
 
 def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
-    """The one that `architectures` names; where it names none, the first that is known."""
+    """Return the architecture in `architectures`, or the first of `known` if there is none."""
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
-        raise UserError(f"'architectures' is {named!r}: known are {', '.join(known)}")
+        raise UserError(f"'architectures' is {named!r}; expected one of {', '.join(known)}")
     return named[0]
 
 
 def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:
-    """The activation of the feed-forward networks.
+    """Return the row for the activation of feed-forward networks.
 
-    default  their word for the one that is meant where the key is missing
-    tanh     the word to write for GELU by its approximation through tanh: they have several
+    default  value in the file's terms if the key is missing
+    tanh     name that is written for the tanh approximation of GELU, which has several names
     """
     return Choice(
         "activation",

@@ -1,4 +1,4 @@
-"""The names of classes in config.json: `id2label`, `label2id`, or their number alone."""
+"""Class names in config.json: `id2label`, `label2id`, or only the number of classes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from manyheads.errors import UserError
 
 
 def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The name of each class. Two may have the same: ImageNet has two cranes."""
+    """Return the name of each class. Names may repeat: ImageNet has two classes "crane"."""
     names = settings.get("id2label")
     if names is None:
         count = settings.get("num_labels", 2)
         if not isinstance(count, int) or not 1 <= count <= 1_000_000:
-            raise UserError(f"'num_labels' is {count!r}: expected an integer from 1 to 1000000")
+            raise UserError(f"'num_labels' is {count!r}; expected an integer from 1 to 1000000")
         names = {str(index): f"LABEL_{index}" for index in range(count)}
     whole = isinstance(names, dict) and all(isinstance(name, str) for name in names.values())
     if not whole or {str(key) for key in names} != {str(index) for index in range(len(names))}:
-        raise UserError(f"'id2label' is {str(names)[:80]}: expected a name for each of 0, 1, ...")
+        raise UserError(f"'id2label' is {str(names)[:80]}; expected a name for each of 0, 1, ...")
     labels = tuple({str(key): name for key, name in names.items()}[str(index)] for index in range(len(names)))
-    back = settings.get("label2id")  # a default where only id2label was set
+    back = settings.get("label2id")  # default names if only id2label was set
     if isinstance(back, dict) and all(label.startswith("LABEL_") for label in back):
         back = None
-    # as in many a published example, the numbers may be strings
+    # numbers may be strings, as in many published examples
     numbers = {label: str(index) for label, index in back.items()} if isinstance(back, dict) else back
     if back is not None and numbers != {label: str(index) for index, label in enumerate(labels)}:
         raise UserError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
@@ -31,7 +31,7 @@ def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def label_names(labels: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of them."""
+    """Return the keys of config.json for class names."""
     return {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},

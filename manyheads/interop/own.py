@@ -1,4 +1,4 @@
-"""Models, or settings of them, that no other tool knows: under names of our own, `manyheads-...`."""
+"""Format of Manyheads, `manyheads-...`, for models and settings that no other tool supports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from manyheads.models.presets import FAMILIES
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a configuration under its own name; the configuration itself checks type and range.
+    """Field of a configuration under its own name; the configuration itself checks type and range.
 
-    default  taken where the key is missing: the field is younger than the directory, and this is what was computed then
+    default  value if the key is missing, for a field that is newer than the saved model. It preserves the former
+             behavior
     """
 
     name: str
@@ -57,8 +58,8 @@ def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
     return [Weight(pattern, pattern) for pattern in dict.fromkeys(slots(name)[0] for name in names)]
 
 
-# a row for each configuration of the presets' table; ViT and DeiT, GPT and GPT-2 share theirs
-_SAVED_AS = {"directions": "reader"}  # the name that its directories have always had
+# a family for each configuration in the table of presets; ViT and DeiT share one, as do GPT and GPT-2
+_SAVED_AS = {"directions": "reader"}  # name in existing model directories
 _GENERATION: dict[str, Callable[[Any], dict[str, Any] | None]] = {"transformer": translation, "gpt": continuation}
 OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))

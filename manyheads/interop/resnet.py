@@ -1,7 +1,7 @@
-"""ResNet as `transformers` writes it, in both directions, and ResNet and SE-ResNet as `timm` writes them, to be read.
+"""ResNet in the format of `transformers` (read and written); ResNet and SE-ResNet in the format of `timm` (read only).
 
-Read in transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). A stem for small images, or
-squeeze-and-excitation, has no place in transformers' directories: those are ours (interop/own.py).
+Based on transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). Models with a stem for small images or with
+squeeze-and-excitation are saved in the format of Manyheads (interop/own.py).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def _rows(prefix: str) -> list[Weight]:
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Whether there is a head, which `architectures` names, and its labels."""
-    labelled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
-    return {"labels": read_labels(settings) if labelled else ()}
+    """Return the labels if `architectures` names a model with a head."""
+    labeled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
+    return {"labels": read_labels(settings) if labeled else ()}
 
 
 _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "stage_names"}
 
 
 class _Downsampling(Setting):
-    """Where a bottleneck halves the resolution. Basic blocks of other tools may state it as well: it has no effect."""
+    """Position of the stride in a bottleneck. Other tools may set it for basic blocks, too, where it has no effect."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         return {self.ours: False} if theirs.get("layer_type") == "basic" else super().to_ours(theirs)
@@ -70,7 +70,7 @@ RESNET = Family(
             Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
             Setting("halve_first", "downsample_in_first_stage", default=False),
             _Downsampling("stride_in_1x1", "downsample_in_bottleneck", default=False),
-            Setting("image_size", "image_size", default=224),  # only ours write it
+            Setting("image_size", "image_size", default=224),  # written by Manyheads only
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
@@ -85,9 +85,9 @@ RESNET = Family(
 
 
 def _from_timm(name: str) -> str:
-    """A name in a timm file as the rows have it: timm counts stages, and layers of a block, from 1.
+    """Convert a name in a timm file to the names of transformers; timm numbers stages and layers of a block from 1.
 
-    What is called like nothing here stays as it is, and is unexpected.
+    Names without a counterpart are returned unchanged and will be reported as unexpected.
     """
     if name.startswith("fc."):
         return f"{_CLASSIFIER}.{name[3:]}"
@@ -115,16 +115,16 @@ def _timm_weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
     return rows
 
 
-# Arguments of their models that the weights tell, or that matter in training only.
+# Arguments of timm models that follow from the weights, or that matter only in training.
 _TIMM_ARGUMENTS = "block layers channels in_chans num_classes drop_rate drop_path_rate zero_init_last"
 _TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
 
 
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """All sizes are those of the weights. `architecture` tells that nothing is computed otherwise (a pooling, say)."""
+    """Infer all sizes from the weights. `architecture` excludes variants with other computations, such as pooling."""
     name = settings.get("architecture")
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
-        raise UserError(f"'architecture' is {name!r}: known are resnetN and seresnetN")
+        raise UserError(f"'architecture' is {name!r}; expected resnetN or seresnetN")
     timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
     stem = tensors.get(f"resnet.{_NORMED['stem']}.convolution.weight")
     widths: dict[int, int] = {}
@@ -134,10 +134,10 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         if match := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
             stage, block, layer = map(int, match.groups())
             layers = max(layers, layer + 1)
-            widths[stage] = max(widths.get(stage, 0), tensor.numel())  # the others of a bottleneck are narrower
+            widths[stage] = max(widths.get(stage, 0), tensor.numel())  # other layers of a bottleneck are narrower
             blocks.setdefault(stage, set()).add(block)
     if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
-        raise UserError("conv1.weight and layer1.0.bn1.bias, ... are not those of a ResNet")
+        raise UserError("expected conv1.weight, layer1.0.bn1.bias, ... in the shapes of a ResNet")
     return {
         "labels": timm.labels(settings, tensors.get(f"{_CLASSIFIER}.weight")),
         "channels": stem.shape[1],

@@ -1,7 +1,6 @@
-"""The mechanism of a declaration: rows that are read in both directions, for settings and for weights.
+"""Declarations of configurations and weights: tables of rows that are used for reading and for writing.
 
-Nothing is guessed and nothing is dropped in silence: a value, a key or a tensor that a row does not account for is an
-error that names it.
+Unknown values, keys and tensors are never ignored: each is reported in an error.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from torch import Tensor
 from manyheads.errors import UserError
 
 REQUIRED = object()
-SHOWN = 8  # tensors of each kind that the message about a mismatch names
+SHOWN = 8  # maximum number of tensors of each kind in an error message
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that both sides have; our configuration checks its type and range.
+    """Value that exists in both configurations; the Manyheads configuration checks its type and range.
 
-    default  what their library takes where the key is missing (or null): a value, or a function of their settings.
-    also     other names of the key; where present they must agree.
-    null     null is a value, None, and not a missing key.
+    default  value if the key is missing or null: a constant, or a function of the file's settings
+    also     other names of the key; values must agree
+    null     True if null is a valid value (None) and does not mean a missing key
     """
 
     ours: str
@@ -50,21 +49,21 @@ class Setting:
         first, *others = given.values()
         if any(value != first for value in others):
             both = ", ".join(f"{key!r}: {value!r}" for key, value in given.items())
-            raise UserError(f"{both} contradict each other: they are one setting")
+            raise UserError(f"{both} contradict each other, because they are the same setting")
         return {self.ours: first}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours[self.ours] is None and not self.null and self.default is not None:
-            raise UserError(f"{self.ours} is None: in their file that means a default")
+            raise UserError(f"{self.ours} is None, which in the file would mean a default")
         return {self.theirs: ours[self.ours]}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting of ours that has other words, or other keys, there.
+    """Manyheads setting that has other values or keys in the file.
 
-    values   our value -> the tuples of their values that mean it; the first is the one written.
-    default  their values where a key is missing.
+    values   value in Manyheads -> equivalent tuples of values in the file; the first is written
+    default  values in the file if a key is missing
     """
 
     ours: str
@@ -84,16 +83,16 @@ class Choice:
                 return {self.ours: ours}
         shown = ", ".join(f"{key!r} is {value!r}" for key, value in zip(self.theirs, words, strict=True))
         known = ", ".join(" and ".join(map(repr, meaning)) for meanings in self.values.values() for meaning in meanings)
-        raise UserError(f"{shown}, which cannot be represented: known are {known}")
+        raise UserError(f"{shown}, which cannot be represented; supported are {known}")
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         if ours[self.ours] not in self.values:
-            raise UserError(f"{self.ours} is {ours[self.ours]!r}: known are {', '.join(map(repr, self.values))}")
+            raise UserError(f"{self.ours} is {ours[self.ours]!r}; expected one of {', '.join(map(repr, self.values))}")
         return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
 
 
 class SettingRow(Protocol):
-    """What both sides can vary: `keys` of theirs that say it, and both ways to translate it."""
+    """Protocol for a setting: its `keys` in the file, and its conversion in both directions."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -105,13 +104,13 @@ class SettingRow(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """The declaration of a configuration.
+    """Declaration of a configuration.
 
-    rows        what both sides can vary.
-    ours_only   settings of ours with the one value that the family has.
-    theirs_only keys of theirs with the one value that we have; written, and may be missing.
-    tolerated   the same, but not written.
-    ignored     keys that do not change what the model computes: bookkeeping, and defaults for generating.
+    rows         settings that vary in both formats
+    ours_only    settings of Manyheads that have a single value in this family
+    theirs_only  keys of the file that have a single supported value; they are written, but may be missing when read
+    tolerated    keys that are like `theirs_only`, but are not written
+    ignored      keys that do not change the model's output: bookkeeping, and defaults for generation
     """
 
     rows: tuple[SettingRow, ...]
@@ -122,7 +121,7 @@ class Settings:
     ignored: frozenset[str]
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises UserError on a value that we cannot represent and on a key that we do not know."""
+        """Convert the file's settings. Raises UserError for an unsupported value or an unknown key."""
         only = {**self.theirs_only, **self.tolerated}
         known = {*only, *self.ignored}
         ours = dict(self.ours_only)
@@ -133,23 +132,23 @@ class Settings:
             if key not in known:
                 raise UserError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
             if key in only and value is not None and value != only[key]:
-                raise UserError(f"{key!r} is {value!r}: only {only[key]!r} can be represented")
+                raise UserError(f"{key!r} is {value!r}; only {only[key]!r} can be represented")
         return ours
 
     def key_of(self, name: str) -> str:
-        """A setting of ours as their file calls it."""
+        """Return the key of the file for a Manyheads setting."""
         return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises UserError on a value that the family cannot represent."""
+        """Convert Manyheads settings. Raises UserError for a value that the family cannot represent."""
         for name, value in self.ours_only.items():
             if ours[name] != value:
-                raise UserError(f"{name} is {ours[name]!r}: only {value!r} can be represented")
+                raise UserError(f"{name} is {ours[name]!r}; only {value!r} can be represented")
         theirs = dict(self.theirs_only)
         for row in self.rows:
             for key, value in row.to_theirs(ours).items():
                 if theirs.setdefault(key, value) != value:
-                    raise UserError(f"{key!r} would be {value!r}: only {theirs[key]!r} can be represented")
+                    raise UserError(f"{key!r} would be {value!r}; only {theirs[key]!r} can be represented")
         return theirs
 
 
@@ -159,11 +158,12 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor that both sides have; `{}` in a name stands for the number of a layer.
+    """Tensor that exists in both formats; `{}` in a name stands for a layer number.
 
-    ours        its name, or the names of several that are one there.
-    also        other names that a file may hold it under, when it is tied; the values must agree.
-    to_theirs   what becomes of it on the way out, and `to_ours` on the way in: of several, all at once.
+    ours       name in Manyheads, or the names of several tensors that form one tensor in the file
+    also       further names of a tied tensor in files; the values must agree
+    to_theirs  conversion for writing; gets all tensors of `ours`
+    to_ours    conversion for reading; returns all tensors of `ours`
     """
 
     ours: str | tuple[str, ...]
@@ -177,23 +177,23 @@ class Weight:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def split(self, theirs: Tensor) -> Sequence[Tensor]:
-        """Their tensor as ours, in the order of `names`."""
+        """Convert a tensor of the file to Manyheads tensors, in the order of `names`."""
         parts = self.to_ours(theirs)
         return [parts] if isinstance(parts, Tensor) else parts
 
 
 def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
-    """Weight and bias of each layer, by our name and theirs."""
+    """Return rows for the weight and bias of each layer, given Manyheads names -> names in the file."""
     return [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in names.items() for leaf in ("weight", "bias")]
 
 
 def slots(name: str) -> tuple[str, list[str]]:
-    """A name with its numbers replaced by `{}`, and the numbers."""
+    """Return a name with its layer numbers replaced by `{}`, and the numbers."""
     return re.sub(r"\.\d+\.", ".{}.", name), re.findall(r"\.(\d+)\.", name)
 
 
 def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors under their names."""
+    """Convert Manyheads tensors to tensors under the names of the file."""
     return {names[0]: row.to_theirs(*(ours[name] for name in group)) for group, row, names in _paired(rows, ours)}
 
 
@@ -203,11 +203,12 @@ def check_shapes(
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
 ) -> None:
-    """Whether a file holds every tensor of ours, and no other, in the right shape. All may be on the meta device.
+    """Raise UserError unless a file contains exactly the expected tensors in the right shapes.
 
-    known  what a file may hold beside the weights; None: for other heads than ours, of any shape
+    known  further tensors that a file may contain; None: tensors of unused heads, with any shape
 
-    Raises UserError with everything that is missing, unexpected, misshapen or of another kind of number.
+    All tensors may be on the meta device. The error lists tensors that are missing, unexpected, or have another shape
+    or kind of dtype.
     """
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
@@ -215,10 +216,12 @@ def check_shapes(
         real, real_in_file = like.is_floating_point(), theirs[name].is_floating_point()
         if theirs[name].shape != like.shape:
             in_file, by_config = tuple(theirs[name].shape), tuple(like.shape)
-            faults["misshapen"].append(f"{name} is {in_file} in the file, {by_config} by its configuration")
+            faults["misshapen"].append(
+                f"{name}: expected the shape {by_config} from the configuration, found {in_file} in the file"
+            )
         elif real > real_in_file or (exact and real != real_in_file):
             dtype = str(theirs[name].dtype).removeprefix("torch.")
-            faults["contradictory"].append(f"{name} holds {dtype}, not {'real numbers' if real else 'integers'}")
+            faults["contradictory"].append(f"{name}: expected {'real numbers' if real else 'integers'}, found {dtype}")
 
     unexpected = dict(theirs)
     for group, row, names in _paired(rows, expected):
@@ -242,11 +245,11 @@ def weights_to_ours(
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
 ) -> dict[str, Tensor]:
-    """Their tensors, of which `check_shapes` has found no fault, under our names.
+    """Convert tensors of a file, after `check_shapes`, to tensors under Manyheads names.
 
-    known  what a file may hold beside the weights (tables that are computed, biases of zero); must have this value
+    known  further tensors that a file may contain (computed tables, zero biases); they must have these values
 
-    Raises UserError where a tensor contradicts its name: copies that differ, or another table.
+    Raises UserError if a tied tensor differs between its names, or a known tensor has other values.
     """
     ours: dict[str, Tensor] = {}
     contradictory = []
@@ -258,14 +261,14 @@ def weights_to_ours(
         if name in theirs and value is not None:
             in_file = theirs[name]
             if not torch.allclose(in_file, value.to(in_file.dtype), rtol=0, atol=1e-4):
-                contradictory.append(f"{name} is not what this architecture computes")
+                contradictory.append(f"{name} differs from the values that this architecture computes")
     if contradictory:
         raise UserError(f"contradictory: {_first(contradictory)}")
     return ours
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Our names, those of one row together, with the row and the names in a file, the one that is written first."""
+    """Return, for each row, its Manyheads names, the row, and its names in a file (the first is written)."""
     by_name = {name: row for row in rows for name in row.names}
     pairs = []
     for name in ours:

@@ -1,4 +1,4 @@
-"""What all directories that timm wrote have in common; they are read, never written."""
+"""Common parts of the formats of timm, which are read only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 
-# keys of config.json that do not change what the model computes, or that `arguments` and `labels` read
+# keys of config.json that do not change the model's output, or that `arguments` and `labels` read
 IGNORED = frozenset(
     ["architecture", "num_classes", "num_features", "model_args", "pretrained_cfg", "label_names", "label_descriptions"]
 )
 
-_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
 
 
 def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the model was made with: any value for those that are `free`, else the one of `fixed`."""
+    """Return the model's arguments. Those in `free` may have any value, others must have the value in `fixed`."""
     given = settings.get("model_args") or {}
     if not isinstance(given, dict):
-        raise UserError(f"'model_args' is {str(given)[:80]}: expected a mapping")
+        raise UserError(f"'model_args' is {str(given)[:80]}; expected a mapping")
     for key, value in given.items():
         if key not in free and not (key in fixed and value == fixed[key]):
             raise UserError(f"'model_args' has {key!r}: {value!r}, which cannot be represented")
@@ -29,13 +29,13 @@ def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping
 
 
 def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
-    """The names of the classes, or numbers where the file has none; `head` is the classifier's matrix."""
+    """Return the class names, or numbers if the file has none; `head` is the matrix of the classifier."""
     count, names = 0 if head is None else len(head), settings.get("label_names")
     return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))
 
 
 def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Their `pretrained_cfg` as a preprocessor_config.json says it; None where there is none."""
+    """Convert `pretrained_cfg` to the content of preprocessor_config.json; None if it is missing."""
     given = settings.get("pretrained_cfg")
     if given is None:
         return None
@@ -48,7 +48,7 @@ def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
             raise UserError
     except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
         raise UserError(
-            f"'pretrained_cfg' is {str(given)[:80]}: expected input_size, crop_pct from 0 to 1, crop_mode center or"
+            f"'pretrained_cfg' is {str(given)[:80]}; expected input_size, crop_pct from 0 to 1, crop_mode center or"
             " squash, interpolation bilinear or bicubic, mean and std"
         ) from None
     return {

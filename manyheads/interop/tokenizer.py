@@ -1,4 +1,4 @@
-"""The tokenizers of a model directory, and what tokenizer_config.json tells other tools of them."""
+"""Tokenizers of a model directory, and their tokenizer_config.json for other tools."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tokenizers import Tokenizer
 from manyheads.errors import UserError
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 
-# of the source, or of both; and of the target, beside a model type of our own with two vocabularies
+# for the source or for both; and for the target, in models of Manyheads with two vocabularies
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
 TOKENIZER_CONFIG = "tokenizer_config.json"
-MASKS = ("[MASK]", "<mask>")  # BERT's word for a word to be predicted, and RoBERTa's
+MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
 
 
 class Tokenizers(NamedTuple):
-    """Both are the same object where the vocabulary is joint, and None where a directory has none.
+    """Tokenizers of a model; the same object twice for a joint vocabulary, and None if the directory has none.
 
-    vocabulary  the files that make them where no tokenizer.json can
+    vocabulary  content of the original files, if the tokenizer cannot be saved as tokenizer.json
     """
 
     source: Tokenizer | None
@@ -30,25 +30,28 @@ class Tokenizers(NamedTuple):
 
 
 def vocabulary_sizes(config: Any) -> tuple[int, int]:
-    """Of source and target: what the ids of their tokenizers must stay below. 0 for a model that reads no text."""
+    """Return the vocabulary sizes of source and target, which limit token ids; 0 for models without text input."""
     size = getattr(config, "vocab", 0)
     return getattr(config, "source_vocab", size), getattr(config, "target_vocab", size)
 
 
-LONGEST_WORD = 1000  # characters of a word that WordPiece still cuts, which takes time by their square; BERT has 100
-LARGEST_GROWTH = 1000  # times its length that a normaliser may make a text
+LONGEST_WORD = 1000  # maximum characters of a word for WordPiece, whose time is quadratic in them; BERT uses 100
+LARGEST_GROWTH = 1000  # maximum factor by which a normalizer may lengthen a text
 _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40 + "!", " " * 40 + "1" * 40 + ".")
 
 
 def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For AutoTokenizer. The special tokens around a text are added by the post-processor in tokenizer.json."""
+    """Return the content of tokenizer_config.json for AutoTokenizer.
+
+    The post-processor in tokenizer.json adds the special tokens around a text.
+    """
 
     def token(name: str) -> str | None:
         index = getattr(config, name, None)
         return None if index is None else tokenizer.id_to_token(index)
 
     around = tokenizer.encode("").tokens
-    starts_with_end = not hasattr(config, "start")  # a decoder alone begins a text with the token that ends one
+    starts_with_end = not hasattr(config, "start")  # a decoder-only model starts a text with its end token
     special = {
         "pad_token": token("pad"),
         "bos_token": token("end") if starts_with_end else None,
@@ -58,7 +61,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "sep_token": around[1] if len(around) == 2 else None,
         "mask_token": next((mask for mask in MASKS if tokenizer.token_to_id(mask) is not None), None),
     }
-    # where nothing is said, AutoTokenizer makes token types, which most models do not take
+    # without this key, AutoTokenizer would return token types, which most models do not accept
     segments = ["token_type_ids"] * ((getattr(config, "segment_types", None) or 1) > 1)
     most = getattr(config, "max_positions", None)
     return {
@@ -67,7 +70,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **({} if most is None else {"model_max_length": most}),
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is text
+        "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is ordinary text
     }
 
 
@@ -75,18 +78,18 @@ def read_tokenizers(
     path: Path, model_type: str, names: list[str], about: Mapping[str, Any] | None, tokenizer_class: Any,
     sizes: tuple[int, int],
 ) -> Tokenizers:  # fmt: skip
-    """The tokenizers of a directory.
+    """Read the tokenizers of a directory.
 
-    names            of their files; a directory of another tool may have other files instead
-    about            its tokenizer_config.json, None where there is none
-    tokenizer_class  what config.json says of them
-    sizes            of the model's vocabularies
+    names            file names; a directory of another tool may have other files instead
+    about            content of tokenizer_config.json; None if it is missing
+    tokenizer_class  tokenizer class in config.json
+    sizes            sizes of the model's vocabularies
 
-    Raises UserError, in one line, on files that are missing or damaged, or of another model.
+    Raises a one-line UserError for files that are missing, damaged or from another model.
     """
     settings = {"tokenizer_class": tokenizer_class, **(about or {})}
     foreign = None
-    # where both lie there, transformers reads SentencePiece's files for this class, and tokenizer.json for all others
+    # if both exist, transformers reads the SentencePiece files for this class, and tokenizer.json for all others
     present = (path / TOKENIZERS[0]).is_file()
     if not present or settings["tokenizer_class"] == "MarianTokenizer":
         foreign = foreign_tokenizers(path, model_type, settings)
@@ -95,12 +98,12 @@ def read_tokenizers(
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
         if fault := fault_of(tokenizer):
-            raise UserError(f"{path}: of its tokenizer {fault}: get the model's own files again")
+            raise UserError(f"{path}: invalid tokenizer: {fault}; download the model again")
         largest = max(tokenizer.get_vocab().values(), default=-1)
         if largest >= size:
             raise UserError(
-                f"{path}: its tokenizer has tokens up to id {largest}, the model {size} in all: they do not belong"
-                " together"
+                f"{path}: the tokenizer has token ids up to {largest}, but the model's vocabulary size is {size};"
+                " use files of the same model"
             )
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -112,22 +115,27 @@ def read_tokenizers(
 
 def _from_file(file: Path) -> Tokenizer:
     if not file.is_file():
-        raise UserError(f"{file.parent}: no {file.name}: the directory is incomplete, copy or save the model again")
+        raise UserError(
+            f"{file.parent}: found no {file.name}; the directory is incomplete, copy or save the model again"
+        )
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more precise
+    except Exception as error:  # the library raises bare Exception
         raise UserError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:
-    """What a tokenizer of unknown origin would do to texts: blow them up, take hours, or end the process."""
+    """Return the fault of an untrusted tokenizer that would expand texts, run for hours or crash;
+
+    None if there is none.
+    """
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
-        return f"the 'max_input_chars_per_word' is {longest:,}: expected at most {LONGEST_WORD:,}"
+        return f"expected 'max_input_chars_per_word' of at most {LONGEST_WORD:,}, found {longest:,}"
     for step in _steps(json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else None):
         grown *= max(1, len(step.get("content", "")), len(step.get("prepend", "")))
     if grown > LARGEST_GROWTH:
-        return f"the normaliser makes texts up to {grown:,} times as long: expected at most {LARGEST_GROWTH:,} times"
+        return f"the normalizer lengthens texts up to {grown:,} times; expected at most {LARGEST_GROWTH:,} times"
     for text in _PROBES:
         try:
             tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
@@ -135,13 +143,13 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             raise
         except (
             BaseException
-        ) as error:  # such as a character that it has no token for; or a panic, which is no Exception
-            return f"the text {text[:3]!r}... cannot be read ({str(error)[:100]})"
+        ) as error:  # for example, for a character without a token; Rust panics are not instances of Exception
+            return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None
 
 
 def _steps(normalizer: Any) -> Iterator[dict[str, Any]]:
-    """A normaliser's parts, those of sequences in sequences too."""
+    """Yield the parts of a normalizer, including those of nested sequences."""
     if isinstance(normalizer, dict):
         yield normalizer
         for inner in normalizer.get("normalizers") or []:

@@ -1,9 +1,9 @@
-"""A `state_dict` of the PyTorch tutorial's translator as our Transformer; read, never written.
+"""Conversion of a `state_dict` of the PyTorch tutorial's translator to a Transformer; read only.
 
-The tutorial ("Language Translation with nn.Transformer and torchtext") and the blogs that follow it call the class
-Seq2SeqTransformer: torch.nn.Transformer between two embeddings, times sqrt(D) plus interleaved sines, and a linear
-`generator`. What a state_dict does not tell is as there: norms after the residual sums, ReLU, eight heads, and <unk>,
-<pad>, <bos>, <eos> as the first ids.
+The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define Seq2SeqTransformer:
+torch.nn.Transformer between two embeddings, scaled by sqrt(D) plus interleaved sines, and a linear `generator`. Values
+that a state_dict does not contain are those of the tutorial: post-norm, ReLU, eight heads, and <unk>, <pad>, <bos>,
+<eos> as the first ids.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _HIDDEN = {side: f"transformer.{side}.layers.0.linear1.weight" for side in ("enc
 UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 SPECIAL = {UNKNOWN: 0, PAD: 1, BEGIN: 2, END: 3}
 _WRAPPERS = r"(module\.|_orig_mod\.)*"
-_SHOWN = 3  # names of a file that is no such state_dict
+_SHOWN = 3  # maximum names in an error message
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
-    """Theirs has the matrices of queries, keys and values below each other in one."""
+    """Return rows for an attention layer; in the file, the matrices of query, key and value are stacked."""
     return [
         *(
             Weight(tuple(f"{ours}.{part}.{leaf}" for part in ("query", "key", "value")), f"{theirs}.in_proj_{leaf}",
@@ -50,7 +50,7 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """The norms have the numbers of the sublayers that they follow."""
+    """Return rows for a stack of layers; in the file, a norm has the number of the sublayer before it."""
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
     others = {f"{ours}.feed_forward.{layer}": f"{theirs}.linear{n}" for n, layer in ((1, "expand"), (2, "contract"))}
@@ -71,7 +71,7 @@ WEIGHTS = [
 
 
 def unwrapped(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
-    """A state_dict without what DistributedDataParallel or torch.compile put before all names, and what that was."""
+    """Remove the prefix of DistributedDataParallel or torch.compile from all names, and return it, too."""
     wrapper = next((re.match(_WRAPPERS, name)[0] for name in tensors), "")  # type: ignore[index]  # matches nothing, too
     if not all(name.startswith(wrapper) for name in tensors):
         return tensors, ""
@@ -82,11 +82,11 @@ def translator(
     tensors: Mapping[str, Tensor], source: Mapping[str, int] = SPECIAL, target: Mapping[str, int] = SPECIAL, *,
     heads: int = HEADS,
 ) -> Transformer:  # fmt: skip
-    """The model of a state_dict.
+    """Build the model of a state_dict.
 
-    source, target  ids of words, of which the special ones matter
+    source, target  word ids; only the special tokens are used
 
-    Raises UserError, in one line, on a state_dict of another class.
+    Raises a one-line UserError for a state_dict of another class.
     """
     config = _config(tensors, source, target, heads)
     with torch.device("meta"), skip_init():
@@ -95,9 +95,9 @@ def translator(
     try:
         check_shapes(WEIGHTS, expected, tensors, {_POSITIONS: table})
         ours = weights_to_ours(WEIGHTS, expected, tensors, {_POSITIONS: None})
-        # theirs is in float32, so the angle of the 5,000th position is off by some 1e-3
+        # the table in the file is computed in float32, so angles near position 5,000 are off by about 1e-3
         if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
-            raise UserError(f"{_POSITIONS} holds other numbers than its sines and cosines")
+            raise UserError(f"{_POSITIONS} differs from its sines and cosines")
     except UserError as error:
         raise UserError(f"not a state_dict of {CLASS}: {error}") from None
     with skip_init():
@@ -111,7 +111,7 @@ def translator(
 def _config(
     tensors: Mapping[str, Tensor], source: Mapping[str, int], target: Mapping[str, int], heads: int
 ) -> TransformerConfig:
-    """What the shapes tell; whether they fit together is seen when all of them are compared."""
+    """Infer the configuration from the shapes; their consistency is checked later."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
         names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
@@ -136,29 +136,28 @@ def _config(
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """The ids of words: JSON, a list (torchtext's `get_itos()`) or a mapping to ids (`get_stoi()`), or a word a line.
+    """Read word ids: JSON with a list (`get_itos()` of torchtext) or a mapping (`get_stoi()`), or text with a word
+    per line.
 
-    Raises UserError, in one line, where ids are missing or a special token is.
+    Raises a one-line UserError if ids or special tokens are missing.
     """
     regular(file)
     try:
         text = file.read_text(encoding="utf-8")
         content: Any = parse_json(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
     except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{file}: failed to read: {error.strerror}") from None
     except (UnicodeDecodeError, ValueError):
         raise UserError(
-            f"{file}: expected {'JSON' if file.suffix == '.json' else 'UTF-8 text, a word a line'}"
+            f"{file}: expected {'JSON' if file.suffix == '.json' else 'UTF-8 text, one word per line'}"
         ) from None
     words = {word: i for i, word in enumerate(content)} if isinstance(content, list) and _all(str, content) else content
     numbered = isinstance(words, dict) and _all(int, words.values())
     if not numbered or sorted(words.values()) != list(range(len(content))):
-        raise UserError(
-            f"{file}: expected every word once, a list in the order of the ids or a mapping to 0, 1, 2, ..."
-        )
+        raise UserError(f"{file}: expected distinct words, as a list in id order or a mapping to 0, 1, 2, ...")
     if missing := [token for token in SPECIAL if token not in words]:
         raise UserError(
-            f"{file}: no {', '.join(missing)} among its {len(words):,} words: expected the tutorial's tokens"
+            f"{file}: expected the tutorial's special tokens, found no {', '.join(missing)} among {len(words):,} words"
         )
     return words
 

@@ -1,12 +1,12 @@
-"""ViT and DeiT as `transformers` writes them, in both directions, and as `timm` writes them, to be read; anything else
-is ours.
+"""ViT and DeiT in the format of `transformers` (read and written) and of `timm` (read only).
 
-Read in transformers 5.23 (modeling_vit.py, modeling_deit.py, and conversion_mapping.py, by which files keep the names
-of older versions) and in timm 1.0.31 (vision_transformer.py, deit.py).
+Other configurations are saved in the format of Manyheads. Based on transformers 5.23 (modeling_vit.py,
+modeling_deit.py, and conversion_mapping.py, which preserves older names in files) and timm 1.0.31
+(vision_transformer.py, deit.py).
 
-transformers' DeiTForImageClassificationWithTeacher always predicts by the mean of both logits. Where ours sums
-softmaxes a key `fused` of config.json says so, which other tools carry along: both logits are the same there, their
-mean is not our prediction.
+DeiTForImageClassificationWithTeacher of transformers always predicts with the mean of both logits. If the Manyheads
+model sums softmaxes, a key `fused` of config.json states it, which other tools preserve: the logits are equal there,
+but their mean is not the same prediction.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _LAYERS = {
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
-# Vectors and the table of positions have dimensions of 1 before them there.
+# In the file, these tensors have leading dimensions of 1.
 _TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
 _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
-    """The rows of a family whose encoder has this name below a head."""
+    """Return the function for the rows of a family; `name` is the prefix of its encoder below a head."""
 
     def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
         prefix = f"{name}." if config.labels else ""
@@ -73,11 +73,11 @@ def _architecture(config: ViTConfig) -> str:
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What `architectures` names: labels or none (then there may be a pooler), and whether the teacher has a head."""
+    """Infer labels, pooler and teacher head from `architectures`; only models without labels may have a pooler."""
     stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
-    bare, labelled = f"{stem}Model", f"{stem}ForImageClassification"
-    with_teacher = [f"{labelled}WithTeacher"] if stem == "DeiT" else []
-    named = architecture(settings, [bare, labelled, *with_teacher])
+    bare, labeled = f"{stem}Model", f"{stem}ForImageClassification"
+    with_teacher = [f"{labeled}WithTeacher"] if stem == "DeiT" else []
+    named = architecture(settings, [bare, labeled, *with_teacher])
     fields: dict[str, Any] = {"labels": () if named == bare else read_labels(settings)}
     if named == bare and (pooler := tensors.get("pooler.dense.weight")) is not None:
         fields["representation"] = len(pooler)
@@ -88,13 +88,13 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 
 def _also_written(config: ViTConfig) -> dict[str, Any]:
     if config.labels and config.representation is not None:
-        raise UserError(f"representation is {config.representation}: beside labels only None can be represented")
+        raise UserError(f"representation is {config.representation}; with labels, only None can be represented")
     if not config.labels:
         return {} if config.representation is None else {"pooler_output_size": config.representation}
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_COMMON: tuple[SettingRow, ...] = (  # to all of them
+_COMMON: tuple[SettingRow, ...] = (  # settings common to all of these families
     *SIZES,
     activation("hidden_act"),
     Setting("qkv_bias", "qkv_bias", default=True),
@@ -108,9 +108,10 @@ _ROWS: tuple[SettingRow, ...] = (
     Setting("patch", "patch_size", default=16),
     Setting("norm_eps", "layer_norm_eps", default=1e-12),
     Setting("dropout", "hidden_dropout_prob", default=0.0),
-    Setting("stochastic_depth", "drop_path_rate", default=0.0),  # of their other vision models
+    Setting("stochastic_depth", "drop_path_rate", default=0.0),  # key of other vision models in transformers
 )
-# What no forward pass of theirs reads, and what `_infer` does; encoder_stride is for masked images.
+# Keys that forward passes of transformers do not read, and keys that `_infer` reads; encoder_stride is for masked
+# images.
 _IGNORED = {"encoder_stride", "fused", "pooler_output_size"}
 
 
@@ -135,17 +136,17 @@ VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
 
 
 class _Ratio(Setting):
-    """The hidden width of the feed-forward network, as a whole multiple of the width."""
+    """Hidden width of the feed-forward network, as an integer multiple of the width."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
-        whole = type(ratio) is type(width) is int  # else the configuration says what is wrong
+        whole = type(ratio) is type(width) is int  # otherwise the configuration reports the fault
         return {self.ours: ratio * width if whole else ratio}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         ratio, rest = divmod(ours[self.ours], ours["width"])
         if rest:
-            raise UserError(f"feed_forward is {ours[self.ours]}: only multiples of the width can be represented")
+            raise UserError(f"feed_forward is {ours[self.ours]}; only multiples of the width can be represented")
         return {self.theirs: ratio}
 
 
@@ -163,8 +164,10 @@ _DINOV2_IGNORED = """
 
 
 def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family:
-    """DINOv2 (Oquab 2023) without a head. Its token for masked patches is of use in its own pretraining alone: it is
-    neither read nor written."""
+    """Return the family of DINOv2 (Oquab 2023), without a head.
+
+    The mask token is used only in pretraining; it is neither read nor written.
+    """
 
     def weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
         return [
@@ -224,7 +227,8 @@ _TIMM_LAYERS = {
     "head": "head",
     "distillation_head": "head_dist",
 }
-# Arguments of their models: those that the weights tell or that matter in training only, and those with one value here.
+# Arguments of timm models that follow from the weights or matter only in training, then those with a single supported
+# value.
 _TIMM_ARGUMENTS = """
     img_size patch_size in_chans num_classes embed_dim depth mlp_ratio num_heads qkv_bias weight_init drop_rate
     pos_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
@@ -248,20 +252,22 @@ def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
 
 
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """All sizes are those of the weights, but for the number of heads, which `architecture` names."""
+    """Infer all sizes from the weights, except the number of heads, which `architecture` determines."""
     name = str(settings.get("architecture"))
     size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
     if size is None or size[1] not in _TIMM_HEADS:
         raise UserError(
-            f"'architecture' is {name!r}: known are vit_SIZE_patchP_N, deit_SIZE_patchP_N and"
-            f" deit_SIZE_distilled_patchP_N of the sizes {', '.join(_TIMM_HEADS)}"
+            f"'architecture' is {name!r}; expected vit_SIZE_patchP_N, deit_SIZE_patchP_N or"
+            f" deit_SIZE_distilled_patchP_N with a size of {', '.join(_TIMM_HEADS)}"
         )
     arguments = timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
     patches, table, expand = (
         tensors.get(key) for key in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     )
     if patches is None or table is None or expand is None or patches.dim() != 4 or table.dim() != 3:
-        raise UserError("patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight are not those of a ViT")
+        raise UserError(
+            "expected patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight in the shapes of a ViT"
+        )
     distilled = "dist_token" in tensors
     return {
         "labels": timm.labels(settings, tensors.get("head.weight")),
@@ -273,7 +279,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         "heads": arguments.get("num_heads") or _TIMM_HEADS[size[1]],
         "feed_forward": len(expand),
         "distilled": distilled,
-        "fused": "logits",  # as theirs predicts
+        "fused": "logits",  # the prediction of timm
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
     }
 

@@ -1,16 +1,15 @@
-"""The tokenizers of model directories that other tools wrote without a tokenizer.json.
+"""Tokenizers of model directories that other tools wrote without a tokenizer.json.
 
-BERT, DistilBERT      vocab.txt
-RoBERTa, GPT-2, GPT   vocab.json and merges.txt
-Pegasus               spiece.model
-Marian                source.spm, target.spm and vocab.json (OPUS-MT)
+    BERT, DistilBERT      vocab.txt
+    RoBERTa, GPT-2, GPT   vocab.json and merges.txt
+    Pegasus               spiece.model
+    Marian                source.spm, target.spm and vocab.json (OPUS-MT)
 
-Each gives the token ids of its class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2, _openai, _pegasus,
-_marian). All but Marian's are plain and can be saved as tokenizer.json. Marian segments with one SentencePiece model
-per language and then looks the pieces up in a vocabulary of both, where a piece may be missing and then is <unk>; no
-model of the `tokenizers` library does that, so SentencePiece itself is the pre-tokenizer of a word-level model, and the
-directory's own files are what is saved. (Its punctuation normaliser, which wants sacremoses, is not called in
-transformers 5.23.)
+Each tokenizer gives the ids of its class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2, _openai,
+_pegasus, _marian). All except Marian's can be saved as tokenizer.json. Marian segments text with one SentencePiece
+model per language, then looks up the pieces in a joint vocabulary; missing pieces become <unk>. The `tokenizers`
+library has no such model. SentencePiece is therefore the pre-tokenizer of a word-level model, and the original files
+are saved. (The punctuation normalizer of Marian, which requires sacremoses, is not used in transformers 5.23.)
 """
 
 from __future__ import annotations
@@ -36,35 +35,37 @@ from tokenizers import (
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
-LARGEST_OFFSET = 10_000  # of Pegasus: tokens before the pieces; all published models have 103
+LARGEST_OFFSET = 10_000  # maximum offset for Pegasus: number of tokens before the pieces; published models use 103
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# all files that make tokenizers, beside tokenizer.json
+# all files that define tokenizers, except tokenizer.json
 FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
 def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer] | None:
-    """The tokenizers of source and target (the same object but for Marian) of a directory; None: it has no such files.
+    """Read the tokenizers of source and target of a directory, or return None if it has no such files.
 
-    about  its tokenizer_config.json, {} where there is none.
+    about  content of tokenizer_config.json; {} if it is missing
 
-    Raises UserError, in one line, when a file is missing or damaged, or made for a class that works differently.
+    Both are the same object, except for Marian. Raises a one-line UserError if a file is missing or damaged, or is
+    for an incompatible class.
     """
     names, classes, reader = _KINDS.get(model_type, ((), (), None))
     present = [name for name in names if (path / name).is_file()]
     if not present or reader is None:
         return None
     if absent := [name for name in names if name not in present]:
-        raise UserError(f"{path}: {', '.join(present)} without {', '.join(absent)}: copy the model again")
+        raise UserError(f"{path}: found {', '.join(present)} without {', '.join(absent)}; copy the model again")
     named = about.get("tokenizer_class")
     if named is not None and str(named).removesuffix("Fast") not in classes:
         raise UserError(
-            f"{path}: its tokenizer is a {named}, which {present[0]} alone does not describe: expected {classes[0]}, or"
+            f"{path}: expected a {classes[0]}, found a {named}, which {present[0]} alone does not describe;"
             " save it as tokenizer.json with transformers"
         )
     try:
         return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
-    except BaseException as error:  # the libraries raise nothing more precise, and their panics are no Exceptions
+    # the libraries raise bare exceptions, and Rust panics are not instances of Exception
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -72,11 +73,11 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
 
 
 def marian_files(path: Path) -> dict[str, bytes]:
-    """The files that make Marian's tokenizers, to be saved with the model as they are."""
+    """Return the files of Marian's tokenizers, which are saved with the model unchanged."""
     names = (*MARIAN_FILES, *OPTIONAL_FILES)
     files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
     about = parse_json(files.get("tokenizer_config.json", b"{}"))
-    about["tokenizer_class"] = "MarianTokenizer"  # or a tokenizer.json that lies there would be believed
+    about["tokenizer_class"] = "MarianTokenizer"  # otherwise a tokenizer.json in the directory would take precedence
     return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
 
 
@@ -104,7 +105,7 @@ _BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls
 
 
 def _byte_level(path: Path, prefix: bool) -> Tokenizer:
-    """Byte-level BPE; with `prefix`, a blank is put before a text."""
+    """Return a byte-level BPE tokenizer; `prefix` adds a space before a text."""
     tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
@@ -116,7 +117,8 @@ def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     tokenizer = _byte_level(path, prefix)
     special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
-    ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}  # all were added
+    # all special tokens were added
+    ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(
         separator, start, trim_offsets=bool(about.get("trim_offsets", True)), add_prefix_space=prefix
@@ -157,7 +159,10 @@ def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
-    """Ids: <pad>, </s>, two masks, <unk_2> and on for pretraining, then the pieces of the model from its third."""
+    """Return the tokenizer of Pegasus.
+
+    The ids are <pad>, </s>, two masks, unused tokens from <unk_2> on, then the pieces of the model from the third on.
+    """
     with extra("sentencepiece", "a SentencePiece model"):
         from sentencepiece import sentencepiece_model_pb2
 
@@ -165,7 +170,7 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     model.ParseFromString((path / "spiece.model").read_bytes())
     offset = about.get("offset", 103)
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
-        raise UserError(f"'offset' is {str(offset)[:40]}: expected 0 to {LARGEST_OFFSET:,}")
+        raise UserError(f"'offset' is {str(offset)[:40]}; expected 0 to {LARGEST_OFFSET:,}")
     tokens = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_1>"}
     pad, end, unknown, mask = _special(about, tokens).values()
     masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]
@@ -188,7 +193,7 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
 
 
 class _Pieces:
-    """A SentencePiece model as pre-tokenizer, giving pieces, and as decoder, joining them."""
+    """SentencePiece model as a pre-tokenizer, which returns pieces, and as a decoder, which joins them."""
 
     def __init__(self, file: Path) -> None:
         with extra("sentencepiece", "a SentencePiece model"):
@@ -200,7 +205,7 @@ class _Pieces:
         text.split(lambda _, part: [NormalizedString(piece) for piece in self.pieces(part.original)])
 
     def pieces(self, text: str) -> list[str]:
-        """A target language (">>fra<<") at the beginning is a piece."""
+        """Split a text into pieces. A target language at the beginning (">>fra<<") is one piece."""
         close = text.find("<<") if text.startswith(">>") else -1
         language = [text[: close + 2]] if close >= 0 else []
         return language + self.model.encode(text[close + 2 if language else 0 :], out_type=str)
@@ -231,7 +236,7 @@ def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]
 
 _Reader = Callable[[Path, Mapping[str, Any]], tuple[Tokenizer, Tokenizer]]
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
-    # what it is made of, and the classes of transformers that do the same with it
+    # required files, and compatible tokenizer classes of transformers
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
     "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
     "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
@@ -243,7 +248,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
 
 
 def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """tokenizer_config.json with what lay in files of their own before transformers 4.34."""
+    """Add the content of separate files of transformers before 4.34 to tokenizer_config.json."""
     names = ("special_tokens_map.json", "added_tokens.json")
     special, added = (parse_json((path / n).read_text()) if (path / n).is_file() else {} for n in names)
     about = {**about, **special}
@@ -261,12 +266,12 @@ def _lines(file: Path) -> dict[str, int]:
 
 
 def _special(about: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
-    """The special tokens of these names, in their order: those that tokenizer_config.json states, else the defaults."""
+    """Return the special tokens with these names, in order, from tokenizer_config.json or the defaults."""
     return {name: _text(about.get(f"{name}_token", token)) for name, token in defaults.items()}
 
 
 def _text(token: Any) -> str:
-    """tokenizer_config.json has a special token as text, or as an object that describes it."""
+    """Return a special token as text; tokenizer_config.json may contain it as text or as an object."""
     return token["content"] if isinstance(token, dict) else token
 
 
@@ -277,7 +282,7 @@ def _ends_with(tokenizer: Tokenizer, end: str) -> None:
 
 
 def _add(tokenizer: Tokenizer, about: Mapping[str, Any], special: Iterable[str]) -> None:
-    """Tokens that are never split: those that the configuration describes, then the special ones."""
+    """Add tokens that are never split: the tokens in the configuration, then the special tokens."""
     described = about.get("added_tokens_decoder", {})
     keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     for _, token in sorted(described.items(), key=lambda item: int(item[0])):

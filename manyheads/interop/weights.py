@@ -1,9 +1,9 @@
-"""Weight files of a model directory: one, or several (shards) with an index that says which holds what.
+"""Weight files of a model directory: a single file, or shards with an index of their tensors.
 
-    model.safetensors    or model.safetensors.index.json with the shards it names
-    pytorch_model.bin    or pytorch_model.bin.index.json: pickles, only read when asked for, and only as plain tensors
+    model.safetensors    or model.safetensors.index.json with shards
+    pytorch_model.bin    or pytorch_model.bin.index.json: pickles, read only on request, and only as plain tensors
 
-Every error is a UserError of one line that names the file.
+Every error is a one-line UserError that names the file.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ _DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "BOOL": torch.bool,
 }  # fmt: skip
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-CHECKSUM = "crc32"  # in the metadata of our safetensors files; the format itself has none
+CHECKSUM = "crc32"  # key in the metadata of safetensors files of Manyheads; the format itself has no checksum
 
 
 def weight_files(path: Path, name: str) -> list[Path]:
-    """The files of a directory that hold its weights, `name` or the shards of its index; [] where there is neither."""
+    """Return the weight files of a directory: `name`, or the shards of its index; [] if neither exists."""
     index = path / f"{name}.index.json"
     if (path / name).is_file() or not index.is_file():
         return [path / name] if (path / name).is_file() else []
     shards = [path / shard for shard in sorted(set(_weight_map(index).values()))]
     if absent := [shard.name for shard in shards if not shard.is_file()]:
-        raise UserError(f"{path}: no {', '.join(absent[:3])}, which {index.name} names: copy the model again")
+        raise UserError(
+            f"{path}: found no {', '.join(absent[:3])}, but {index.name} refers to it; copy the model again"
+        )
     return shards
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """What a directory's safetensors files hold, on the meta device: only their headers are read."""
+    """Read the shapes and dtypes of a directory's safetensors files, as tensors on the meta device."""
 
     def read(file: Path) -> dict[str, Tensor]:
         with _undamaged(file), safe_open(file, framework="pt") as opened:
@@ -54,14 +56,14 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                     for name, part in parts.items()
                 }
-            except RuntimeError as error:  # strides of a shape with a zero among large sizes
-                raise UserError(f"{file}: damaged ({error}): copy or save the model again") from None
+            except RuntimeError as error:  # for example, the strides overflow for a shape with a zero among large sizes
+                raise UserError(f"{file}: damaged ({error}); copy or save the model again") from None
 
     return _read(path, SAFE, read)
 
 
 def read_safe(path: Path) -> dict[str, Tensor]:
-    """The tensors of a directory's safetensors files."""
+    """Read the tensors of a directory's safetensors files."""
 
     return _read(path, SAFE, _safe_tensors)
 
@@ -72,33 +74,33 @@ def _safe_tensors(file: Path) -> dict[str, Tensor]:
             stated = (opened.metadata() or {}).get(CHECKSUM)
         tensors = load_file(file)
     if stated not in (None, checksum(tensors)):
-        raise UserError(f"{file}: damaged: its checksum does not match: copy or save the model again")
+        raise UserError(f"{file}: damaged, the checksum does not match; copy or save the model again")
     return tensors
 
 
 @contextmanager
 def _undamaged(file: Path) -> Iterator[None]:
-    """Whatever the library raises while the block runs becomes one line that names the file."""
+    """Convert exceptions of the library in the enclosed block to one-line errors with the file's name."""
     try:
         yield
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{file}: truncated or damaged ({error}): copy or save the model again") from None
+        raise UserError(f"{file}: truncated or damaged ({error}); copy or save the model again") from None
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a directory's pickles. Code in them is not run: whatever is no plain weights is refused."""
+    """Read the tensors of a directory's pickles. Code in them is not run: anything except plain weights is rejected."""
 
     return _read(path, PICKLED, _pickled_tensors)
 
 
 def _pickled_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        with catch_warnings(action="ignore"):  # of kinds that are refused below
+        with catch_warnings(action="ignore"):  # warnings about types that are rejected below
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception:  # on damaged bytes it raises whatever it stumbles over; it advises to run code in the file
+    except Exception:  # for damaged bytes, any exception may occur; its message recommends running code in the file
         raise UserError(
-            f"{file}: not plain weights, refused: it is damaged or holds more than tensors, and was not opened: "
-            "copy it again, or get the model as safetensors"
+            f"{file}: expected plain weights; the file is damaged or contains other objects, and was not loaded. "
+            "Copy it again, or get the model as safetensors"
         ) from None
     plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not (plain and all(isinstance(tensor, Tensor) for tensor in tensors.values())):
@@ -106,23 +108,24 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
             f"a dict of {', '.join(map(str, tensors))[:80]}" if isinstance(tensors, dict) else type(tensors).__name__
         )
         raise UserError(
-            f"{file}: not plain weights, refused: expected a dict of names and tensors, as of model.state_dict(), found"
-            f" {content}"
+            f"{file}: expected plain weights (a dict of names and tensors, as from model.state_dict()), found {content}"
         )
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             kind = "quantized" if tensor.is_quantized else "without content" if tensor.is_meta else "sparse"
-            raise UserError(f"{file}: {name} is {kind}: expected dense tensors: save it with its plain numbers")
+            raise UserError(
+                f"{file}: {name} is {kind}; expected dense tensors, save the model without quantization or sparsity"
+            )
     return tensors
 
 
 def read_file(file: Path) -> dict[str, Tensor]:
-    """The tensors of one file: a `.safetensors`, or else a pickle, which may hold plain tensors only."""
+    """Read the tensors of one file: a `.safetensors` file, or a pickle that contains only plain tensors."""
     return _safe_tensors(file) if file.suffix == ".safetensors" else _pickled_tensors(file)
 
 
 def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of all files; each shard must hold exactly what the index says."""
+    """Read the tensors of all files; each shard must contain exactly the tensors in the index."""
     files = weight_files(path, name)
     if [file.name for file in files] == [name]:
         return read(files[0])
@@ -134,7 +137,8 @@ def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> d
         listed = {tensor for tensor, shard in where.items() if shard == file.name}
         if differing := sorted(listed ^ set(content)):
             raise UserError(
-                f"{file}: holds other tensors than {index.name} says, such as {differing[0]}: copy it again"
+                f"{file}: the tensors differ from those in {index.name}, for example {differing[0]}; copy the file"
+                " again"
             )
         tensors |= content
     return tensors
@@ -148,5 +152,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError):
         plain = False
     if not plain:
-        raise UserError(f"{index}: expected a 'weight_map' from tensors to files of this directory: copy it again")
+        raise UserError(
+            f"{index}: expected a 'weight_map' from tensors to files of this directory; copy the file again"
+        )
     return where

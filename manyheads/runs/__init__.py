@@ -1,1 +1,1 @@
-"""What can be trained: recipes as values, the table of them, and the skeleton of a run."""
+"""Training runs: recipes, the table of recipes, and the steps common to all runs."""

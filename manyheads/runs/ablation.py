@@ -1,4 +1,4 @@
-"""A recipe taken apart: a small run for every row of a paper's table, each one change away from the base."""
+"""Ablation of a recipe: a small run for each row of a paper's table, each with one change to the base configuration."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from manyheads.runs.run import Run
 from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C")
-Rows = dict[str, dict[str, Any]]  # of each row the settings that differ from the base's, by dotted key
+Rows = dict[str, dict[str, Any]]  # settings of each row that differ from the base, by dotted key
 
 
 def ablate(
     rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
 ) -> str | dict[str, Any] | None:
-    """Train each row, resumable in a directory of its own below `run.out`, and give the table of all.
+    """Train each row, resumable in a subdirectory of `run.out`, and return the table of all rows.
 
-    columns  {metric: its name in the table}
+    columns  {metric: column name in the table}
     """
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}
@@ -30,7 +30,7 @@ def ablate(
     for name, changes in rows.items():
         row = replace(run.part(re.sub(r"\W+", "-", name), begun), overrides={**run.overrides, **changes})
         result = train(apply(config, from_mapping(changes)), row)
-        if result is None:  # stopped by --max-minutes: the same command goes on
+        if result is None:  # stopped by --max-minutes; the same command resumes the run
             return None
         scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
         lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")

@@ -1,4 +1,4 @@
-"""What a run will cost, as `--dry-run` tells it before anything is trained."""
+"""Cost estimate of a run for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
 from manyheads.training.config import TrainingConfig
 
-UTILISATION = 0.3  # share of the matrix products' rate that training reaches as a whole
-SHOWN = 12  # of the labels of a model
+UTILIZATION = 0.3  # fraction of the machine's matrix-product rate that training reaches
+MAX_LABELS = 12  # maximum labels of a model in the estimate
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be trained.
+    """Model and batch of a run to estimate.
 
-    model  it may be on the meta device
-    batch  what a micro-batch holds, in `unit`s: "token" or "image"
-    items  units of an epoch, where they are known before the data are read
+    model  may be on the meta device
+    batch  size of a micro-batch in `unit`s ("token" or "image")
+    items  units per epoch, if known before the data are read
     """
 
     model: nn.Module
@@ -31,7 +31,7 @@ class Plan:
 
 
 def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> dict[str, Any]:
-    """The whole configuration, and what the run will cost."""
+    """Return the whole configuration, and the estimated cost of the run."""
     summary, unit = costs.summary(plan.model), plan.unit
     training: TrainingConfig = config.training
     flops = summary["flops"]["training"] / (summary["flops"]["tokens"][-1] if unit == "token" else 1)
@@ -39,11 +39,11 @@ def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> di
     by_epochs = None if training.epochs is None or plan.items is None else training.epochs * plan.items
     total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
     rate = compute.products_per_second()
-    seconds = flops / rate / UTILISATION
+    seconds = flops / rate / UTILIZATION
     return {
         "recipe": recipe,
         "config": asdict(config),
-        "model": _shortened(summary["config"]),
+        "model": _truncate_labels(summary["config"]),
         "parameters": summary["parameters"]["total"],
         "memory_gib": {"weights, gradients and Adam's moments": round(summary["memory"]["training"] / 2**30, 3)},
         "estimate": {
@@ -51,15 +51,15 @@ def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> di
             f"{unit}s": total,
             "hours": None if total is None else round(seconds * total / 3600, 2),
             f"minutes_per_million_{unit}s": round(seconds * 1e6 / 60, 1),
-            "assuming": f"{UTILISATION:.0%} of the {rate / 1e9:,.0f} GFLOP/s that products reach on this machine",
+            "assuming": f"{UTILIZATION:.0%} of this machine's {rate / 1e9:,.0f} GFLOP/s for matrix products",
         },
         "device": compute.device,
     }
 
 
-def _shortened(config: dict[str, Any]) -> dict[str, Any]:
-    """With the first of many labels."""
+def _truncate_labels(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a model configuration with only the first labels."""
     labels = config.get("labels", ())
-    if len(labels) <= SHOWN:
+    if len(labels) <= MAX_LABELS:
         return config
-    return {**config, "labels": [*labels[:SHOWN], f"... {len(labels) - SHOWN:,} more"]}
+    return {**config, "labels": [*labels[:MAX_LABELS], f"... {len(labels) - MAX_LABELS:,} more"]}

@@ -1,4 +1,4 @@
-"""Starting from another model's weights (`--init`): the body stays, the head is that of the task."""
+"""Fine-tuning from another model's weights (`--init`): the body is loaded, and the head of the task is new."""
 
 from __future__ import annotations
 
@@ -22,74 +22,77 @@ from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
 
-LAYERS_READ = {"last": 1, "last-four": 4}  # by a BiLSTM
+BILSTM_LAYERS = {"last": 1, "last-four": 4}  # number of layers that a BiLSTM reads
 LSTM_RATE = 1e-3
-OF_THE_MODEL = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")  # settings that its weights decide
+# settings that the loaded model determines
+MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 
 
 def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
-    """The model of `--init`, which has to be of that kind, with other settings; what is new is logged.
+    """Load the model of `--init`, check its kind, apply settings, and log which tensors are new.
 
-    origin  what the recipe starts from, for the error where the model is another
+    origin  expected model, for the error message
     """
     loaded = opened(run, kind, origin)
     return adapted(run, loaded, **settings), loaded
 
 
 def opened(run: Run, kind: Any, origin: str) -> Loaded:
-    """The model of `--init` as it is; see `start`."""
+    """Load the model of `--init` unchanged. Raises UserError if it is of another kind; see `start`."""
     assert run.init is not None
     loaded = load(run.init)
     if not isinstance(loaded.model, kind):
-        raise UserError(f"{run.init}: a {loaded.family} model; {run.recipe} starts from {origin}")
+        raise UserError(f"{run.init}: found a {loaded.family} model, but {run.recipe} starts from {origin}")
     return loaded
 
 
 def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
-    """What was opened, with other settings; what is new is logged."""
+    """Apply settings to a loaded model, and log which tensors are new."""
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
     if unknown := [f"model.{name}" for name in given if name not in known]:
-        raise UserError(f"{', '.join(unknown)}: valid are {', '.join(known)}")
+        raise UserError(f"{', '.join(unknown)}: unknown settings; valid are {', '.join(known)}")
     try:
         model, new = adapt(loaded.model, **settings)
     except UserError as error:
         named = "".join(f"model.{name}: " for name in given)
-        raise UserError(f"{named}{run.init} cannot be changed so: {error}") from None
+        raise UserError(f"{named}failed to apply this to {run.init}: {error}") from None
     kept = len(model.state_dict()) - len(new)
-    logger.info(f"starting from {run.init}: {kept} tensors are its own, new: {', '.join(new) or 'none'}")
+    logger.info(f"starting from {run.init}: loaded {kept} tensors; new: {', '.join(new) or 'none'}")
     return model
 
 
 def tokenizer_of(loaded: Loaded) -> Tokenizer:
     if loaded.tokenizer is None:
-        raise UserError(f"{loaded.path} has no tokenizer.json, so training cannot continue from it")
+        raise UserError(f"{loaded.path} has no tokenizer.json, so it cannot be fine-tuned")
     return loaded.tokenizer
 
 
-def dropouts(run: Run) -> dict[str, Any]:
-    """The rates of dropout among the settings: all else is given by the model to start from, and a UserError says so.
-    (Settings that leave the shapes of weights as they are, the place of a norm, would make them mean something else.)
+def dropout_rates(run: Run) -> dict[str, Any]:
+    """Return the dropout rates among the user's settings.
+
+    Raises UserError for other model settings, because the loaded model determines them. This includes settings that
+    keep the shapes of the weights but change their meaning, such as the position of a norm.
     """
     rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
     others = tuple(f"model.{key}" for key in model_settings(run) if key not in rates)
-    run.refuse((*OF_THE_MODEL, *others), f"given by the model to start from, {run.init}; leave it out")
+    run.refuse((*MODEL_SETTINGS, *others), f"determined by the initial model, {run.init}; omit it")
     return rates
 
 
 def model_settings(run: Run) -> dict[str, Any]:
-    """Of the settings that the user has given, those below `model.`."""
+    """Return the user's settings below `model.`."""
     return {key.removeprefix("model."): value for key, value in run.given.items() if key.startswith("model.")}
 
 
 def start_bert(
     run: Run, head: Head, labels: tuple[str, ...] = (), rates: Mapping[str, float] | None = None
 ) -> tuple[Bert, Tokenizer]:
-    """The BERT of `--init` under a new head, with its tokenizer.
+    """Load the BERT of `--init` with a new head, and its tokenizer.
 
-    rates  of dropout: the recipe's own; the user's come before them
+    rates  default dropout rates of the recipe; the user's settings take precedence
     """
-    settings = {**(rates or {}), **dropouts(run)}
+    settings = {**(rates or {}), **dropout_rates(run)}
     model, loaded = start(run, Bert, "BERT's weights", head=head, labels=labels, **settings)
     return model, tokenizer_of(loaded)
 
@@ -103,30 +106,33 @@ def start_tuned(
     scratch: bool = False,
     rates: Mapping[str, float] | None = None,
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
-    """The BERT of `--init` under a new head and tuned as a whole; or frozen, under a BiLSTM that reads its layers.
+    """Load the BERT of `--init` with a new head for full fine-tuning, or frozen with a BiLSTM that reads its layers.
 
-    scratch  with new weights all the same
-    rates    of dropout: the recipe's own; the user's come before them
+    scratch  True: initialize new weights anyway
+    rates    default dropout rates of the recipe; the user's settings take precedence
     """
     if tuned == "all":
         model, tokenizer = start_bert(run, head, labels, rates)
         return (Bert(model.config) if scratch else model), tokenizer
     bert, tokenizer = start_bert(run, "none", rates=rates)
     own = {
-        **asdict(bert.config), "head": head, "labels": labels, "read": LAYERS_READ[tuned], "hidden": bert.config.width,
+        **asdict(bert.config), "head": head, "labels": labels, "read": BILSTM_LAYERS[tuned],
+        "hidden": bert.config.width,
     }  # fmt: skip
     features = BertFeatures(BertFeaturesConfig(**own))
     if not scratch:
         features.bert.load_state_dict(bert.state_dict())
-    logger.info(f"tuned={tuned}: BERT is frozen; the BiLSTM and the output above it are new")
+    logger.info(f"tuned={tuned}: BERT is frozen; the BiLSTM and its output layer are new")
     return features, tokenizer
 
 
 def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned = "all") -> TrainingConfig:
-    """With a warm-up of at most a tenth of the steps, as in BERT's code: on little data the recipe's would outlast the
-    run. With the learning rate of a BiLSTM where that is what is trained. What the user has given stays as it is.
+    """Adapt a training configuration to fine-tuning.
 
-    batches  of an epoch
+    The warm-up is limited to a tenth of the steps, as in BERT's code, because on little data the recipe's warm-up could
+    exceed the run. If only a BiLSTM is trained, its learning rate is used. The user's settings do not change.
+
+    batches  number of batches per epoch
     """
     if tuned != "all" and "training.learning_rate" not in run.given:
         training = replace(training, learning_rate=LSTM_RATE)
@@ -135,5 +141,5 @@ def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned =
     steps = run_length(training, steps_per_epoch(training, batches))
     if steps is None or (tenth := math.ceil(steps / 10)) >= training.warmup:
         return training
-    logger.info(f"warm-up: {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}")
+    logger.info(f"warm-up: using {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}")
     return replace(training, warmup=tenth)

@@ -1,7 +1,7 @@
-"""Settings from the user, applied to a nested dataclass: dotted `key=value` arguments and YAML files.
+"""User settings for a nested dataclass, from dotted `key=value` arguments and YAML files.
 
-Both give text, and the type of the field decides how it is read: `1e-3` is a number and `no` a language wherever the
-field says so, whatever YAML would make of them.
+Both sources give text, and the type of the field determines how it is parsed: `1e-3` is a number and `no` a language
+code if the field has that type, independent of YAML's rules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from manyheads.files import parse_json, regular
 
 Config = TypeVar("Config")
 
-OTHER_NAMES = {  # of settings, as other tools call them
+OTHER_NAMES = {  # names of settings in other tools
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
-LARGEST_FILE = 100_000  # bytes
-DEEPEST = 50  # levels of nesting
+MAX_BYTES = 100_000  # in bytes
+MAX_DEPTH = 50  # maximum levels of nesting
 _OPENING = (
     yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
 )  # fmt: skip
@@ -42,7 +42,7 @@ _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
 class Setting:
     """One value for one dotted key: text, a list of texts, or a Python value.
 
-    place  where it was written, such as `run.yaml:3`
+    place  location of the setting, such as `run.yaml:3`
     """
 
     key: str
@@ -56,44 +56,46 @@ class Setting:
 
 
 def from_arguments(arguments: Iterable[str]) -> list[Setting]:
-    """Command-line arguments of the form `training.steps=100`."""
+    """Parse command-line arguments of the form `training.steps=100`."""
     settings = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals or not key.strip():
-            raise UserError(f"{argument!r} is not a setting: expected key=value, such as training.steps=100")
+            raise UserError(f"{argument!r} is not a setting; expected key=value, such as training.steps=100")
         if not value.strip():
-            raise UserError(f"{argument!r} has no value (an unset variable?): for none write {key.strip()}=null")
+            raise UserError(f"{argument!r} has no value (an unset variable?); for none, write {key.strip()}=null")
         settings.append(Setting(key.strip(), value.strip()))
     return settings
 
 
 def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
-    """Python values by dotted key or nested, as `manyheads.train` takes them."""
-    return [Setting(key, value) for key, value in leaves(_plain(values))]
+    """Convert Python values, nested or with dotted keys, as in the arguments of `manyheads.train`."""
+    return [Setting(key, value) for key, value in leaves(_to_plain(values))]
 
 
 def from_file(path: str | Path) -> list[Setting]:
-    """A YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
+    """Read a YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
     try:
         file = regular(Path(path))
-        if file.stat().st_size > LARGEST_FILE:  # PyYAML takes seconds per megabyte
-            raise UserError(f"{path}: {file.stat().st_size:,} bytes; settings have at most {LARGEST_FILE:,}")
+        if file.stat().st_size > MAX_BYTES:  # PyYAML takes seconds per megabyte
+            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes of settings, found {file.stat().st_size:,}")
         text = file.read_text(encoding="utf-8")
-        if token := _endless(text):
+        if token := _find_unbounded(text):
             line = token.start_mark.line + 1
             if isinstance(token, yaml.AliasToken):
-                raise UserError(f"{path}:{line}: *{token.value}: write the settings out")
-            raise UserError(f"{path}:{line}: nested without end; expected settings such as `training: {{steps: 100}}`")
+                raise UserError(f"{path}:{line}: aliases (*{token.value}) are not supported; write the settings out")
+            raise UserError(
+                f"{path}:{line}: too many levels of nesting; expected settings such as `training: {{steps: 100}}`"
+            )
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: failed to read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+        raise UserError(f"{path}{line}: invalid YAML: {getattr(error, 'problem', None) or error}") from error
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode):
@@ -101,19 +103,24 @@ def from_file(path: str | Path) -> list[Setting]:
     return list(_flatten(root, "", str(path)))
 
 
-def _endless(text: str) -> yaml.Token | None:
-    """The first alias of YAML, as aliases of aliases multiply without end, or the first bracket or block that is nested
-    too deeply: PyYAML's time grows with the square of the depth."""
+def _find_unbounded(text: str) -> yaml.Token | None:
+    """Return the first YAML alias, or the first bracket or block beyond the maximum nesting; None if there is neither.
+
+    Aliases of aliases expand exponentially, and PyYAML's time is quadratic in the depth.
+    """
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
-        if isinstance(token, yaml.AliasToken) or depth > DEEPEST:
+        if isinstance(token, yaml.AliasToken) or depth > MAX_DEPTH:
             return token
     return None
 
 
 def apply(config: Config, settings: Iterable[Setting]) -> Config:
-    """`config` with the settings in place, later ones winning. Raises a UserError that names key, place and remedy."""
+    """Return `config` with the settings applied; later ones take precedence.
+
+    Raises a UserError that names the key, its location and a remedy.
+    """
     settings = list(settings)
     for setting in settings:
         _check_key(config, setting)
@@ -121,14 +128,14 @@ def apply(config: Config, settings: Iterable[Setting]) -> Config:
 
 
 def as_dict(config: Any) -> Any:
-    """The config as plain nested data, ready for JSON or YAML."""
+    """Convert the configuration to plain nested data for JSON or YAML."""
     if is_dataclass(config) and not isinstance(config, type):
         return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
-    return _plain(config)
+    return _to_plain(config)
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting with its dotted key."""
+    """Yield each setting with its dotted key."""
     for key, value in settings.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -137,8 +144,11 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def setting_words(value: Any) -> str:
-    """A setting's value as it is given behind `key=`. A list of fewer than two items needs its brackets, and one of
-    lists, or of words that hold what separates them, its quotes."""
+    """Format a setting's value for `key=value`.
+
+    A list of fewer than two items requires brackets. A nested list, or a list of words with separators, requires
+    quotes.
+    """
     if isinstance(value, (list, tuple)):
         if any(isinstance(item, (list, tuple)) or _needs_quotes(item) for item in value):
             return json.dumps(value, ensure_ascii=False)
@@ -152,7 +162,7 @@ def _needs_quotes(item: Any) -> bool:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """How an error ends: the nearest valid name, or all of them."""
+    """Return the end of an error message: the nearest valid name, or all valid names."""
     names = list(valid)
     close = get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"valid are {', '.join(names)}"
@@ -166,7 +176,7 @@ def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
             if not isinstance(key, yaml.ScalarNode):
                 raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix[:-1]}: expected a name before the colon")
             if key.value in seen:
-                raise UserError(f"{file}:{key.start_mark.line + 1}: {prefix}{key.value} is given twice")
+                raise UserError(f"{file}:{key.start_mark.line + 1}: found {prefix}{key.value} twice; remove one")
             seen.add(key.value)
             yield from _flatten(value, f"{prefix}{key.value}.", file)
     elif isinstance(node, yaml.MappingNode):
@@ -181,11 +191,11 @@ def _text(node: yaml.Node) -> Any:
     return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
@@ -204,11 +214,11 @@ def _check_key(config: Any, setting: Setting) -> None:
             raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
         node = getattr(node, part)
     if is_dataclass(node) and setting.value not in ("{}", {}):
-        raise setting.error(f"is a group of settings: give one of {', '.join(_keys(node, setting.key + '.'))}")
+        raise setting.error(f"is a group of settings; set one of {', '.join(_keys(node, setting.key + '.'))}")
 
 
 def _suggest(key: str, valid: list[str]) -> str:
-    """The nearest whole key, or the key whose last part is meant: `steps` -> `training.steps`."""
+    """Suggest the nearest key, or a key with the same last part: `steps` -> `training.steps`."""
     last = {name.rpartition(".")[2]: name for name in reversed(valid)}
     word = key.rpartition(".")[2]
     if (meant := OTHER_NAMES.get(word)) in last:
@@ -220,27 +230,30 @@ def _suggest(key: str, valid: list[str]) -> str:
 
 
 def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
-    """A copy of `config`, whose keys begin with `prefix`; its own checks then see all new values at once."""
+    """Return a copy of `config`, whose keys begin with `prefix`, with all changes applied at once.
+
+    The checks of the dataclass therefore see all new values together.
+    """
     hints = get_type_hints(type(config))
     changes: dict[str, Any] = {}
-    mine: list[Setting] = []
+    applied: list[Setting] = []
     for f in fields(config):
         key = prefix + f.name
         value = getattr(config, f.name)
-        below = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
+        matching = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
         if (
             f.name == "model"
             and isinstance(value, dict)
             and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
         ):
-            value = changes["model"] = {}  # what a recipe says of its model goes with its preset
-        if not below:
+            value = changes["model"] = {}  # another preset discards the recipe's settings for its model
+        if not matching:
             continue
-        mine += below
+        applied += matching
         if is_dataclass(value):
-            changes[f.name] = _rebuild(value, f"{key}.", below)
+            changes[f.name] = _rebuild(value, f"{key}.", matching)
             continue
-        for setting in below:
+        for setting in matching:
             if setting.key == key:
                 value = _convert(setting, setting.value, hints[f.name])
             else:  # an entry of a dictionary
@@ -249,22 +262,23 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
     try:
         return replace(config, **changes)
     except UserError as error:
-        if len(mine) == 1 and not str(error).startswith(mine[0].key):
-            raise mine[0].error(str(error)) from error
+        if len(applied) == 1 and not str(error).startswith(applied[0].key):
+            raise applied[0].error(str(error)) from error
         raise UserError(
             f"{prefix[:-1]}: {error}" if prefix and not str(error).startswith(prefix) else str(error)
         ) from error
 
 
 def _convert(setting: Setting, value: Any, hint: Any) -> Any:
-    """Text, or a list of texts, read as what the type hint asks for. The config checks Python values itself."""
+    """Convert text, or a list of texts, to the type of a field. The dataclass itself checks Python values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if not isinstance(value, str | list):
-        return (value,) if origin is tuple else value  # one number for a list of them
+        return (value,) if origin is tuple else value  # a single number for a tuple
     if origin in (Union, types.UnionType):
         if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
-        kinds = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is str)  # text last: it takes all
+        # str last, because it accepts any text
+        kinds = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is str)
         for kind in kinds[:-1]:
             try:
                 return _convert(setting, value, kind)
@@ -274,23 +288,23 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
     if origin is Literal:
         named = {str(a): a for a in arguments}
         if not isinstance(value, str) or value not in named:
-            raise setting.error(f"expected one of {', '.join(named)}, got {value!r}; {nearest(str(value), named)}")
+            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}; {nearest(str(value), named)}")
         return named[value]
     if origin in (tuple, list):
         return _sequence(setting, value, origin, arguments)
     if origin is dict or hint is dict:
         loaded = _load(setting, value)
         if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
-            raise setting.error(f"expected a mapping such as {{name: value}}, got {value!r}")
+            raise setting.error(f"expected a mapping such as {{name: value}}, found {value!r}")
         return loaded
     if hint is Any:
         return _load(setting, value)
     if not isinstance(value, str):
-        raise setting.error(f"expected {_PLAIN.get(hint, 'one value')}, got a list")
+        raise setting.error(f"expected {_PLAIN.get(hint, 'one value')}, found a list")
     try:
         return _BOOL[value.lower()] if hint is bool else hint(value)
     except (KeyError, ValueError) as error:
-        raise setting.error(f"expected {_PLAIN.get(hint, hint.__name__)}, got {value!r}") from error
+        raise setting.error(f"expected {_PLAIN.get(hint, hint.__name__)}, found {value!r}") from error
 
 
 def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, ...]) -> Any:
@@ -298,25 +312,28 @@ def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, 
         value = _items(value)
     fixed = origin is tuple and Ellipsis not in arguments
     if fixed and len(value) != len(arguments):
-        raise setting.error(f"expected {len(arguments)} values, got {len(value)}")
+        raise setting.error(f"expected {len(arguments)} values, found {len(value)}")
     kinds = arguments if fixed else [arguments[0]] * len(value)
     return origin(_convert(setting, item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
 def _items(text: str) -> list[Any]:
-    """Of `a,b`, with or without brackets around it; what is a JSON list of words may have any characters in them."""
+    """Split a list `a,b`, with or without brackets. The words of a JSON list may contain any characters."""
     try:
         words = parse_json(text)
         if isinstance(words, list) and words and all(isinstance(word, (str, list)) for word in words):
             return words
     except ValueError:
         pass
-    inner = _inside(text, "[]", "()")
-    return [_inside(part, '""', "''") for part in inner.split(",")] if inner else []
+    inner = _strip_enclosing(text, "[]", "()")
+    return [_strip_enclosing(part, '""', "''") for part in inner.split(",")] if inner else []
 
 
-def _inside(text: str, *pairs: str) -> str:
-    """What stands between a pair of brackets or quotes, or all of it: `(a) b (c)` is in none."""
+def _strip_enclosing(text: str, *pairs: str) -> str:
+    """Return the text inside an enclosing pair of brackets or quotes, or the whole text.
+
+    `(a) b (c)` has no such pair.
+    """
     text = text.strip()
     inner = text[1:-1]
     depths = accumulate((character in "[(") - (character in "])") for character in inner)
@@ -329,22 +346,22 @@ def _load(setting: Setting, value: Any) -> Any:
         return [_load(setting, item) for item in value]
     if not isinstance(value, str):
         return value
-    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without its brackets
+    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without brackets
     try:
-        if len(text) <= LARGEST_FILE and not _endless(text):
-            return _numbers(yaml.safe_load(text))
-    except Exception as error:  # what the library makes of values whose tags are others than they are
-        raise setting.error(f"cannot be read as a value: {value[:40]!r}") from error
-    bounds = f"at most {LARGEST_FILE:,} characters, {DEEPEST} brackets in each other and no aliases (*name)"
-    raise setting.error(f"expected {bounds}, got {value[:40]!r}")
+        if len(text) <= MAX_BYTES and not _find_unbounded(text):
+            return _parse_numbers(yaml.safe_load(text))
+    except Exception as error:  # PyYAML may raise any exception for values that do not match their tags
+        raise setting.error(f"failed to parse the value {value[:40]!r}") from error
+    bounds = f"at most {MAX_BYTES:,} characters, {MAX_DEPTH} levels of brackets and no aliases (*name)"
+    raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
-def _numbers(loaded: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for text."""
+def _parse_numbers(loaded: Any) -> Any:
+    """Convert numbers such as 1e-3, which YAML 1.1 reads as text."""
     if isinstance(loaded, dict):
-        return {key: _numbers(item) for key, item in loaded.items()}
+        return {key: _parse_numbers(item) for key, item in loaded.items()}
     if isinstance(loaded, list):
-        return [_numbers(item) for item in loaded]
+        return [_parse_numbers(item) for item in loaded]
     try:
         return float(loaded) if isinstance(loaded, str) else loaded
     except ValueError:

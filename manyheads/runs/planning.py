@@ -1,10 +1,10 @@
-"""What a training takes on so many devices, replicated (DDP) or sharded (FSDP2): memory of each, and time of a step.
+"""Estimates of memory per device and time per step for training on several devices, with DDP or FSDP2.
 
-A step of one device is simulated (`simulation.py`); what the devices tell each other follows from the sizes of weights.
-Adam is assumed: weights, gradients and two moments are float32, 16 bytes a parameter (Rajbhandari 2020, section 3.1,
-counts them alike). DDP keeps another copy of the gradients, in the buckets that it sums up. FSDP2 shares all of them
-out and gathers what is outside of the blocks for a whole pass, and of the blocks the one that is computed and the next;
-what it gathers and hands round goes through buffers, out of which and into which it is copied.
+The step of one device is simulated (`simulation.py`); communication follows from the sizes of the weights. Adam is
+assumed: weights, gradients and two moments are float32, 16 bytes per parameter (Rajbhandari 2020, section 3.1, has the
+same count). DDP keeps another copy of the gradients in its all-reduce buckets. FSDP2 shards all of these. It gathers
+the weights outside of the blocks for a whole pass, and those of the current block and the next. Communicated data are
+copied into and out of buffers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,24 @@ from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
 MOMENTS = 2
-UPDATE = 7  # numbers that an update of one weight reads and writes: weight, gradient, moments; all but one back
-KEPT = 1.15  # times what is needed `train` holds on a processor, for the next step; 1.04 to 1.32 were measured
-COPIES = 6  # numbers that sharding one weight reads and writes: gathered forward, gathered backward, its gradient
+# numbers read and written to update one weight: weight, gradient and two moments are read, all but the gradient written
+UPDATE_NUMBERS = 7
+# ratio of memory held by `train` on a CPU to memory needed, including the next step; measured: 1.04 to 1.32
+CPU_MEMORY_FACTOR = 1.15
+# numbers read and written to shard one weight: gathered in the forward pass, in the backward pass, and its gradient
+COPY_NUMBERS = 6
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """devices       how many, alike; `machine`: what one of them does
-    memory        bytes of one
-    interconnect  bytes/s that one can send while it receives as much; None: what they say takes no time
-    taken         bytes of the memory that are taken before anything is trained
-    gpu           attention never keeps a map, and what is sent goes out while it computes; a processor sends itself
+    """Devices for training.
+
+    devices       number of identical devices; `machine` describes one of them
+    memory        bytes of memory per device
+    interconnect  bytes/s that a device can send while it receives at the same rate; None: communication takes no time
+    taken         bytes of memory in use before training
+    gpu           True: attention does not store its weights, and communication overlaps with computation, unlike on a
+                  CPU
     """
 
     devices: int
@@ -43,7 +49,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of weights in float32: of all, of what is outside of blocks, and of the largest block."""
+    """Bytes of float32 weights: all weights, those outside of blocks, and those of the largest block."""
 
     all: int
     outside: int
@@ -63,14 +69,15 @@ def plan(
     model: nn.Module, rows: int, lengths: tuple[int, ...], hardware: Hardware, *, precision: str = "float32",
     accumulate: int = 1, checkpointing: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Such a model, trained on so many texts (of so many tokens, of source and target) or images by each device.
+    """Plan the training of a model on `rows` texts or images per device.
 
-    Plain data: parameters, and for "ddp" and "fsdp" the bytes that a device needs by what they are for, whether they
-    fit, what is held then, the seconds of a step by what they are for, and what bounds it. One device needs neither:
-    it is "alone".
-    Raises UserError where a step depends on the data.
+    lengths  tokens per text, for the source and the target
+
+    Returns plain data: parameters, and for "ddp" and "fsdp" the bytes per device by purpose, whether they fit, the
+    memory held, the seconds per step by purpose, and the bottleneck. A single device requires neither; its key is
+    "alone". Raises UserError if the cost of a step depends on the data.
     """
-    weights, narrow = sizes(model), precision == "bf16"
+    weights, is_bf16 = sizes(model), precision == "bf16"
 
     def step(narrow_blocks: bool) -> Step:
         return simulate(
@@ -79,7 +86,7 @@ def plan(
         )  # fmt: skip
 
     whole = step(False)
-    steps = {"alone": whole} if hardware.devices == 1 else {"ddp": whole, "fsdp": step(True) if narrow else whole}
+    steps = {"alone": whole} if hardware.devices == 1 else {"ddp": whole, "fsdp": step(True) if is_bf16 else whole}
     return {
         "parameters": weights.all // FLOAT32,
         "devices": hardware.devices,
@@ -88,30 +95,35 @@ def plan(
         "precision": precision,
         "accumulate": accumulate,
         "flops": accumulate * whole.flops * hardware.devices,
-        **{way: _way(way, weights, step, hardware, narrow, accumulate) for way, step in steps.items()},
+        **{
+            strategy: _strategy_plan(strategy, weights, step, hardware, is_bf16, accumulate)
+            for strategy, step in steps.items()
+        },
     }
 
 
-def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool, accumulate: int) -> dict[str, Any]:
-    sharded = way == "fsdp"
-    share = hardware.devices if sharded else 1
-    gathered = 0.5 if narrow else 1.0  # of the bytes of a block
+def _strategy_plan(
+    strategy: str, weights: Sizes, step: Step, hardware: Hardware, is_bf16: bool, accumulate: int
+) -> dict[str, Any]:
+    sharded = strategy == "fsdp"
+    shards = hardware.devices if sharded else 1
+    gathered_fraction = 0.5 if is_bf16 else 1.0  # fraction of a block's bytes
     purposes = {
-        "weights": weights.all / share,
-        "moments": MOMENTS * weights.all / share,
-        "gradients": weights.all / share,
-        "buckets": weights.all if way == "ddp" else 0,
-        "gathered": weights.outside + 2 * weights.block * gathered if sharded else 0,
+        "weights": weights.all / shards,
+        "moments": MOMENTS * weights.all / shards,
+        "gradients": weights.all / shards,
+        "buckets": weights.all if strategy == "ddp" else 0,
+        "gathered": weights.outside + 2 * weights.block * gathered_fraction if sharded else 0,
         "activations": step.activations,
         "taken before": hardware.taken,
     }
     needed = sum(purposes.values())
-    waiting = _waiting(way, weights, gathered, step, hardware, accumulate)
+    waiting = _communication_wait(strategy, weights, gathered_fraction, step, hardware, accumulate)
     parts = {
         "forward": accumulate * step.forward,
         "backward": accumulate * step.backward,
-        "update": UPDATE * weights.all / share / hardware.machine.bandwidth,
-        "copies": accumulate * COPIES * weights.all / hardware.machine.bandwidth if sharded else 0.0,
+        "update": UPDATE_NUMBERS * weights.all / shards / hardware.machine.bandwidth,
+        "copies": accumulate * COPY_NUMBERS * weights.all / hardware.machine.bandwidth if sharded else 0.0,
         "waiting for others": waiting,
     }
     products, whole = accumulate * step.products, sum(parts.values())
@@ -119,7 +131,7 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
     return {
         "bytes": {name: round(size) for name, size in purposes.items() if size},
         "needed": round(needed),
-        "held": round(needed if hardware.gpu else KEPT * needed),
+        "held": round(needed if hardware.gpu else CPU_MEMORY_FACTOR * needed),
         "fits": needed <= hardware.memory,
         "seconds": {name: seconds for name, seconds in parts.items() if seconds},
         "step": whole,
@@ -127,15 +139,21 @@ def _way(way: str, weights: Sizes, step: Step, hardware: Hardware, narrow: bool,
     }
 
 
-def _waiting(way: str, weights: Sizes, gathered: float, step: Step, hardware: Hardware, accumulate: int) -> float:
-    """Seconds for which a device waits for others: what a GPU sends while it computes costs none."""
-    if way == "alone" or hardware.interconnect is None:
+def _communication_wait(
+    strategy: str, weights: Sizes, gathered_fraction: float, step: Step, hardware: Hardware, accumulate: int
+) -> float:
+    """Return the seconds for which a device waits for others.
+
+    On a GPU, communication that overlaps with computation is free.
+    """
+    if strategy == "alone" or hardware.interconnect is None:
         return 0.0
-    pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect  # seconds a byte, all around a ring
+    # seconds per byte for one pass around the ring
+    pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect
     hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
-    if way == "ddp":  # gradients are summed up and handed round, of the last micro-batch, while it goes backward
+    if strategy == "ddp":  # the gradients of the last micro-batch are all-reduced during its backward pass
         return max(0.0, 2 * pass_on * weights.all - hidden_backward)
-    gather = pass_on * (weights.all - weights.outside) * gathered
-    forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)  # nothing is computed without the first
+    gather = pass_on * (weights.all - weights.outside) * gathered_fraction
+    forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)  # computation starts after the first gather
     backward = max(0.0, gather + pass_on * weights.all - hidden_backward)
     return accumulate * (forward + backward)

@@ -1,4 +1,4 @@
-"""A recipe: a run that the project vouches for, as a value. The recipes of a task stand in its room."""
+"""Recipes: tested training configurations as values. The package of each task contains its recipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 Threads = Annotated[int, Range(1, 1024)]
-Tuned = Literal["all", "last", "last-four"]  # of a model to start from: which layers are trained, or read by a BiLSTM
+Tuned = Literal["all", "last", "last-four"]  # layers of the initial model that are trained, or that a BiLSTM reads
 
 # Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
 FINE_TUNING = TrainingConfig(
@@ -23,11 +23,11 @@ FINE_TUNING = TrainingConfig(
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Settings of all runs on data that are split for training, validation and test.
+    """Settings of all runs whose data have training, validation and test splits.
 
-    validation, test  data that take precedence over those found beside the training data
-    scored            which data are scored at the end
-    threads           of the processor; None: as many as PyTorch takes
+    validation, test  data that take precedence over the splits found with the training data
+    scored            split that is evaluated at the end
+    threads           CPU threads; None: PyTorch's default
     """
 
     data: str | None = None
@@ -39,19 +39,18 @@ class DataConfig(Config):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, from which paper, and what the user has to bring.
+    """Recipe: trained model, source paper, and required input.
 
-    summary    what it trains, in a line
-    config     every setting and its value; its docstring says what they mean
-    module     has `train(config, run)`, which gives a report, and, where one model is trained, `planned_model(config)`;
-               it is named and not imported, as it needs PyTorch
-    about      what the summary leaves out: what comes out, how long it takes, what was published
-    options    of the command, beside what has to be given
-    requires   settings that have to be given, such as {"data": "DIR with train and test of IMDB"}; the first word
-               stands for the value
-    init       whether it starts from another model (`--init`): it may, it must, or it never does
-    with_init  the config of a run that does, where other settings suit it
-    spreads    whether several processes may train it; else there is nothing to train, and one does it
+    summary    one-line description
+    config     all settings with values; its docstring explains them
+    module     name of a module with `train(config, run)`, which returns a report, and, if one model is trained,
+               `planned_model(config)`. It is imported late, because it requires PyTorch
+    about      further description: output, duration, published results
+    options    further options of the command
+    requires   required settings, such as {"data": "DIR with train and test of IMDB"}; the first word is the placeholder
+    init       whether the run may, must or never starts from another model (`--init`)
+    with_init  configuration for a run with `--init`, if it differs
+    spreads    True if several processes may train it; False: there is nothing to train, and one process runs
     """
 
     summary: str
@@ -66,14 +65,14 @@ class Recipe:
     spreads: bool = True
 
     def command(self, name: str) -> str:
-        """How it is run under that name."""
+        """Return the command that runs the recipe under a name."""
         given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
         model = ["--init MODEL"] if self.init == "must" else []
         return " ".join(["manyheads train", name, *given, *model, self.options]).rstrip()
 
     @property
     def needs(self) -> str:
-        """What the user has to bring, in words."""
+        """Required settings and options, as text."""
         needs = [f"{key}={value}" for key, value in self.requires.items()]
         return "; ".join([*needs, *(["--init MODEL"] if self.init == "must" else [])]) or "nothing"
 
@@ -84,8 +83,11 @@ class Recipe:
         return import_module(self.module).train(config, run)
 
     def planned_model(self) -> Any:
-        """The model that it trains, without memory. Raises UserError where that is not one model of its own."""
+        """Return the model that the recipe trains, on the meta device.
+
+        Raises UserError if it does not train a single model.
+        """
         planned = getattr(import_module(self.module), "planned_model", None)
         if planned is None:
-            raise UserError("this recipe trains several models or none: name a model")
+            raise UserError("this recipe does not train a single model; give a model instead")
         return planned(self.config)

@@ -1,4 +1,4 @@
-"""How a recipe is run: the skeleton that all runs share. What differs stands in the room of each task."""
+"""Steps common to all training runs. The package of each task contains the parts that differ."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ D = TypeVar("D", bound=Any)
 
 @dataclass(frozen=True)
 class Run:
-    """The options of `manyheads train` that every recipe understands.
+    """Options of `manyheads train` that all recipes support.
 
-    given        what the user has set, by dotted key; `overrides`: what of it differs from the recipe, as `result.json`
-                 keeps it
+    given        the user's settings, by dotted key
+    overrides    those that differ from the recipe, as saved in `result.json`
     precision    "float32" or "bf16"; None: float32
-    max_minutes  stop after so long, resumable; never shapes a schedule. Of a part: what the whole has left
-    processes    of this machine, that the command was asked for
-    progress     receives the progress of the training
-    whole        the run that this one is a part of, which is what the user resumes
+    max_minutes  stop after this time, resumable; does not affect the schedule. A part run gets the time left of the
+                 whole
+    processes    number of local processes that the command requested
+    progress     callback for the progress of training
+    whole        run that this one is a part of, and that the user resumes
     """
 
     recipe: str
@@ -67,7 +68,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that goes on with this run."""
+        """Command that resumes this run."""
         if self.whole is not None:
             return self.whole.resume_command
         settings = (f"{key}={setting_words(value)}" for key, value in self.given.items())
@@ -80,41 +81,41 @@ class Run:
         return shlex.join([*words, "--resume"])
 
     def part(self, name: str, begun: float) -> Run:
-        """A run in a directory of its own below this one, which began at `begun` (`time.monotonic()`)."""
+        """Return a part run in the subdirectory `name`; `begun` is the start of the whole run (`time.monotonic()`)."""
         out, left = self.out / name, self.max_minutes
         if left is not None:
             spent = distributed_context().broadcast(
                 lambda: time.monotonic() - begun
-            )  # they must agree on when they are to stop
+            )  # all ranks must agree on when to stop
             left = max(0.0, left - spent / 60)
         return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
 
     def compute(self, threads: int | None) -> ComputeConfig:
-        """How to compute: `threads` is the recipe's setting."""
+        """Return device, precision and threads for the run; `threads` is the recipe's setting."""
         if self.precision not in (None, *TRAINING_PRECISIONS):
             raise UserError(
-                f"precision is {self.precision!r}: a model is trained in {' or '.join(TRAINING_PRECISIONS)}; int8 "
-                "and auto are for using a trained one (translate, classify, evaluate, ...)"
+                f"precision is {self.precision!r}; expected {' or '.join(TRAINING_PRECISIONS)} for training. int8 "
+                "and auto are for trained models only (translate, classify, evaluate, ...)"
             )
         return prepare(self.precision or "float32", threads, self.compile)
 
     def refuse(self, keys: tuple[str, ...], reason: str) -> None:
-        """Raises UserError where the user has set what nothing would heed; a key that ends in a dot is a group."""
+        """Raise UserError if the user set an option that has no effect; a key that ends in a dot is a group."""
         idle = [key for key in self.given if key in keys or key.startswith(tuple(k for k in keys if k.endswith(".")))]
         if idle:
             raise UserError(f"{', '.join(idle)}: {reason}")
 
 
 class Data(Protocol[D]):
-    """A run's data, as a `Source` (`data/source.py`) gives them."""
+    """Protocol for a run's data; `Source` (`data/sources/source.py`) implements it."""
 
     unit: ClassVar[str]
 
     def peek(self) -> Any: ...
 
-    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
+    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
 
-    def told(self, splits: SplitData[D]) -> list[str]: ...
+    def summary_lines(self, splits: SplitData[D]) -> list[str]: ...
 
     def report(self, splits: SplitData[D]) -> str: ...
 
@@ -123,15 +124,15 @@ class Data(Protocol[D]):
 
 @dataclass
 class Job(Generic[D]):
-    """What a room makes of a run's data.
+    """Model and training task of a run, built from its data.
 
-    model     what is trained, by the loop as `task` with the settings `training`, or by `fit` at once
-    score     called when the model is saved, with the test data, or the validation data with `scored=validation`; its
-              metrics join those of the last validation
-    flops     of the training on one of what the task counts (its `unit`): a token, an image, ...
-    identity  what beside the settings and the data would make this another run
-    record    what else goes into result.json; `score` may add to it
-    close     called at the end, whatever happened
+    model     model that is trained, either in the loop as `task` with the settings `training`, or directly by `fit`
+    score     called after the model is saved, with the test data (or the validation data, for `scored=validation`). Its
+              metrics are added to those of the last validation
+    flops     training FLOPs per unit of the task (token, image, ...)
+    identity  further values that identify the run, in addition to settings and data
+    record    further entries of result.json; `score` may add entries
+    close     called at the end in any case
     """
 
     model: nn.Module
@@ -152,34 +153,35 @@ def carry_out(
     plan: Callable[[], Plan],
     build: Callable[[SplitData[D], ComputeConfig], Job[D]],
     *,
-    beside: tuple[str, ...] = (),
+    may_change: tuple[str, ...] = (),
 ) -> dict[str, Any] | None:
-    """The run of a recipe, from its settings to result.json, which is returned; None where it was stopped.
+    """Carry out the run of a recipe, from its settings to result.json. Returns its content; None if the run was
+    stopped.
 
-    plan    the model as it will be, without memory, or that of `--init`; told with --dry-run, and made before anything
-            is read, so that a wrong setting is told at once
-    build   the task, from the data; the dice have been seeded
-    beside  settings that are about the use of the model, so that a resume may have others
+    plan    returns the model without memory, or that of `--init`. It is called first, so that invalid settings are
+            reported before any data are read; --dry-run prints it
+    build   builds the task from the data. Called after seeding
+    beside  settings for the use of the model, which may change when a run is resumed
     """
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.compute(config.threads))
-    commit()  # that which computes: by its end there may be another
+    commit()  # the commit of the running code, which may change before the run ends
     compute = run.compute(config.threads)
     ranks = distributed_context()
-    # nobody else trains, scores or records it meanwhile
+    # the lock prevents other processes from training, evaluating or recording this run
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         if run.init is None:
             plan()
         with ranks.rank_zero_first():
-            data, splits = data.read_as_before(_fingerprints(run.out) if run.resume else {})
+            data, splits = data.read_matching(_fingerprints(run.out) if run.resume else {})
             log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
         try:
-            identity = {**settings_of(config, beside), "init": run.init,
+            identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
             held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
             return _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
@@ -191,7 +193,7 @@ def _trained(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any],
     compute: ComputeConfig, upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Train, save, score and record: the last two are rank 0's."""
+    """Train, save, evaluate and record. Rank 0 performs the last two."""
     ranks = distributed_context()
     if job.fit is not None:
         summary = ranks.broadcast(job.fit)
@@ -218,7 +220,7 @@ def _recorded(
         metrics |= {} if held is None else job.score(held)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted while scoring; the model in {run.out} is complete, this scores it: {run.resume_command}"
+            f"interrupted during evaluation; the model in {run.out} is complete. To evaluate it: {run.resume_command}"
         ) from None
     init = {} if run.init is None else {"init": run.init}
     return write_result(
@@ -232,15 +234,15 @@ def _recorded(
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
-    """What a session before this one has recorded of the same weights with the same settings, those of scoring too."""
+    """Return the record of an earlier session for the same weights and settings, including those of the evaluation."""
     path = run.out / "result.json"
-    result = read_json(path, "delete it, and it is scored again") if path.exists() else {}
+    result = read_json(path, "delete it, and the model is evaluated again") if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
     return result if same and result["overrides"] == json.loads(json.dumps(dict(run.overrides))) else None
 
 
 def located(config: Any, run: Run) -> dict[str, Any]:
-    """Where the user's data lie, for a `Source`."""
+    """Return the location of the user's data, for a `Source`."""
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
@@ -248,8 +250,10 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 
 
 def _fingerprints(out: Path) -> dict[str, str]:
-    """Those of the data that the last checkpoint of a run is of, so that a run keeps its splits; none where it has no
-    checkpoint that can be read, which the training says."""
+    """Return the fingerprints of the data in the last checkpoint, so that a resumed run keeps its splits.
+
+    Returns an empty dictionary if there is no readable checkpoint; training reports that.
+    """
     for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
         try:
             settings = read_json(path, "")["content"]["settings"]
@@ -260,24 +264,24 @@ def _fingerprints(out: Path) -> dict[str, str]:
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
-    """Which file is which split, which data were held out, and which were skipped."""
-    for line in data.told(splits):
+    """Log the files of each split, the held-out data and the skipped items."""
+    for line in data.summary_lines(splits):
         logger.info(line)
-    # by reason, which names the file: what was held out knows what was left out of all of it
+    # Keys name the file, so equal counts of the training and held-out data are reported once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
         logger.info(f"skipped {count:,} {data.unit} of {reason}")
 
 
-def settings_of(config: Any, beside: tuple[str, ...]) -> dict[str, Any]:
-    """Those that would make this another run: where the data lie and how the result is used would not."""
-    apart = {"training", "threads", "scored", "data", "validation", "test", *beside}
+def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings that identify a run. Paths of data and settings for the use of the result do not."""
+    apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
 
 
 @contextmanager
 def log_warnings() -> Iterator[None]:
-    """What a library warns of, as lines for the user."""
+    """Log the warnings of libraries."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -1,8 +1,8 @@
-"""A training step on tensors without memory: PyTorch goes through it operation by operation, and the cost is summed up.
+"""Simulation of a training step on tensors without memory, which adds up the cost of each operation.
 
-An operation takes as long as its products at the machine's rate, or as reading its inputs and writing its outputs,
-whichever is longer (the roofline of Williams et al. 2009); where all of them are small, a processor's cache still has
-them. Memory is what is alive at the worst moment.
+An operation takes the time of its products at the machine's rate, or of reading its inputs and writing its outputs,
+whichever is longer (roofline model, Williams et al. 2009). Small operands are read from the CPU's cache. The memory is
+the maximum of all live tensors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
 from manyheads.training.loss import upcast, vocabulary_loss
 
-MASKED = 0.15  # of the tokens, which BERT learns from (Devlin 2018, section 3.1)
+MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts (Devlin 2018, section 3.1)
 ATEN = torch.ops.aten
-# they only make room, or another view of what there is
+# operations that only allocate memory or create a view
 IDLE = {ATEN.empty, ATEN.empty_like, ATEN.empty_strided, ATEN.new_empty, ATEN._unsafe_view}
 
 
@@ -41,7 +41,7 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
 
 
-PRODUCTS: dict[Any, Any] = {  # with what PyTorch's counter does not know
+PRODUCTS: dict[Any, Any] = {  # includes operations that PyTorch's counter lacks
     **flop_registry,
     ATEN.addmm_: flop_registry[ATEN.addmm],
     ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -51,30 +51,32 @@ PRODUCTS: dict[Any, Any] = {  # with what PyTorch's counter does not know
 
 @dataclass(frozen=True)
 class Machine:
-    """products   FLOP/s by precision ("float32", "bf16")
-    bandwidth  bytes/s of the memory that it computes in
-    cached     bytes/s of what a cache still has, to operations that touch `CACHED` bytes or less; None: `bandwidth`
+    """Speed of a machine.
+
+    products   FLOP/s by precision ("float32", "bf16")
+    bandwidth  bytes/s of the memory
+    cached     bytes/s of cached data, for operations that touch at most `CACHED` bytes; None: `bandwidth`
     """
 
     products: Mapping[str, float]
     bandwidth: float
     cached: float | None = None
 
-    def reading(self, size: int) -> float:
-        """Seconds of an operation that reads and writes so many bytes."""
+    def transfer_seconds(self, size: int) -> float:
+        """Return the seconds of an operation that reads and writes `size` bytes."""
         return size / (self.cached if self.cached and size <= CACHED else self.bandwidth)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step takes on one device, without the update of the weights.
+    """Cost of a step on one device, without the update of the weights.
 
     forward, backward  seconds
-    products           seconds of them that are bound by products, not by memory
-    flops              of all products
-    activations        bytes alive at the worst moment beside weights and gradients. Gradients seldom find room where
-                       activations were (an allocator cuts what it frees), so both are counted
-    peak               bytes alive at the worst moment beside weights
+    products           seconds of operations that are bound by products, not by memory
+    flops              FLOPs of all products
+    activations        maximum bytes in use, except weights and gradients. Gradients rarely reuse the memory of
+                       activations, because an allocator splits freed memory, so both are counted
+    peak               maximum bytes in use, except weights
     """
 
     forward: float
@@ -85,8 +87,8 @@ class Step:
     peak: int
 
 
-class _Counted(TorchDispatchMode):
-    """Counts what runs within it. `known`: tensors that are there before."""
+class _CostCounter(TorchDispatchMode):
+    """Dispatch mode that counts time and memory of the enclosed operations. `known`: existing tensors."""
 
     def __init__(self, machine: Machine, known: list[Tensor]) -> None:
         super().__init__()
@@ -112,22 +114,22 @@ class _Counted(TorchDispatchMode):
 
     def _take_time(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         touched = _tensors((args, kwargs, result))
-        reading = self._machine.reading(sum(t.numel() * t.element_size() for t in touched))
+        transfer_seconds = self._machine.transfer_seconds(sum(t.numel() * t.element_size() for t in touched))
         count = PRODUCTS.get(func.overloadpacket)
         flops = 0 if count is None else count(*args, **kwargs, out_val=result)
-        narrow = any(t.dtype == torch.bfloat16 for t in touched)
-        computing = flops / self._machine.products["bf16" if narrow else "float32"]
+        is_bf16 = any(t.dtype == torch.bfloat16 for t in touched)
+        computing = flops / self._machine.products["bf16" if is_bf16 else "float32"]
         self.flops += flops
-        self.seconds += max(computing, reading)
-        self.products += computing if computing > reading else 0.0
+        self.seconds += max(computing, transfer_seconds)
+        self.products += computing if computing > transfer_seconds else 0.0
 
     def _grow(self, by: int) -> None:
         self.alive += by
         self.peak = max(self.peak, self.alive)
         self.activations = max(self.activations, self.alive - self.gradients)
 
-    def learnt(self, parameter: Tensor) -> None:
-        """A gradient is there, and stays."""
+    def add_gradient(self, parameter: Tensor) -> None:
+        """Count the gradient of a parameter, which stays in memory."""
         self.gradients += parameter.numel() * parameter.element_size()
 
 
@@ -139,19 +141,21 @@ def simulate(
     model: Any, rows: int, lengths: tuple[int, ...], machine: Machine, *, precision: str, fused: bool,
     checkpointing: bool = False, narrow_blocks: bool = False,
 ) -> Step:  # fmt: skip
-    """A step of such a model on so many texts (of so many tokens, of source and target) or images.
+    """Simulate one training step of a model on `rows` texts or images.
 
-    fused          attention never keeps a map, as on a GPU; else what it does on a processor
-    checkpointing  blocks are computed twice, see `training.checkpointing`
-    narrow_blocks  the weights of blocks are bf16 already, as FSDP2 gathers them in a bf16 run: none is cast and kept
+    lengths        tokens per text, for the source and the target
+    fused          True: attention does not store its weights, as on a GPU; False: as on a CPU
+    checkpointing  compute the blocks twice (`training.checkpointing`)
+    narrow_blocks  the weights of blocks are bf16, as gathered by FSDP2 in a bf16 run, so no casts are stored
 
-    Raises UserError where what it computes depends on the data.
+    Raises UserError if the computation depends on the data.
     """
     with torch.device("meta"):
         model = type(model)(model.config).train()
     for module in model.modules():
         if isinstance(module, Attention) and fused:
-            module.explicit, module.dropout = False, 0.0  # a GPU's kernel drops without keeping what; a CPU's keeps it
+            # a GPU kernel does not store the dropout mask; a CPU kernel does
+            module.explicit, module.dropout = False, 0.0
         if isinstance(module, Stack):
             module.checkpointing = checkpointing
             module.blocks.to(torch.bfloat16 if narrow_blocks else torch.float32)
@@ -159,26 +163,27 @@ def simulate(
         with FakeTensorMode(allow_non_fake_inputs=True):
             model.to_empty(device="cpu")
             inputs = costs.example(model, *lengths, rows=rows)
-            counted = _Counted(machine, [*model.parameters(), *model.buffers()])
+            counter = _CostCounter(machine, [*model.parameters(), *model.buffers()])
             for parameter in model.parameters():
-                parameter.register_post_accumulate_grad_hook(counted.learnt)
-            with counted:
+                parameter.register_post_accumulate_grad_hook(counter.add_gradient)
+            with counter:
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                     loss = step_loss(model, inputs)
-                forward = counted.seconds
+                forward = counter.seconds
                 loss.backward()
     except DataDependentOutputException:
         raise UserError(
-            f"a step of {type(model).__name__} depends on its data (how long it ponders, say): it cannot be planned"
+            f"a step of {type(model).__name__} depends on its data (for example, its halting time) and cannot "
+            "be planned"
         ) from None
-    return Step(forward, counted.seconds - forward, counted.products, counted.flops, counted.activations, counted.peak)
+    return Step(forward, counter.seconds - forward, counter.products, counter.flops, counter.activations, counter.peak)
 
 
 def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
-    """As the model's task computes it: over the vocabulary in chunks, BERT's for the masked words alone."""
+    """Compute the loss like the model's task: over the vocabulary in chunks, and for BERT only at masked words."""
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)
-        words = model.transform_states(states[: max(1, round(MASKED * len(states)))])
+        words = model.transform_states(states[: max(1, round(MASKED_FRACTION * len(states)))])
         return _of_words(words, model.embedding.weight, model.output_bias)
     if hasattr(model, "hidden"):
         return _of_words(model.hidden(*inputs).flatten(0, 1), model.output_weight, getattr(model, "output_bias", None))

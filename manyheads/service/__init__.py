@@ -1,9 +1,14 @@
-"""Models behind HTTP: requests are batched as they arrive, by interfaces that existing clients speak.
+"""HTTP service for models, with dynamic batching and interfaces for existing clients.
 
-protocol.py  uvicorn's, with bounds on slow clients        server.py    processes, signals
-gate.py      who may ask, ids, logs                        app.py       the routes, what a service is made of
-reading.py   bodies within their bounds                    schemas.py   what a request may say; openapi.py tells it
-batching.py  whole texts, together                         writing.py   texts that are written token by token
-registry.py  the models, and new versions of them
-openai.py, libretranslate.py, verbs.py: what is asked for, and answered
+protocol.py      uvicorn's protocol, with timeouts for slow clients
+server.py        worker processes and signals
+middleware.py    access checks, request ids and logs
+app.py           table of routes
+request_body.py  request bodies, with limits on size and time
+schemas.py       schemas of requests and responses
+openapi.py       OpenAPI document, from the schemas
+batching.py      batches of whole texts
+generation_worker.py  batches of texts that are generated token by token
+registry.py      models, and their new versions
+openai.py, libretranslate.py, verbs.py  handlers of the routes
 """

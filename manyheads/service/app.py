@@ -1,4 +1,4 @@
-"""The service as an ASGI application: the table of its routes, and how a route answers."""
+"""ASGI application of the service: the table of routes, and the dispatch of requests to their handlers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from starlette.routing import Route
 
 from manyheads.service import attention_api, libretranslate, openai, page, schemas, verbs
 from manyheads.service.endpoint import Endpoint
-from manyheads.service.middleware import Gate, same, unknown, without_token
+from manyheads.service.middleware import AccessMiddleware, is_public, tokens_equal, unauthorized
 from manyheads.service.openapi import document
-from manyheads.service.request_body import JSON, body_of, parsed
+from manyheads.service.request_body import JSON, parse_body, read_body
 from manyheads.service.state import Service
 
 
-async def health(service: Service, asked: None, request: Request) -> Any:
-    known = service.registry.all() if request.scope["state"]["allowed"] else []
-    return schemas.Health(status="ok", models=[served.name for served in known])
+async def health(service: Service, payload: None, request: Request) -> Any:
+    models = service.registry.all() if request.scope["state"]["allowed"] else []
+    return schemas.Health(status="ok", models=[served.name for served in models])
 
 
-async def metrics(service: Service, asked: None, request: Request) -> Any:
+async def metrics(service: Service, payload: None, request: Request) -> Any:
     return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def runs(service: Service, asked: None, request: Request) -> Any:
+async def runs(service: Service, payload: None, request: Request) -> Any:
     return schemas.RunList(runs=await asyncio.to_thread(service.runs.cards))
 
 
-async def curves(service: Service, asked: None, request: Request) -> Any:
+async def curves(service: Service, payload: None, request: Request) -> Any:
     return await asyncio.to_thread(service.runs.curves, request.path_params["name"])
 
 
@@ -43,56 +43,57 @@ def _document(token: bool) -> dict[str, Any]:
     return document(ENDPOINTS, token)
 
 
-async def openapi(service: Service, asked: None, request: Request) -> Any:
+async def openapi(service: Service, payload: None, request: Request) -> Any:
     return JSONResponse(_document(service.token is not None))
 
 
 ENDPOINTS = (
-    Endpoint("POST", "/v1/completions", openai.completions, "texts that go on (OpenAI)", schemas.CompletionRequest,
+    Endpoint("POST", "/v1/completions", openai.completions, "Continue texts (OpenAI)", schemas.CompletionRequest,
              schemas.Completion, mimes=(JSON, "text/event-stream")),
-    Endpoint("GET", "/v1/models", openai.models, "the models here (OpenAI)", None, schemas.ModelList),
-    Endpoint("GET", "/v1/models/{name}", openai.model, "one of them (OpenAI)", None, schemas.ModelCard),
-    Endpoint("POST", "/v1/embeddings", openai.embeddings, "a vector for each text (OpenAI)", schemas.EmbeddingRequest,
-             schemas.EmbeddingList),
-    Endpoint("POST", "/translate", libretranslate.translate, "translations (LibreTranslate)", schemas.TranslateRequest,
-             schemas.Translated, form=True),
-    Endpoint("GET", "/languages", libretranslate.languages, "what is translated into what (LibreTranslate)",
+    Endpoint("GET", "/v1/models", openai.models, "List the models (OpenAI)", None, schemas.ModelList),
+    Endpoint("GET", "/v1/models/{name}", openai.model, "Describe one model (OpenAI)", None, schemas.ModelCard),
+    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text as a vector (OpenAI)",
+             schemas.EmbeddingRequest, schemas.EmbeddingList),
+    Endpoint("POST", "/translate", libretranslate.translate, "Translate texts (LibreTranslate)",
+             schemas.TranslateRequest, schemas.Translated, form=True),
+    Endpoint("GET", "/languages", libretranslate.languages, "List the languages of the translators (LibreTranslate)",
              schemas.LanguagesRequest, schemas.Language, many=True, form=True),
-    Endpoint("POST", "/detect", libretranslate.detect, "the language of a text (LibreTranslate)",
+    Endpoint("POST", "/detect", libretranslate.detect, "Detect the language of a text (LibreTranslate)",
              schemas.DetectRequest, schemas.Detected, many=True, form=True),
-    Endpoint("POST", "/nbest", verbs.nbest, "the best translations of each text, with their scores",
+    Endpoint("POST", "/nbest", verbs.nbest, "Return the best translations of each text, with their scores",
              schemas.NBestRequest, schemas.Results),
-    Endpoint("POST", "/classify", verbs.classify, "labels of texts, pairs or images", schemas.ClassifyRequest,
+    Endpoint("POST", "/classify", verbs.classify, "Classify texts, pairs of texts, or images", schemas.ClassifyRequest,
              schemas.Results),
-    Endpoint("POST", "/tag", verbs.tag, "words with their tags, and entities", schemas.TagRequest, schemas.Results),
-    Endpoint("POST", "/fill", verbs.fill, "words for the mask of each text", schemas.FillRequest, schemas.Results),
-    Endpoint("POST", "/answer", verbs.answer, "spans of a context that answer a question", schemas.AnswerRequest,
+    Endpoint("POST", "/tag", verbs.tag, "Tag words and find entities", schemas.TagRequest, schemas.Results),
+    Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each text", schemas.FillRequest,
              schemas.Results),
-    Endpoint("POST", "/attend", attention_api.attend, "where heads look at one input", schemas.AttendRequest,
+    Endpoint("POST", "/answer", verbs.answer, "Find spans of a context that answer a question", schemas.AnswerRequest,
+             schemas.Results),
+    Endpoint("POST", "/attend", attention_api.attend, "Return the attention maps for one input", schemas.AttendRequest,
              schemas.Attended),
-    Endpoint("GET", "/runs", runs, "the runs whose curves are shown", None, schemas.RunList),
-    Endpoint("GET", "/runs/{name}", curves, "what one has measured so far", None, schemas.Curves),
-    Endpoint("GET", "/healthz", health, "whether the service answers", None, schemas.Health),
-    Endpoint("GET", "/metrics", metrics, "counts, for Prometheus", mimes=("text/plain",)),
-    Endpoint("GET", "/openapi.json", openapi, "this document"),
-    Endpoint("GET", "/", page.start, "the page", mimes=("text/html",)),
-    Endpoint("GET", "/page/{name}", page.part, "what the page is made of", mimes=page.MIMES),
+    Endpoint("GET", "/runs", runs, "List the runs with learning curves", None, schemas.RunList),
+    Endpoint("GET", "/runs/{name}", curves, "Return the learning curves of one run", None, schemas.Curves),
+    Endpoint("GET", "/healthz", health, "Report that the service is running", None, schemas.Health),
+    Endpoint("GET", "/metrics", metrics, "Return metrics for Prometheus", mimes=("text/plain",)),
+    Endpoint("GET", "/openapi.json", openapi, "Return this document"),
+    Endpoint("GET", "/", page.start, "Return the page", mimes=("text/html",)),
+    Endpoint("GET", "/page/{name}", page.part, "Return a file of the page", mimes=page.MIMES),
 )  # fmt: skip
 
 
 def application(service: Service) -> Any:
-    """What uvicorn runs. The service finishes what it accepted when it stops."""
+    """Return the ASGI application for uvicorn. On shutdown, the service finishes all accepted requests."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(service.images.close)
+        await asyncio.to_thread(service.image_queue.close)
         await asyncio.to_thread(service.registry.close)
-        await asyncio.to_thread(service.looks.close)
+        await asyncio.to_thread(service.attention_queue.close)
 
     def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(service, endpoint, request)
+            return await _dispatch(service, endpoint, request)
 
         return answer
 
@@ -104,32 +105,34 @@ def application(service: Service) -> Any:
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         scope["app"] = inner
-        await (inner.router if scope["type"] != "http" else Gate(inner.router, service))(scope, receive, send)
+        handler = inner.router if scope["type"] != "http" else AccessMiddleware(inner.router, service)
+        await handler(scope, receive, send)
 
     return outer
 
 
-async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
-    asked, allowed, limits = None, request.scope["state"]["allowed"], service.limits
+async def _dispatch(service: Service, endpoint: Endpoint, request: Request) -> Response:
+    payload, allowed, limits = None, request.scope["state"]["allowed"], service.limits
 
-    def opens(key: str) -> bool:
-        return endpoint.form and service.token is not None and same(service.token, key)
+    def key_matches(key: str) -> bool:
+        return endpoint.form and service.token is not None and tokens_equal(service.token, key)
 
-    if endpoint.asks is not None:
-        allowed = allowed or opens(request.query_params.get("api_key", ""))
-        most, hint = limits.body, ""
+    if endpoint.request_schema is not None:
+        allowed = allowed or key_matches(request.query_params.get("api_key", ""))
+        max_bytes, hint = limits.body, ""
         if not allowed:
-            most, hint = min(most, limits.keyed_body), ": a larger one needs its key in a header, Authorization: Bearer"
-        body = await body_of(request, most, limits.body_seconds, hint)
+            max_bytes = min(max_bytes, limits.keyed_body)
+            hint = ". A larger body requires the key in a header, Authorization: Bearer."
+        body = await read_body(request, max_bytes, limits.body_seconds, hint)
         content_type = request.headers.get("content-type", "")
         if endpoint.method == "POST" or body:
-            asked = parsed(endpoint.asks, body, content_type, form=endpoint.form)
-        allowed = allowed or opens(getattr(asked, "api_key", None) or "")
-    if not allowed and not without_token(endpoint.path):
-        raise unknown()
-    given = await endpoint.handler(service, asked, request)
-    if isinstance(given, Response):
-        return given
-    if isinstance(given, list):
-        return JSONResponse([item.model_dump() for item in given])
-    return Response(given.model_dump_json(exclude_none=endpoint.form), media_type="application/json")
+            payload = parse_body(endpoint.request_schema, body, content_type, form=endpoint.form)
+        allowed = allowed or key_matches(getattr(payload, "api_key", None) or "")
+    if not allowed and not is_public(endpoint.path):
+        raise unauthorized()
+    response = await endpoint.handler(service, payload, request)
+    if isinstance(response, Response):
+        return response
+    if isinstance(response, list):
+        return JSONResponse([item.model_dump() for item in response])
+    return Response(response.model_dump_json(exclude_none=endpoint.form), media_type="application/json")

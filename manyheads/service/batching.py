@@ -1,4 +1,4 @@
-"""Whole texts, together: what waits for a model when it is free becomes its next batch."""
+"""Dynamic batching of whole texts: the requests that arrive while a model is busy form its next batch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
-from manyheads.service.errors import Refused, busy, leaving
+from manyheads.service.errors import Refused, busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-LINGER = 0.004  # seconds at most that a batch waits for those that the last one had answered
-QUIET = 0.001  # seconds without a new one, after which it waits no longer
+LINGER_SECONDS = 0.004  # maximum wait in seconds for clients of the last batch to send their next requests
+QUIET_SECONDS = 0.001  # end of this wait, in seconds without a new request
 
 
-class Turns:
-    """Models of one process compute one after the other, in the order in which they ask.
+class FairLock:
+    """Fair lock for computation: the models of a process compute one at a time, in the order of their requests.
 
-    What a route sets (threads, kernels) holds for the whole process, and kernels take all processors anyway.
+    Thread counts and kernel settings apply to the whole process, and a kernel uses all processors anyway.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Turns:
                 gate.acquire()
                 self._waiting.append(gate)
             self._taken = True
-        gate.acquire()  # until the one before has left
+        gate.acquire()  # waits until the previous holder leaves
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
@@ -50,11 +50,12 @@ class Turns:
                 self._taken = False
 
 
-Run = Callable[[list[Any]], Sequence[Any]]  # items -> their results; ItemError for one that cannot be used
+# function from items to their results; raises ItemError for an unusable item
+Run = Callable[[list[Any]], Sequence[Any]]
 
 
 def characters(item: Any) -> int:
-    """Of a text, or of all texts of a tuple; what is no text has none."""
+    """Return the number of characters in a text or in a tuple of texts, and 0 for other items."""
     return sum(len(text) for text in (item if isinstance(item, tuple) else (item,)) if isinstance(text, str))
 
 
@@ -62,8 +63,8 @@ def characters(item: Any) -> int:
 class Request:
     """Items of one client.
 
-    key    requests whose keys are equal can be computed together, by the `run` of any
-    field  of what the client sent, that holds the items: for an error
+    key    requests with equal keys can be computed together, by the `run` of any of them
+    field  field of the client's request that holds the items, for error messages
     """
 
     key: Hashable
@@ -74,24 +75,27 @@ class Request:
     taken: int = 0
     results: list[Any] = dataclasses.field(default_factory=list)
 
-    def part(self, most_items: int, most_characters: int, *, alone: bool) -> list[Any]:
-        """As many of the items that are left as fit. `alone`: one at least, however long it is."""
-        items = self.items[self.taken : self.taken + most_items]
-        fits = sum(size <= most_characters for size in accumulate(map(characters, items)))
+    def part(self, max_items: int, max_characters: int, *, alone: bool) -> list[Any]:
+        """Return the remaining items that fit into the limits.
+
+        If `alone` is true, return at least one item of any length.
+        """
+        items = self.items[self.taken : self.taken + max_items]
+        fits = sum(size <= max_characters for size in accumulate(map(characters, items)))
         return items[: max(fits, alone)]
 
 
 class Worker(ABC):
-    """A model's thread, which works off what was submitted. Who inherits from it starts it when all is there."""
+    """Thread of a model, which processes the submitted requests. Subclasses start it at the end of their `__init__`."""
 
-    def __init__(self, name: str, turns: Turns, metrics: Metrics, most_waiting: int) -> None:
-        self.name, self._turns, self._metrics, self._most_waiting = name, turns, metrics, most_waiting
+    def __init__(self, name: str, turns: FairLock, metrics: Metrics, max_waiting: int) -> None:
+        self.name, self._turns, self._metrics, self._max_waiting = name, turns, metrics, max_waiting
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def close(self) -> None:
-        """Finish what was accepted."""
+        """Finish the accepted requests and stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -99,35 +103,36 @@ class Worker(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """Until it is closed and nothing is left to do."""
+        """Process requests until the worker is closed and its queue is empty."""
 
 
 class Batcher(Worker):
-    """A model's queue, and the thread that works it off.
+    """Queue of a model, with the thread that processes it.
 
-    most_items, most_characters  of a batch, for which all other models wait; a longer text is a batch of its own
+    max_items, max_characters  limits of a batch, for which all other models wait; a longer text is a separate batch
+    max_waiting                maximum number of items in the queue
     """
 
     def __init__(
-        self, name: str, turns: Turns, metrics: Metrics, *, most_items: int, most_characters: int, most_waiting: int
+        self, name: str, turns: FairLock, metrics: Metrics, *, max_items: int, max_characters: int, max_waiting: int
     ) -> None:
-        super().__init__(name, turns, metrics, most_waiting)
-        self._most_items, self._most_characters = most_items, most_characters
+        super().__init__(name, turns, metrics, max_waiting)
+        self._max_items, self._max_characters = max_items, max_characters
         self._requests: deque[Request] = deque()
-        self._waiting = 0  # items
-        self._last, self._seconds = 1, 0.1  # requests that the last batch had answered, and what an item took
+        self._waiting = 0  # number of waiting items
+        self._last, self._seconds = 1, 0.1  # requests answered by the last batch, and the mean seconds per item
         self._thread.start()
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
-        """The results of the items, in their order. Raises Refused where too much is waiting."""
-        if len(items) > self._most_waiting:  # they would wait for ever
-            fault = f"{len(items):,} at once: expected at most {self._most_waiting:,}"
+        """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
+        if len(items) > self._max_waiting:  # these items would never fit into the queue
+            fault = f"found {len(items):,} items at once: expected at most {self._max_waiting:,}"
             raise Refused(400, fault, field=field, code="too_long")
         request = Request(key, field, run, items)
         with self._changed:
             if self._closed:
-                raise leaving()
-            if self._waiting + len(items) > self._most_waiting:
+                raise shutting_down()
+            if self._waiting + len(items) > self._max_waiting:
                 raise busy(self._waiting * self._seconds)
             self._requests.append(request)
             self._waiting += len(items)
@@ -142,7 +147,7 @@ class Batcher(Worker):
             try:
                 with self._turns:
                     self._compute([*parts])
-            except BaseException as error:  # not the items' fault: a bug, or no memory
+            except BaseException as error:  # not caused by a single item: a bug, or out of memory
                 log.exception("a batch failed", extra={"more": {"model": self.name}})
                 for request, _ in parts:
                     self._settle(request, error)
@@ -152,27 +157,30 @@ class Batcher(Worker):
             self._last = sum(request.future.done() for request, _ in parts)
 
     def _next(self) -> list[tuple[Request, list[Any]]] | None:
-        """The first request and those that go with it, as many items as fit: none where all had been given up, and None
-        where it is closed."""
+        """Return the items of the next batch, with their requests.
+
+        The batch has the first waiting request and compatible ones, within the limits. The list is empty if all
+        requests were canceled. Returns None if the worker is closed and the queue is empty.
+        """
         with self._changed:
             while not self._requests:
                 self._metrics.waiting.labels(self.name).set(0)
                 if self._closed:
                     return None
                 self._changed.wait()
-            until = time.monotonic() + LINGER
-            while len(self._requests) < self._last and (left := until - time.monotonic()) > 0:
-                if not self._changed.wait(min(QUIET, left)):
+            until = time.monotonic() + LINGER_SECONDS
+            while len(self._requests) < self._last and (seconds_left := until - time.monotonic()) > 0:
+                if not self._changed.wait(min(QUIET_SECONDS, seconds_left)):
                     break
             parts: list[tuple[Request, list[Any]]] = []
-            room, left, key = self._most_items, self._most_characters, self._requests[0].key
+            items_left, characters_left, key = self._max_items, self._max_characters, self._requests[0].key
             for request in list(self._requests):
                 if request.future.cancelled() or request.future.done():
                     self._forget(request)
-                elif request.key == key and (part := request.part(room, left, alone=not parts)):
+                elif request.key == key and (part := request.part(items_left, characters_left, alone=not parts)):
                     request.taken += len(part)
-                    room -= len(part)
-                    left -= sum(map(characters, part))
+                    items_left -= len(part)
+                    characters_left -= sum(map(characters, part))
                     self._waiting -= len(part)
                     parts.append((request, part))
                     if request.taken == len(request.items):
@@ -181,7 +189,7 @@ class Batcher(Worker):
         return parts
 
     def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
-        """Results for all; what an item is refused for is told to its own request alone."""
+        """Compute the results of all items. The error of an item goes only to the request that sent this item."""
         while parts:
             items = [item for _, part in parts for item in part]
             try:
@@ -225,6 +233,6 @@ class Batcher(Worker):
 
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
-    one = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    said = fault.replace(" (--truncate)", "")  # of the command line; requests have the field
-    return Refused(400, said, field=one, code="invalid_value")
+    name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
+    message = fault.replace(" (--truncate)", "")  # requests have the field `truncate` instead of this option
+    return Refused(400, message, field=name, code="invalid_value")

@@ -1,4 +1,4 @@
-"""The computation of a verb, or of the pixels of images, for a batch of items."""
+"""Batch computation of a predictor's method, and decoding of images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service.batching import Run
 
-MOST_PIXELS = 16_000_000  # of an image
+MAX_PIXELS = 16_000_000  # maximum number of pixels in an image
 
 
-def run(predictor: Any, verb: str, **how: Any) -> Run:
-    """Return the function that computes a verb for a batch."""
+def run(predictor: Any, verb: str, **options: Any) -> Run:
+    """Return the function that computes a predictor's method for a batch."""
 
     def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
         for index, pair in enumerate(pairs):
@@ -26,27 +26,27 @@ def run(predictor: Any, verb: str, **how: Any) -> Run:
                 predictor.check(*pair)
             except UserError as error:
                 raise ItemError(index, str(error)) from None
-        return predictor.answers(pairs, **how)
+        return predictor.answers(pairs, **options)
 
     def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
-        return predictor.classify([a for a, _ in items], [b for _, b in items], **how)
+        return predictor.classify([a for a, _ in items], [b for _, b in items], **options)
 
     def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
         arrays = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]
-        return predictor.classify_arrays(arrays, **how)
+        return predictor.classify_arrays(arrays, **options)
 
     special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
-    return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **how))
+    return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **options))
 
 
-def framed(predictor: Any) -> Run:
-    """Return the function that decodes image files to the pixels of the model's input."""
+def image_decoder(predictor: Any) -> Run:
+    """Return the function that decodes image files to pixels of the model's input size."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        found: list[NDArray[np.uint8]] = []  # one image at a time is held at its full size
+        found: list[NDArray[np.uint8]] = []  # only one image at a time is in memory at full size
         for index, item in enumerate(items):
             try:
-                found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MOST_PIXELS))))
+                found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MAX_PIXELS))))
             except UserError as error:
                 raise ItemError(index, str(error)) from None
         return found

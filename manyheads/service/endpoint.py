@@ -1,4 +1,4 @@
-"""One route of the service: its handler, and the schemas of its request and response."""
+"""Route of the service: its handler, and the schemas of its request and response."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ Handler = Callable[[Service, Any, Request], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A route. `asks`: schema of the request; `gives`: schema of the response, `many`: a list of it; `form`: requests
-    may be forms, too; `mimes`: types of the response."""
+    """Route of the service.
+
+    asks   schema of the request; None: the request has no body
+    gives  schema of the response
+    many   the response is a list of this schema
+    form   the request may be an HTML form
+    mimes  media types of the response
+    """
 
     method: str
     path: str
     handler: Handler
     summary: str
-    asks: type[schemas.Body] | None = None
-    gives: type[schemas.Answer] | None = None
+    request_schema: type[schemas.Body] | None = None
+    response_schema: type[schemas.Answer] | None = None
     many: bool = False
     form: bool = False
     mimes: tuple[str, ...] = (JSON,)

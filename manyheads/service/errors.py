@@ -1,4 +1,4 @@
-"""How a request is refused: one exception, and the shapes in which clients expect to be told."""
+"""Errors of requests: one exception, and the response formats that clients expect."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 
 
 class Refused(Exception):
-    """A request that is not answered.
+    """Error that is returned to the client as an HTTP response.
 
-    field    the part of the request that is at fault, as "texts.3"
-    headers  more for the response
+    field    field of the request that caused the error, such as "texts.3"
+    headers  additional headers of the response
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Refused(Exception):
         self.headers = headers or {}
 
     def document(self, path: str) -> dict[str, Any]:
-        """The body of the response: as LibreTranslate's clients expect it on its paths, else as OpenAI's."""
+        """Return the body of the response, in LibreTranslate's format on its paths and in OpenAI's format elsewhere."""
         message = f"{self.field}: {self.message}" if self.field else self.message
         if path in LIBRETRANSLATE:
             return {"error": message}
@@ -33,12 +33,12 @@ class Refused(Exception):
 
 
 def busy(seconds: float) -> Refused:
-    """More is waiting than is to wait; `seconds` until there may be room."""
+    """Return the error for a full queue. `seconds` is the estimated wait for the Retry-After header."""
     again = {"Retry-After": str(max(1, round(seconds)))}
-    return Refused(429, "too much is waiting: try again later", code="queue_full", headers=again)
+    return Refused(429, "the queue is full: try again later", code="queue_full", headers=again)
 
 
-def leaving() -> Refused:
+def shutting_down() -> Refused:
     return Refused(
         503, "the service is shutting down", code="shutting_down", headers={"Retry-After": "5", "Connection": "close"}
     )

@@ -1,4 +1,7 @@
-"""Texts that are written token by token: a thread for each model, and a batch in which they come and go at any step."""
+"""Text generation with continuous batching.
+
+Each model has a thread and a batch, which texts can join and leave at any step.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from manyheads.generation import ContinuousBatch, Sampling, Text, TextStream
-from manyheads.service.batching import Turns, Worker
-from manyheads.service.errors import busy, leaving
+from manyheads.service.batching import FairLock, Worker
+from manyheads.service.errors import busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-CHUNK = 256  # tokens of new prompts that are read between two steps of the others
+CHUNK = 256  # maximum number of prompt tokens read between two generation steps
 
 Reason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What has become of one of a request's texts: more of it, and why it is over if it is.
+    """New piece of one of a request's texts.
 
-    tokens  that it has so far
+    reason  reason for the end of the text; None: the text continues
+    tokens  number of tokens generated so far
     """
 
     index: int
@@ -34,8 +38,8 @@ class Piece:
 
 
 @dataclass(eq=False)
-class Writing:
-    """A request: texts to be continued, and what comes of them. An exception is the last that comes."""
+class GenerationRequest:
+    """Request for text generation, with the queue of its results. An exception in the queue ends the request."""
 
     texts: list[Text]
     streams: list[TextStream]
@@ -44,17 +48,19 @@ class Writing:
     began: float = field(default_factory=time.monotonic)
 
 
-class Writer(Worker):
-    """A language model's queue and batch.
+class GenerationWorker(Worker):
+    """Queue and batch of a language model.
 
-    rows, positions, as of `ContinuousBatch`; at most `most_waiting` texts wait for a place in it.
+    rows, positions  limits of the batch, see `ContinuousBatch`
+    max_waiting      maximum number of texts that wait for a row in the batch
     """
 
     def __init__(
-        self, name: str, predictor: Any, turns: Turns, metrics: Metrics, *, rows: int, positions: int, most_waiting: int
-    ) -> None:
-        super().__init__(name, turns, metrics, most_waiting)
-        model, self._route = predictor.compiled
+        self, name: str, predictor: Any, turns: FairLock, metrics: Metrics, *, rows: int, positions: int,
+        max_waiting: int,
+    ) -> None:  # fmt: skip
+        super().__init__(name, turns, metrics, max_waiting)
+        model, self._compute = predictor.compiled
         self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
         self._rows = rows
 
@@ -65,82 +71,85 @@ class Writer(Worker):
             )  # fmt: skip
 
         self._empty, self._batch = empty, empty()
-        self._owners: dict[Text, tuple[Writing, int]] = {}
-        self._arrived: list[Writing] = []
-        self._left: list[Writing] = []
-        self._seconds = 1.0  # that a text took, of late
+        self._owners: dict[Text, tuple[GenerationRequest, int]] = {}
+        self._arrived: list[GenerationRequest] = []
+        self._canceled: list[GenerationRequest] = []
+        self._seconds = 1.0  # running mean of the seconds per text
         self._thread.start()
 
     def submit(
         self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int]
-    ) -> Writing:
-        """Called in the event loop. Raises Refused where too much is waiting."""
+    ) -> GenerationRequest:
+        """Submit prompts from the event loop. Raises Refused if the queue is full."""
         texts = [Text([*ids], sampling, limit, seed) for ids, seed in zip(prompts, seeds, strict=True)]
-        writing = Writing(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
+        request = GenerationRequest(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
         with self._changed:
             if self._closed:
-                raise leaving()
+                raise shutting_down()
             waiting = len(self._batch.waiting) + sum(len(other.texts) for other in self._arrived)
-            if waiting + len(texts) > self._most_waiting:
+            if waiting + len(texts) > self._max_waiting:
                 raise busy(waiting / self._rows * self._seconds)
-            self._arrived.append(writing)
+            self._arrived.append(request)
             self._changed.notify()
-        return writing
+        return request
 
-    def cancel(self, writing: Writing) -> None:
-        """Its texts leave at the next step; those that are over have left."""
+    def cancel(self, request: GenerationRequest) -> None:
+        """Remove the request's unfinished texts at the next step."""
         with self._changed:
-            self._left.append(writing)
+            self._canceled.append(request)
             self._changed.notify()
 
     def _work(self) -> None:
-        while self._take():
+        while self._update_batch():
             try:
-                with self._turns, self._route.autocast():
+                with self._turns, self._compute.autocast():
                     sampled = self._batch.step()
-                self._tell(sampled)
-            except BaseException as error:  # a bug, or no memory
+                self._send_pieces(sampled)
+            except BaseException as error:  # a bug, or out of memory
                 log.exception("a step failed", extra={"more": {"model": self.name}})
-                for writing in {writing for writing, _ in self._owners.values()}:
-                    _send(writing, [error])
+                for request in {request for request, _ in self._owners.values()}:
+                    _send(request, [error])
                 self._owners.clear()
                 self._batch = self._empty()
 
-    def _take(self) -> bool:
-        """Those that have come and those that have left; False where nothing is left to do."""
+    def _update_batch(self) -> bool:
+        """Update the batch with new and canceled requests.
+
+        Returns False if the worker is closed and has nothing left to do.
+        """
         with self._changed:
             while not (self._arrived or self._batch.busy):
-                self._left.clear()
+                self._canceled.clear()
                 if self._closed:
                     return False
                 self._changed.wait()
             arrived, self._arrived = self._arrived, []
-            left, self._left = self._left, []
-            for writing in arrived:
-                self._batch.admit(writing.texts)
-        for writing in arrived:
-            self._owners |= {text: (writing, index) for index, text in enumerate(writing.texts)}
-        for writing in left:
-            gone = [text for text in writing.texts if self._owners.pop(text, None)]
-            if gone:
+            canceled, self._canceled = self._canceled, []
+            for request in arrived:
+                self._batch.admit(request.texts)
+        for request in arrived:
+            self._owners |= {text: (request, index) for index, text in enumerate(request.texts)}
+        for request in canceled:
+            unfinished = [text for text in request.texts if self._owners.pop(text, None)]
+            if unfinished:
                 self._metrics.cancelled.labels(self.name).inc()
-                self._batch.drop(gone)
+                self._batch.drop(unfinished)
         self._metrics.waiting.labels(self.name).set(len(self._batch.waiting))
         return True
 
-    def _tell(self, sampled: Sequence[tuple[Text, int]]) -> None:
-        """Each client hears of its own texts; one that met a stop string, or has ended, leaves."""
+    def _send_pieces(self, sampled: Sequence[tuple[Text, int]]) -> None:
+        """Send each client the new pieces of its texts. Texts that end, or reach a stop string, leave the batch."""
         if not sampled and not self._batch.texts:
             return
         self._metrics.batch.labels(self.name).observe(len(self._batch.texts))
         self._metrics.tokens.labels(self.name, "written").inc(len(sampled))
-        told: dict[Writing, list[Piece | BaseException]] = {}
+        pieces_by_request: dict[GenerationRequest, list[Piece | BaseException]] = {}
         tokens = dict(sampled)
         for text in self._batch.texts:
             if text not in self._owners:
                 continue
-            writing, index = self._owners[text]
-            stream = writing.streams[index]
+            request, index = self._owners[text]
+            stream = request.streams[index]
             piece = stream.push(tokens[text]) if text in tokens else ""
             reason: Reason | None = None
             if stream.stopped or text.ended:
@@ -152,17 +161,17 @@ class Writer(Worker):
                 reason = "stop" if stream.stopped else reason
                 self._batch.drop([text])
                 del self._owners[text]
-                self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - writing.began)
+                self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - request.began)
             if piece or reason:
-                told.setdefault(writing, []).append(Piece(index, piece, reason, text.added))
-        for writing, pieces in told.items():
-            _send(writing, pieces)
+                pieces_by_request.setdefault(request, []).append(Piece(index, piece, reason, text.added))
+        for request, pieces in pieces_by_request.items():
+            _send(request, pieces)
 
 
-def _send(writing: Writing, pieces: Sequence[Piece | BaseException]) -> None:
+def _send(request: GenerationRequest, pieces: Sequence[Piece | BaseException]) -> None:
     def put() -> None:
         for piece in pieces:
-            writing.pieces.put_nowait(piece)
+            request.pieces.put_nowait(piece)
 
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        writing.loop.call_soon_threadsafe(put)
+    with contextlib.suppress(RuntimeError):  # the event loop is closed, so no client is waiting
+        request.loop.call_soon_threadsafe(put)

@@ -1,4 +1,4 @@
-"""What LibreTranslate's clients ask for: translations by languages, and which language a text is in."""
+"""Handlers for LibreTranslate's clients: translation, list of languages, and language detection."""
 
 from __future__ import annotations
 
@@ -15,84 +15,84 @@ from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
 
-BEAM, ALPHA = 4, 0.6  # as `manyheads translate`
+BEAM, ALPHA = 4, 0.6  # the defaults of `manyheads translate`
 
 
-async def translate(service: Service, asked: schemas.TranslateRequest, request: Request) -> Any:
-    texts = [asked.q] if isinstance(asked.q, str) else asked.q
-    _bounded(service, texts)
+async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Any:
+    texts = [payload.q] if isinstance(payload.q, str) else payload.q
+    _check_length(service, texts)
     detected = None
-    if asked.source == "auto":
+    if payload.source == "auto":
         detected = await _detect(service, texts, request, "source")
         sources = [ranked[0].language for ranked in detected]
     else:
-        sources = [asked.source] * len(texts)
+        sources = [payload.source] * len(texts)
     lines = [text.split("\n") for text in texts]
-    count = 1 + (asked.alternatives or 0)
-    how = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": asked.truncate}
-    done: dict[int, list[list[str]]] = {}  # of each text, of each of its lines, the best translations
+    count = 1 + (payload.alternatives or 0)
+    options = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": payload.truncate}
+    results: dict[int, list[list[str]]] = {}  # best translations of each line, for each text
     for source in dict.fromkeys(sources):
-        served = _translator(service, source, asked.target)
-        mine = [i for i, other in enumerate(sources) if other == source]
-        items = [line for i in mine for line in lines[i]]
+        served = _translator(service, source, payload.target)
+        indices = [i for i, other in enumerate(sources) if other == source]
+        items = [line for i in indices for line in lines[i]]
         translations = [[line] for line in items]
         if served is not None:
-            translations = [[t.text for t in ranked] for ranked in await service.computed(
-                request, served, "nbest", items, "q", **how)]  # fmt: skip
-        left = iter(translations)
-        done |= {i: [next(left) for _ in lines[i]] for i in mine}
+            translations = [[t.text for t in ranked] for ranked in await service.compute(
+                request, served, "nbest", items, "q", **options)]  # fmt: skip
+        remaining = iter(translations)
+        results |= {i: [next(remaining) for _ in lines[i]] for i in indices}
 
     def joined(number: int, rank: int) -> str:
-        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in done[number])
+        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in results[number])
 
-    single = isinstance(asked.q, str)
+    single = isinstance(payload.q, str)
 
-    def shaped(values: list[Any]) -> Any:
+    def unwrap(values: list[Any]) -> Any:
         return values[0] if single else values
 
-    answer = schemas.Translated(translatedText=shaped([joined(i, 0) for i in range(len(texts))]))
-    if asked.alternatives:
-        answer.alternatives = shaped([[joined(i, rank) for rank in range(1, count)] for i in range(len(texts))])
+    answer = schemas.Translated(translatedText=unwrap([joined(i, 0) for i in range(len(texts))]))
+    if payload.alternatives:
+        answer.alternatives = unwrap([[joined(i, rank) for rank in range(1, count)] for i in range(len(texts))])
     if detected is not None:
-        answer.detectedLanguage = shaped([ranked[0] for ranked in detected])
+        answer.detectedLanguage = unwrap([ranked[0] for ranked in detected])
     return answer
 
 
-def _bounded(service: Service, texts: list[str]) -> None:
-    """Raises Refused for more characters or lines than a request may have."""
-    service.bounded(texts, "q")
-    lines, most = sum(text.count("\n") + 1 for text in texts), service.limits.most_waiting
-    if lines > most:
-        raise Refused(400, f"{lines:,} lines: expected at most {most:,} in a request", field="q", code="too_long")
+def _check_length(service: Service, texts: list[str]) -> None:
+    """Raise Refused if the request has too many characters or lines."""
+    service.check_length(texts, "q")
+    lines, max_lines = sum(text.count("\n") + 1 for text in texts), service.limits.max_waiting
+    if lines > max_lines:
+        raise Refused(400, f"{lines:,} lines: expected at most {max_lines:,} in a request", field="q", code="too_long")
 
 
-async def detect(service: Service, asked: schemas.DetectRequest, request: Request) -> Any:
-    (predictions,) = await _detect(service, [asked.q], request, "q")
+async def detect(service: Service, payload: schemas.DetectRequest, request: Request) -> Any:
+    (predictions,) = await _detect(service, [payload.q], request, "q")
     return predictions
 
 
-async def languages(service: Service, asked: schemas.LanguagesRequest, request: Request) -> Any:
+async def languages(service: Service, payload: schemas.LanguagesRequest, request: Request) -> Any:
     pairs = [served.languages for served in service.registry.all() if served.languages]
     codes = dict.fromkeys(code for pair in pairs for code in pair)
     targets = {code: list(dict.fromkeys([code, *(b for a, b in pairs if a == code)])) for code in codes}
-    return [schemas.Language(code=code, name=_name(code), targets=targets[code]) for code in codes]
+    return [schemas.Language(code=code, name=_language_name(code), targets=targets[code]) for code in codes]
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
-    """The model for two languages; None where they are one."""
+    """Return the model for two languages, or None if source and target are the same language."""
     translators = [served for served in service.registry.all() if "translate" in served.verbs]
     known = {served.languages: served for served in translators if served.languages}
-    none = "nothing: there is no translator"
+    missing = "no language, because the service has no translator"
     if translators:
-        none = f"nothing: start the service with --languages {translators[0].name}=SOURCE:TARGET"
+        missing = f"no language yet: start the service with --languages {translators[0].name}=SOURCE:TARGET"
     if source == target and any(source in pair for pair in known):
         return None
     for field, value, codes in (
         ("source", source, {a for a, _ in known}), ("target", target, {b for a, b in known if a == source})
     ):  # fmt: skip
         if value not in codes:
-            wanted = ", ".join(sorted(codes)) or none
-            raise Refused(400, f"{value[:40]} is not supported: expected {wanted}", field=field, code="language")
+            expected = ", ".join(sorted(codes)) or missing
+            raise Refused(400, f"{value[:40]} is not supported: expected {expected}", field=field, code="language")
     return known[source, target]
 
 
@@ -100,13 +100,13 @@ async def _detect(
     service: Service, texts: list[str], request: Request, field: str
 ) -> list[list[schemas.Detected]]:  # fmt: skip
     if service.detector is None:
-        hint = "say which language it is" if field == "source" else "start the service with --detect"
-        raise Refused(400, f"no model here tells languages: {hint}", field=field, code="no_detector")
+        hint = "give the source language" if field == "source" else "start the service with --detect"
+        raise Refused(400, f"the service has no model for language detection: {hint}", field=field, code="no_detector")
     served = service.registry.of(service.detector, "classify")
     for text in texts:
         if not text.strip():
-            raise Refused(400, "is blank: its language cannot be told", field="q")
-    predictions = await service.computed(request, served, "classify", texts, "q", top=3, truncate=True)
+            raise Refused(400, "is blank: give a text to detect its language", field="q")
+    predictions = await service.compute(request, served, "classify", texts, "q", top=3, truncate=True)
     return [
         [schemas.Detected(confidence=round(100 * label.probability, 1), language=label.label) for label in ranked]
         for ranked in predictions
@@ -120,7 +120,7 @@ def _names() -> list[dict[str, str]]:
     return found
 
 
-def _name(code: str) -> str:
+def _language_name(code: str) -> str:
     """Return the English name of a language, or the code itself if Unicode has no name for it."""
     languages, scripts, territories = _names()
     language, *parts = re.split("[-_]", code)

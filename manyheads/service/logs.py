@@ -1,4 +1,4 @@
-"""One JSON document a line on stderr. What texts say is never among it."""
+"""Logging as JSON, one object per line on stderr. The logs never contain the content of texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 log = logging.getLogger("manyheads.service")
 
 
-class Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03}",
@@ -23,15 +23,18 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Ours, uvicorn's and asyncio's. These tell of every malformed head, and of every client that left while it was
-    written to: no warnings to whoever runs the service."""
+    """Configure the loggers of the service, uvicorn and asyncio.
+
+    uvicorn and asyncio log only errors. Their warnings report malformed requests and clients that disconnect, which are
+    of no use to the operator of the service.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
-    for name, least in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
+    handler.setFormatter(JsonFormatter())
+    for name, level_name in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(least)
+        logger.setLevel(level_name)
 
 
-def tell(event: str, level: int = logging.INFO, **more: Any) -> None:
+def log_event(event: str, level: int = logging.INFO, **more: Any) -> None:
     log.log(level, event, extra={"more": more})

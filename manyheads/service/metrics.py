@@ -1,4 +1,4 @@
-"""What is counted, in Prometheus's format; over all worker processes where there are several."""
+"""Prometheus metrics of the service, summed over all worker processes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # where processes keep their counts; set before this file is imported
+# environment variable with the directory of the processes' counts; must be set before this module is imported
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Of one process."""
+    """Metrics of one process."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
         self.requests = Counter(
-            "manyheads_requests", "Requests, by route and status", ["method", "route", "status"], registry=own
+            "manyheads_requests", "Requests by method, route and status", ["method", "route", "status"], registry=own
         )
         self.seconds = Histogram(
-            "manyheads_request_seconds", "From the head of a request to the end of its answer", ["route"],
+            "manyheads_request_seconds", "Seconds from the request's headers to the end of the response", ["route"],
             buckets=SECONDS, registry=own,
         )  # fmt: skip
         self.waiting = Gauge(
-            "manyheads_waiting", "Texts that wait for a model", ["model"], multiprocess_mode="livesum", registry=own
+            "manyheads_waiting", "Texts in the queue of a model", ["model"], multiprocess_mode="livesum", registry=own
         )
         self.batch = Histogram(
-            "manyheads_batch_texts", "Texts that a model computes together", ["model"],
+            "manyheads_batch_texts", "Texts in a batch", ["model"],
             buckets=(1, 2, 4, 8, 16, 32, 64, 128), registry=own,
         )  # fmt: skip
         self.tokens = Counter("manyheads_tokens", "Tokens read and written", ["model", "kind"], registry=own)
-        self.cancelled = Counter("manyheads_cancelled", "Requests for text that were given up", ["model"], registry=own)
+        self.cancelled = Counter(
+            "manyheads_cancelled", "Canceled requests for text generation", ["model"], registry=own
+        )
 
     def text(self) -> bytes:
         if MULTIPROCESS in os.environ:

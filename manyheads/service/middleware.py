@@ -1,4 +1,4 @@
-"""What every request passes: who may ask, a number of its own, a line in the log."""
+"""Middleware for all requests: access checks, a request id, counts and a log line."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from manyheads.service.errors import LIBRETRANSLATE, Refused, leaving
-from manyheads.service.logs import log, tell
-from manyheads.service.request_body import Gone
+from manyheads.service.errors import LIBRETRANSLATE, Refused, shutting_down
+from manyheads.service.logs import log, log_event
+from manyheads.service.request_body import ClientDisconnected
 from manyheads.service.state import Service
 
-OPEN = "/healthz", "/"  # asked for without a token, as is what the page is made of
-PAGE = "/page/"
-LEFT = 499  # in logs and counts: the client has left
-LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # that are read of what a client still sends after its answer
+PUBLIC_PATHS = "/healthz", "/"  # paths that need no token, like the files of the page
+PUBLIC_PREFIX = "/page/"
+DISCONNECTED = 499  # status in logs and metrics for a client that disconnected
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # limits for reading the rest of a request after its response
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class Gate:
-    """Around the routes."""
+class AccessMiddleware:
+    """ASGI middleware around the routes."""
 
     def __init__(self, inner: Asgi, service: Service) -> None:
         self._inner, self._service = inner, service
@@ -35,75 +35,81 @@ class Gate:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._inner(scope, receive, send)
-        began, number, status = time.monotonic(), secrets.token_hex(8), LEFT
-        unread, closing, answered = _announces_body(scope), False, False
+        start_time, request_id, status = time.monotonic(), secrets.token_hex(8), DISCONNECTED
+        unread, closing, delayed = _announces_body(scope), False, False
 
-        async def receiving() -> Any:
+        async def receive_body() -> Any:
             nonlocal unread
             message = await receive()
             unread = message.get("more_body", False)
             return message
 
-        async def sending(message: Any) -> None:
-            nonlocal status, closing, answered
+        async def send_response(message: Any) -> None:
+            nonlocal status, closing, delayed
             if message["type"] == "http.response.start":
                 status, closing = message["status"], unread
-                own = [(b"x-request-id", number.encode()), (b"x-content-type-options", b"nosniff")]
-                if closing:  # nobody needs what is left of it
-                    own.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *own]
+                headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                if closing:  # the rest of the body is not needed
+                    headers.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
-                message, answered = {**message, "more_body": True}, True  # sent whole; its end closes the connection
+                # the response is complete, and closing it later closes the connection
+                message, delayed = {**message, "more_body": True}, True
             await send(message)
 
         service, path = self._service, scope["path"]
-        about: dict[str, Any] = {"request": number, "method": scope["method"], "path": path[:200]}
+        about: dict[str, Any] = {"request": request_id, "method": scope["method"], "path": path[:200]}
         scope.setdefault("state", {})["about"] = about
         try:
             self._check(scope)
-            await self._inner(scope, receiving, sending)
-        except Gone:
+            await self._inner(scope, receive_body, send_response)
+        except ClientDisconnected:
             pass
         except Refused as refused:
-            await _refuse(sending, refused, path)
-        except HTTPException as error:  # of the router: no such path, another method
+            await _refuse(send_response, refused, path)
+        except HTTPException as error:  # from the router: unknown path or wrong method
             about["fault"] = error.detail
-            await _refuse(sending, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path)
+            await _refuse(
+                send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
+            )
         except Exception:
             log.exception("a request failed", extra={"more": about})
-            if status == LEFT:
-                await _refuse(sending, Refused(500, "the service failed: its log says why"), path)
+            if status == DISCONNECTED:
+                await _refuse(send_response, Refused(500, "the service failed: see its log"), path)
         finally:
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start_time
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
             service.metrics.requests.labels(method, route, status).inc()
             service.metrics.seconds.labels(route).observe(seconds)
             level = logging.DEBUG if path in ("/healthz", "/metrics") else logging.INFO
-            tell("request", level, **about, status=status, milliseconds=round(1000 * seconds, 1))
-        if answered:
-            await _read_away(receive)
+            log_event("request", level, **about, status=status, milliseconds=round(1000 * seconds, 1))
+        if delayed:
+            await _drain(receive)
             await send({"type": "http.response.body"})
 
     def _check(self, scope: Any) -> None:
-        """Raises Refused for who may not ask."""
+        """Raise Refused if the client is not allowed to send this request."""
         service = self._service
         if service.draining and scope["path"] != "/metrics":
-            raise leaving()
+            raise shutting_down()
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = service.names
-        if names and _name(host) not in names:  # a page of another site, whose name was bent to this machine
-            raise Refused(421, f"this service is called {', '.join(names)}", field="Host", code="wrong_host")
-        origin = headers.get(b"origin")  # what browsers add: forms of any site may be sent anywhere
+        # This prevents DNS rebinding, where a page of another site reaches this service by a name that resolves to it.
+        if names and _host_name(host) not in names:
+            raise Refused(421, f"expected one of {', '.join(names)}", field="Host", code="wrong_host")
+        origin = headers.get(b"origin")  # browsers add this header to cross-origin requests
         if names and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            raise Refused(403, "pages of another origin may not ask", field="Origin", code="wrong_origin")
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        kind, _, token = given.partition(" ")
-        scope["state"]["allowed"] = service.token is None or (kind.lower() == "bearer" and same(service.token, token))
-        asks_itself = scope["path"] in LIBRETRANSLATE  # clients there send it with the body
-        if not scope["state"]["allowed"] and not without_token(scope["path"]) and not asks_itself:
-            raise unknown()
+            raise Refused(403, "requests from other origins are not allowed", field="Origin", code="wrong_origin")
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        scheme, _, token = authorization.partition(" ")
+        scope["state"]["allowed"] = service.token is None or (
+            scheme.lower() == "bearer" and tokens_equal(service.token, token)
+        )
+        token_in_body = scope["path"] in LIBRETRANSLATE  # LibreTranslate's clients send the token in the body
+        if not scope["state"]["allowed"] and not is_public(scope["path"]) and not token_in_body:
+            raise unauthorized()
 
 
 def _announces_body(scope: Any) -> bool:
@@ -111,8 +117,11 @@ def _announces_body(scope: Any) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def _read_away(receive: Callable[[], Awaitable[Any]]) -> None:
-    """What a client still sends: a connection closed before that is read is reset, and the answer lost on its way."""
+async def _drain(receive: Callable[[], Awaitable[Any]]) -> None:
+    """Read and drop the rest of a request, up to a limit.
+
+    If a connection is closed with unread data, it is reset, and the client may lose the response.
+    """
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
@@ -120,22 +129,22 @@ async def _read_away(receive: Callable[[], Awaitable[Any]]) -> None:
                 size += len(message["body"])
 
 
-def without_token(path: str) -> bool:
-    """Whether everybody may ask for it: it tells nothing of the models."""
-    return path in OPEN or path.startswith(PAGE)
+def is_public(path: str) -> bool:
+    """Return True for public paths, which expose no model data."""
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIX)
 
 
-def unknown() -> Refused:
-    return Refused(401, "no valid token", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+def unauthorized() -> Refused:
+    return Refused(401, "missing or invalid token", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
-def same(token: str, given: str) -> bool:
-    """Takes as long, whatever the difference."""
+def tokens_equal(token: str, given: str) -> bool:
+    """Compare two tokens in constant time."""
     return hmac.compare_digest(token.encode(), given.strip().encode("utf-8", "surrogateescape"))
 
 
-def _name(host: str) -> str:
-    """Without the port."""
+def _host_name(host: str) -> str:
+    """Return a host name without its port."""
     head, _, port = host.rpartition(":")
     return head if head and port.isdecimal() else host
 

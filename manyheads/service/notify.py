@@ -1,4 +1,4 @@
-"""What a service manager is told where one listens (systemd, sd_notify(3)): ready, alive, stopping."""
+"""Messages to a service manager such as systemd (sd_notify(3)): ready, alive, and stopping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import socket
 import time
 
-from manyheads.service.logs import tell
+from manyheads.service.logs import log_event
 
 READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
@@ -18,15 +18,15 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
             try:
                 manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
-            except OSError as error:  # whom it was inherited from may be gone
-                tell("nobody listens at NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
+            except OSError as error:  # the socket may be inherited from a manager that no longer exists
+                log_event("cannot reach NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
 
 
 class Pulse:
-    """Says that this process is alive, twice in the time after which its manager believes that it is not."""
+    """Watchdog signal, sent twice per watchdog interval so that the service manager does not restart the process."""
 
     def __init__(self) -> None:
-        self._every = int(os.environ.get("WATCHDOG_USEC", 0)) / 2e6  # zero: nobody waits for it
+        self._every = int(os.environ.get("WATCHDOG_USEC", 0)) / 2e6  # zero: the manager has no watchdog
         self._last = time.monotonic()
 
     def beat(self) -> None:

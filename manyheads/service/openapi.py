@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of routes and the schemas that requests are checked by."""
+"""OpenAPI document, generated from the table of routes and from the schemas that validate requests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from manyheads.service.request_body import FORM, JSON
 
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {
-    400: "the request says something that cannot be done; `param` names the field", 401: "no valid token",
-    403: "a page of another origin asks", 404: "no such model", 408: "the request did not arrive in time",
-    413: "the body is too large",
-    415: "the content type is another", 421: "the Host header names another machine",
-    429: "too much is waiting: see Retry-After", 500: "the service failed: its log says why",
-    503: "the service is shutting down", 504: "the answer took too long",
+    400: "the request is invalid; `param` names the field", 401: "missing or invalid token",
+    403: "the request comes from a page of another origin", 404: "the model does not exist",
+    408: "the request did not arrive in time",
+    413: "the body is too large", 415: "the content type is not supported",
+    421: "the Host header names another machine",
+    429: "the queue is full; see Retry-After", 500: "the service failed; see its log",
+    503: "the service is shutting down", 504: "the response took too long",
 }  # fmt: skip
 _TEXT = {"type": ["string", "null"]}
 _FAULT = {
@@ -33,29 +34,29 @@ _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error":
 
 
 def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
-    """What /openapi.json gives. `token`: whether requests need one."""
-    kinds: list[Any] = [(e.asks, "validation") for e in endpoints if e.asks]
-    kinds += [(e.gives, "validation") for e in endpoints if e.gives]
-    names, definitions = models_json_schema(kinds, ref_template=REFERENCE)
+    """Return the content of /openapi.json. `token` is true if requests need a token."""
+    schemas: list[Any] = [(e.request_schema, "validation") for e in endpoints if e.request_schema]
+    schemas += [(e.response_schema, "validation") for e in endpoints if e.response_schema]
+    names, definitions = models_json_schema(schemas, ref_template=REFERENCE)
     paths: dict[str, Any] = {}
     for e in endpoints:
-        fault = _LIBRE_FAULT if e.path in LIBRETRANSLATE else _FAULT
-        given: dict[str, Any] = {"type": "string"}
-        if e.gives is not None:
-            given = names[e.gives, "validation"]
-            given = {"type": "array", "items": given} if e.many else given
-        content = {mime: {"schema": given if mime == JSON else {"type": "string"}} for mime in e.mimes}
+        error_schema = _LIBRE_FAULT if e.path in LIBRETRANSLATE else _FAULT
+        response: dict[str, Any] = {"type": "string"}
+        if e.response_schema is not None:
+            response = names[e.response_schema, "validation"]
+            response = {"type": "array", "items": response} if e.many else response
+        content = {mime: {"schema": response if mime == JSON else {"type": "string"}} for mime in e.mimes}
         operation: dict[str, Any] = {
             "summary": e.summary, "operationId": e.method.lower() + re.sub(r"\W+", "_", e.path).rstrip("_"),
             "responses": {
                 "200": {"description": "the answer", "content": content},
-                **{str(status): {"description": why, "content": {JSON: {"schema": fault}}}
+                **{str(status): {"description": why, "content": {JSON: {"schema": error_schema}}}
                    for status, why in FAULTS.items()},
             },
         }  # fmt: skip
-        if e.asks is not None and e.method == "POST":
-            asked = {"schema": names[e.asks, "validation"]}
-            content = {JSON: asked, FORM: asked} if e.form else {JSON: asked}
+        if e.request_schema is not None and e.method == "POST":
+            request_body = {"schema": names[e.request_schema, "validation"]}
+            content = {JSON: request_body, FORM: request_body} if e.form else {JSON: request_body}
             operation["requestBody"] = {"required": True, "content": content}
         if "{name}" in e.path:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]

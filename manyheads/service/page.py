@@ -1,6 +1,6 @@
-"""The page at `/`: its files, from a fixed table, and what a browser may do with them.
+"""Page at `/`: its files from a fixed table, and the security headers.
 
-The views of attention are those of `manyheads attend`: its scripts are served as they are.
+The page shows attention maps with the scripts of `manyheads attend`, which are served unchanged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from manyheads.service.state import Service
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 MIMES = (KINDS[".js"], KINDS[".css"])
-OWN = (
+PAGE_FILES = (
     "page.css", "page.js", "address.js", "attention.js", "curves.js", "fields.js", "results.js", "service.js",
     "verbs.js",
 )  # fmt: skip
-OF_ATTEND = ("page.css", "maps.js", "views.js", "calculation.js", "panel.js")
-# Nothing but what this service serves is loaded, run or asked, and data never become code: what a model or a user says
-# could not do so even where the scripts had a fault.
+ATTEND_FILES = ("page.css", "maps.js", "views.js", "calculation.js", "panel.js")
+# The page may load, run and request only resources of this service, and data is never executed as code. This protects
+# users from malicious texts and model outputs even if a script has a bug.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -36,22 +36,22 @@ HEADERS = {
 
 
 def _contents() -> dict[str, bytes]:
-    own, of_attend = files("manyheads.service") / "assets", files("manyheads.analysis.maps") / "assets"
-    contents = {name: (own / name).read_bytes() for name in ("index.html", *OWN)}
-    return contents | {f"attend/{name}": (of_attend / name).read_bytes() for name in OF_ATTEND}
+    page, attend = files("manyheads.service") / "assets", files("manyheads.analysis.maps") / "assets"
+    contents = {name: (page / name).read_bytes() for name in ("index.html", *PAGE_FILES)}
+    return contents | {f"attend/{name}": (attend / name).read_bytes() for name in ATTEND_FILES}
 
 
-CONTENTS = _contents()  # by the name that they are asked for: no path of a request ever becomes one of a file
+CONTENTS = _contents()  # files by request name; a request path is never used as a file path
 
 
-async def start(service: Service, asked: None, request: Request) -> Any:
+async def start(service: Service, payload: None, request: Request) -> Any:
     return _response("index.html")
 
 
-async def part(service: Service, asked: None, request: Request) -> Any:
+async def part(service: Service, payload: None, request: Request) -> Any:
     name = request.path_params["name"]
     if name not in CONTENTS or name == "index.html":
-        raise Refused(404, "the page has no such part", code="not_found")
+        raise Refused(404, "found no such file of the page", code="not_found")
     return _response(name)
 
 

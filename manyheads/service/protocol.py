@@ -1,4 +1,4 @@
-"""uvicorn's protocol, with bounds on clients that send their heads, or read their answers, slowly."""
+"""uvicorn's HTTP protocol, with timeouts for clients that send headers or read responses slowly."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 10.0  # from the first byte of a connection or a request to the end of its head
-STALLED_SECONDS = 30.0  # in which a client must read SLOWEST bytes of an answer that is more than its socket holds
+HEAD_SECONDS = 10.0  # maximum seconds from the first byte of a connection or request to the end of its headers
+# A client must read SLOWEST bytes in this time while part of the response waits in the send buffer.
+STALLED_SECONDS = 30.0
 SLOWEST = 2**15
 
 
 class BoundedProtocol(H11Protocol):
-    """Closes connections whose head does not come, and those that are not read from."""
+    """Protocol that closes a connection if the headers do not arrive, or if the client does not read the response."""
 
     _head: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -37,7 +38,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._give_time()
+        self._start_timer()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -46,17 +47,17 @@ class BoundedProtocol(H11Protocol):
             self._stalled = None
         super().resume_writing()
 
-    def _give_time(self) -> None:
+    def _start_timer(self) -> None:
         unread = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self._look_again, unread)
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self._check_progress, unread)
 
-    def _look_again(self, unread: int) -> None:
+    def _check_progress(self, unread: int) -> None:
         if self.transport.get_write_buffer_size() > unread - SLOWEST:
             self.transport.abort()
         else:
-            self._give_time()
+            self._start_timer()
 
     @property
     def _idle(self) -> bool:
-        """Whether no request is being answered."""
+        """True if no request is in progress."""
         return self.cycle is None or self.cycle.response_complete

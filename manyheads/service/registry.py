@@ -1,4 +1,4 @@
-"""The models of a service, by name; a new version of a directory takes the place of the one before."""
+"""Models of a service by name. A new version in a model's directory replaces the loaded version."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from manyheads.directory import FETCHED
 from manyheads.errors import UserError
 from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
-from manyheads.service.generation_worker import Writer
-from manyheads.service.logs import log, tell
+from manyheads.service.generation_worker import GenerationWorker
+from manyheads.service.logs import log, log_event
 from manyheads.tasks.verbs import SERVED
 
 
 @dataclass(eq=False)
 class Served:
-    """A model that is ready, and what computes with it.
+    """Loaded model with its worker.
 
-    languages  of a translator, source and target, where they are known
-    stamp      of its files, when they were read
+    languages  source and target language of a translator, if known
+    stamp      file stamps at loading time, see `stamp_of`
     """
 
     name: str
     predictor: Any
-    worker: Batcher | Writer
+    worker: Batcher | GenerationWorker
     stamp: tuple[Any, ...]
     languages: tuple[str, str] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -43,72 +43,80 @@ class Served:
 
     @property
     def attends(self) -> bool:
-        """Whether it has heads that can be looked at."""
+        """True if the model has attention heads to show."""
         return hasattr(self.predictor, "attend") and bool(tapped(self.predictor.model))
 
     @property
     def kind(self) -> str:
-        """What it can do with what, as "classify images"."""
+        """Commands that the model supports, with its type of input, such as "classify images"."""
         return " ".join([*self.verbs, *([self.predictor.reads] if "classify" in self.verbs else [])])
 
 
 class Registry:
-    """`ready(name, model)` loads a model and makes what computes with it, or raises UserError."""
+    """Registry of models. `ready(name, model)` loads a model and starts its worker, or raises UserError."""
 
     def __init__(self, models: Mapping[str, str], ready: Callable[[str, str], Served]) -> None:
         self._models, self._ready = dict(models), ready
-        self._taking_over = threading.Lock()
+        self._reloading = threading.Lock()
         self._served = {name: ready(name, model) for name, model in models.items()}
 
     def all(self) -> list[Served]:
         return list(self._served.values())
 
     def of(self, name: str | None, verb: str | None) -> Served:
-        """The model of that name, or the only one that can do this. Raises Refused."""
+        """Return the model with the given name, or the only one that supports the verb.
+
+        Raises Refused if there is none.
+        """
         if name is None:
-            able = [served for served in self.all() if verb in served.verbs]
-            if len(able) == 1:
-                return able[0]
-            if not able:
-                raise Refused(404, f"none of the models here can {verb}", code="model_not_found")
-            raise Refused(400, f"expected one of {', '.join(s.name for s in able)}", field="model", code="missing")
+            candidates = [served for served in self.all() if verb in served.verbs]
+            if len(candidates) == 1:
+                return candidates[0]
+            if not candidates:
+                raise Refused(404, f"the service has no model that can {verb}", code="model_not_found")
+            raise Refused(
+                400, f"expected one of {', '.join(s.name for s in candidates)}", field="model", code="missing"
+            )
         if (served := self._served.get(name)) is None:
             known = ", ".join(self._served)
-            raise Refused(404, f"there is no model {name[:100]!r}: known are {known}", "model", "model_not_found")
+            raise Refused(404, f"found no model {name[:100]!r}: expected one of {known}", "model", "model_not_found")
         if verb is not None and verb not in served.verbs:
-            can = ", ".join(served.verbs) or "nothing"
-            raise Refused(400, f"{name} cannot {verb}: it can {can}", field="model", code="wrong_model")
+            supported = ", ".join(served.verbs) or "nothing"
+            raise Refused(400, f"{name} cannot {verb}: it can only {supported}", field="model", code="wrong_model")
         return served
 
-    def take_over(self) -> None:
-        """Load the directories that have changed. What was accepted is finished by the version that accepted it; where
-        the new one is faulty, the old one stays, and the log says so."""
-        with self._taking_over:
+    def reload(self) -> None:
+        """Load the new version of all changed model directories.
+
+        The old version finishes the requests that it accepted. If a new version is invalid, the old one remains in use,
+        and the error is logged.
+        """
+        with self._reloading:
             for name, old in list(self._served.items()):
                 if stamp_of(self._models[name]) == old.stamp:
                     continue
                 try:
                     new = self._ready(name, self._models[name])
-                except Exception as error:  # any: what stays is known to work
-                    log.error("new version refused", extra={"more": {"model": name, "error": str(error)}})
+                except Exception as error:  # catch all errors, because the old version still works
+                    log.error("rejected new version", extra={"more": {"model": name, "error": str(error)}})
                     continue
                 if new.kind != old.kind:
-                    fault = f"is of another kind: {new.kind}, expected {old.kind}: start the service again"
-                    log.error("new version refused", extra={"more": {"model": name, "error": fault}})
+                    fault = f"expected {old.kind}, found {new.kind}: restart the service to use the new version"
+                    log.error("rejected new version", extra={"more": {"model": name, "error": fault}})
                     new.worker.close()
                     continue
                 self._served[name] = new
-                tell("new version taken over", model=name)
+                log_event("loaded new version", model=name)
                 threading.Thread(target=old.worker.close, daemon=True).start()
 
     def close(self) -> None:
-        """Finish what was accepted, and no more."""
+        """Finish the accepted requests, and stop all workers."""
         for served in self.all():
             served.worker.close()
 
 
-def warm(predictor: Any) -> None:
-    """Use a model once: what is compiled and laid out at the first use is there before the first client."""
+def warm_up(predictor: Any) -> None:
+    """Use a model once, so that the first client does not wait for compilation and memory allocation."""
     verbs: dict[str, Callable[[], Any]] = {
         "generate": lambda: predictor.generate("", max_tokens=2, temperature=0.0),
         "translate": lambda: predictor.translate("a"),
@@ -120,12 +128,13 @@ def warm(predictor: Any) -> None:
     }
     for verb, use in verbs.items():
         if hasattr(predictor, verb):
-            with contextlib.suppress(UserError):  # such as a vocabulary without this text, or a model of pairs
+            # for example, if the vocabulary does not have this text, or the model reads pairs
+            with contextlib.suppress(UserError):
                 use()
 
 
 def stamp_of(model: str) -> tuple[Any, ...]:
-    """What changes when a directory's files are replaced. Of a name on the hub: nothing does."""
+    """Return a value that changes if files of a model directory are replaced. It is constant for a model on the hub."""
     stamp = []
     weights = sorted(path.name for path in Path(model).glob("*.safetensors*"))
     for name in (*FETCHED, "result.json", *weights):

@@ -1,4 +1,4 @@
-"""Runs whose curves are shown, while they are trained and afterwards: read from their metrics.jsonl, never written."""
+"""Learning curves of runs, during and after training. They are read from metrics.jsonl, which is never modified."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
 
 FILE = "metrics.jsonl"
-POINTS = 500  # of a curve: more than a page has room for
-NO_CURVES = ("step", "epoch", "seconds", "tokens")  # what only grows
+MAX_POINTS = 500  # maximum number of points in a curve, more than a page can show
+COUNTERS = ("step", "epoch", "seconds", "tokens")  # counters, for which a curve shows nothing
 
 
 class Runs:
-    """By name. A file is read again when it has changed."""
+    """Runs by name. The curves of a run are read again when its file changes."""
 
     def __init__(self, directories: Mapping[str, Path]) -> None:
         self._directories = dict(directories)
@@ -30,12 +30,15 @@ class Runs:
 
     @classmethod
     def of(cls, models: Mapping[str, str], watched: Mapping[str, str]) -> Runs:
-        """Models that have curves, and those that are watched. Raises UserError for one that is no directory."""
+        """Return the runs among the models that have curves, and the watched runs.
+
+        Raises UserError for a missing directory.
+        """
         for name, run in watched.items():
             if not Path(run).is_dir():
-                raise UserError(f"--watch {run}: there is no such directory")
+                raise UserError(f"--watch {run}: found no such directory")
             if name in models:
-                raise UserError(f"--watch {run}: a model is called {name}, too: name it, as in {name}-2={run}")
+                raise UserError(f"--watch {run}: a model is named {name}, too: use another name, as in {name}-2={run}")
         trained = {name: Path(model) for name, model in models.items() if Path(model, FILE).is_file()}
         return cls({**trained, **{name: Path(run) for name, run in watched.items()}})
 
@@ -43,10 +46,10 @@ class Runs:
         return [self._card(name) for name in self._directories]
 
     def curves(self, name: str) -> schemas.Curves:
-        """Raises Refused for a run that is not there."""
+        """Return the curves of a run. Raises Refused if there is no run with this name."""
         if name not in self._directories:
             known = ", ".join(self._directories) or "none"
-            raise Refused(404, f"there is no run {name[:100]!r}: known are {known}", "name", "run_not_found")
+            raise Refused(404, f"found no run {name[:100]!r}: expected one of {known}", "name", "run_not_found")
         file = self._directories[name] / FILE
         with self._reading:
             try:
@@ -56,7 +59,7 @@ class Runs:
                 if name not in self._read or self._read[name][0] != stamp:
                     self._read[name] = stamp, _curves(read_metrics(file))
             except OSError as error:
-                raise Refused(503, f"{FILE} of {name} cannot be read: {error.strerror}", "name") from None
+                raise Refused(503, f"failed to read {FILE} of {name}: {error.strerror}", "name") from None
             return schemas.Curves(**self._card(name).model_dump(), curves=self._read[name][1])
 
     def _card(self, name: str) -> schemas.RunCard:
@@ -67,13 +70,13 @@ class Runs:
             seconds = None
         try:
             finished = run_status(directory) == "finished"
-        except OSError:  # must not be read: told where its curves are asked for
+        except OSError:  # without permission; `curves` reports this error
             finished = False
         return schemas.RunCard(name=name, finished=finished, seconds=seconds)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
-    """None where there is no file yet. Raises OSError where it must not be seen."""
+    """Return the size and time of a file, or None if it does not exist. Raises OSError without permission."""
     try:
         status = file.stat()
     except FileNotFoundError:
@@ -82,28 +85,28 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
-    """Of every number that was measured more than once, training's before validation's."""
+    """Return the curves of all numbers with two or more measurements, training curves before validation curves."""
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for entry in entries:
         split = "validation" if isinstance(entry.get("validation"), dict) else "training"
         values = entry["validation"] if split == "validation" else entry
         for metric, value in values.items():
-            if metric not in NO_CURVES and metric.isprintable() and _drawable(entry["step"]) and _drawable(value):
+            if metric not in COUNTERS and metric.isprintable() and _is_finite(entry["step"]) and _is_finite(value):
                 points.setdefault((split, metric), []).append((entry["step"], value))
     return [
         schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})
         for (split, metric), curve in sorted(points.items(), key=lambda item: item[0][0])
-        for steps, values in [zip(*_thinned(curve), strict=True)]
+        for steps, values in [zip(*_thin_out(curve), strict=True)]
     ]
 
 
-def _drawable(value: Any) -> bool:
-    """A number of which there is a float."""
+def _is_finite(value: Any) -> bool:
+    """Return True for a number that a float can represent."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most POINTS, evenly, the first and the last among them."""
-    if len(points) <= POINTS:
+def _thin_out(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most POINTS evenly spaced points, including the first and the last."""
+    if len(points) <= MAX_POINTS:
         return points
-    return [points[round(at * (len(points) - 1) / (POINTS - 1))] for at in range(POINTS)]
+    return [points[round(at * (len(points) - 1) / (MAX_POINTS - 1))] for at in range(MAX_POINTS)]

@@ -1,7 +1,7 @@
-"""What requests may say and what answers look like: validation and the OpenAPI document have this one source.
+"""Schemas of requests and responses, used for validation and for the OpenAPI document.
 
-pydantic, because it checks unions of nested lists straight from the bytes of the JSON, names the field at fault, and
-gives the JSON schema of exactly what it checks.
+The schemas use pydantic, because it validates unions of nested lists directly from JSON bytes, names the invalid field,
+and generates the matching JSON schema.
 """
 
 from __future__ import annotations
@@ -12,32 +12,34 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from manyheads.errors import UserError
 
-MOST_TEXTS = 128  # of a request
-MOST_CHOICES = 16
-MOST_FILLED = 5_000_000  # characters of all texts that are filled in, `top` times each
-LARGEST_SEED = 2**63 - 1
+MAX_TEXTS = 128  # maximum number of texts in a request
+MAX_CHOICES = 16
+MAX_FILLED = 5_000_000  # maximum total length of filled texts in characters, each counted `top` times
+MAX_SEED = 2**63 - 1
 
-Texts = Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
-Looked = Annotated[str, Field(min_length=1, max_length=8000)]
-Top = Annotated[int, Field(ge=1, le=1000, description="so many, likeliest first")]
-Cut = Annotated[bool, Field(description="cut texts that are longer than the model takes, instead of refusing them")]
-ModelName = Annotated[str | None, Field(description="may be left out where one model alone can do this")]
+AttentionText = Annotated[str, Field(min_length=1, max_length=8000)]
+Top = Annotated[int, Field(ge=1, le=1000, description="number of results, likeliest first")]
+Truncate = Annotated[
+    bool, Field(description="cut texts that are longer than the model's limit, instead of rejecting them")
+]
+ModelName = Annotated[str | None, Field(description="optional if only one model of the service supports the request")]
 
 
 class Body(BaseModel):
-    """Of a request: nothing but what is stated."""
+    """Base class of requests. Unknown fields are an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Answer(BaseModel):
-    """Of a response."""
+    """Base class of responses."""
 
 
-def _hot(value: float | None) -> float | None:
+def _check_temperature(value: float | None) -> float | None:
     if value is not None and 0 < value < 1e-3:
-        raise UserError("expected 0, or from 0.001 to 2")
+        raise UserError("expected 0, or a number from 0.001 to 2")
     return value
 
 
@@ -47,22 +49,22 @@ class StreamOptions(Body):
 
 
 class CompletionRequest(Body):
-    """OpenAI's, without what is not offered here: logprobs, suffix, best_of, penalties, logit_bias."""
+    """OpenAI's completion request, without logprobs, suffix, best_of, penalties and logit_bias."""
 
     model: str
-    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_TEXTS)] = ""
+    prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_TEXTS)] = ""
     max_tokens: Annotated[int | None, Field(ge=1, le=100_000)] = 16
-    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_hot)] = 1.0
+    temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
     top_p: Annotated[float | None, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int | None, Field(ge=1, le=2**31)] = None
     repetition_penalty: Annotated[float | None, Field(ge=1e-3, le=1e3)] = 1.0
-    n: Annotated[int | None, Field(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int | None, Field(ge=1, le=MAX_CHOICES)] = 1
     stop: (
         Annotated[str, Field(min_length=1, max_length=1000)]
         | Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=4)]
         | None
     ) = None
-    seed: Annotated[int | None, Field(ge=0, le=LARGEST_SEED)] = None
+    seed: Annotated[int | None, Field(ge=0, le=MAX_SEED)] = None
     echo: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -102,7 +104,7 @@ class EmbeddingRequest(Body):
     input: str | Texts
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int | None, Field(ge=1)] = None
-    truncate: Cut = False
+    truncate: Truncate = False
     user: str | None = None
 
 
@@ -120,12 +122,13 @@ class EmbeddingList(Answer):
 
 
 class ModelCard(Answer):
-    """`verbs`: what it can do.
+    """Description of a model.
 
-    attends    whether /attend shows its heads
-    pairs      whether it classifies two texts together
-    languages  of a translator, source and target
-    mask       what stands for a word that it is to fill in
+    verbs      commands that the model supports
+    attends    true if /attend shows the model's attention heads
+    pairs      true if the model classifies pairs of texts
+    languages  source and target language of a translator
+    mask       mask token that the model replaces by a word
     """
 
     id: str
@@ -147,14 +150,14 @@ class ModelList(Answer):
 
 
 class TranslateRequest(Body):
-    """LibreTranslate's, and `truncate`. Lines are translated one by one."""
+    """LibreTranslate's translation request, with an additional field `truncate`. Each line is translated separately."""
 
     q: str | Texts
     source: str = "auto"
     target: str
     format: Literal["text"] | None = "text"
     alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
-    truncate: Cut = False
+    truncate: Truncate = False
     api_key: str | None = None
 
 
@@ -168,7 +171,7 @@ class LanguagesRequest(Body):
 
 
 class Detected(Answer):
-    """`confidence`: in percent."""
+    """Detected language, with the confidence in percent."""
 
     confidence: float
     language: str
@@ -187,14 +190,14 @@ class Language(Answer):
 
 
 class ClassifyRequest(Body):
-    """Texts, pairs of them, or images: the bytes of their files in base64."""
+    """Request to classify texts, pairs of texts, or images. An image is a file encoded in base64."""
 
     model: ModelName = None
     texts: Texts | None = None
     pairs: Texts | None = None
     images: Annotated[list[str], Field(min_length=1, max_length=32)] | None = None
     top: Top = 1
-    truncate: Cut = False
+    truncate: Truncate = False
 
 
 class TagRequest(Body):
@@ -223,20 +226,20 @@ class NBestRequest(Body):
     beam: Annotated[int, Field(ge=1, le=16)] = 4
     alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
     count: Annotated[int, Field(ge=1, le=16)] = 1
-    truncate: Cut = False
+    truncate: Truncate = False
 
 
 class AttendRequest(Body):
-    """One input: a text, or the bytes of an image's file in base64.
+    """Request for the attention maps of one input: a text, or an image file encoded in base64.
 
-    pair    the second text of a pair; of a question, its context
-    target  what a translator writes; unless given, its own translation
+    pair    second text of a pair, or the context of a question
+    target  translation to use; without it, the model's own translation
     """
 
     model: str
-    text: Looked | None = None
-    pair: Looked | None = None
-    target: Looked | None = None
+    text: AttentionText | None = None
+    pair: AttentionText | None = None
+    target: AttentionText | None = None
     image: str | None = None
 
 
@@ -246,7 +249,11 @@ class Next(Answer):
 
 
 class Attended(Answer):
-    """`panel`: the maps, as the page's scripts take them; `next`: of a language model, what may follow the text."""
+    """Attention maps of an input.
+
+    panel  the maps in the format of the page's scripts
+    next   the likeliest next tokens, for a language model
+    """
 
     model: str
     panel: dict[str, Any]
@@ -254,7 +261,7 @@ class Attended(Answer):
 
 
 class RunCard(Answer):
-    """`seconds`: since it last measured something; None: it has not yet."""
+    """Description of a run. `seconds` is the time since its last measurement, or None before the first one."""
 
     name: str
     finished: bool
@@ -266,7 +273,7 @@ class RunList(Answer):
 
 
 class Curve(Answer):
-    """Values, each at its step, in their order; of many, some."""
+    """Learning curve: values with their steps, in order. A long curve is thinned out."""
 
     metric: str
     split: Literal["training", "validation"]
@@ -279,7 +286,7 @@ class Curves(RunCard):
 
 
 class Results(Answer):
-    """One for each text, in their order."""
+    """Results for each text, in the order of the request."""
 
     model: str
     results: list[Any]

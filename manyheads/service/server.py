@@ -1,4 +1,4 @@
-"""The processes of a service: one, or several that share a socket; how they start, and how they stop."""
+"""Server processes of a service, a single one or several that share a socket: startup, supervision and shutdown."""
 
 from __future__ import annotations
 
@@ -23,34 +23,39 @@ import uvicorn
 from manyheads.core.config import Precision
 from manyheads.errors import UserError
 from manyheads.service.app import application
-from manyheads.service.batching import Batcher, Turns
-from manyheads.service.generation_worker import Writer
-from manyheads.service.logs import configure, tell
+from manyheads.service.batching import Batcher, FairLock
+from manyheads.service.generation_worker import GenerationWorker
+from manyheads.service.logs import configure, log_event
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
-from manyheads.service.registry import Registry, Served, stamp_of, warm
+from manyheads.service.registry import Registry, Served, stamp_of, warm_up
 from manyheads.service.run_api import Runs
 from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.tasks.loading import load
 from manyheads.tasks.verbs import SERVED
 
-LOOKS, MOST_LOOKS = "(attention)", 32  # the queue's name in counts, and what may wait in it
-IMAGES = "(images)"  # the name of theirs that are to be decoded
-CONNECTIONS = 1000  # of a process at once; more are told 503
+ATTENTION_QUEUE, MAX_ATTENTION = (
+    "(attention)",
+    32,
+)  # name in the metrics and maximum length of the queue for attention maps
+IMAGE_QUEUE = "(images)"  # name of the queue for image decoding in the metrics
+MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
-AGAIN = 2.0  # seconds until a process that died is started again
-PATIENCE = 5.0  # seconds that a process gets beyond `grace`
+RESTART_SECONDS = 2.0  # seconds before a dead process is restarted
+KILL_SECONDS = 5.0  # seconds after `grace` until a process is killed
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a service is started with.
+    """Settings of a service.
 
-    models     by name; `languages` of translators, `detector` the model that tells languages
-    watched    directories of runs whose curves are shown, by name
-    threads    of each process; None: the processors shared among them
-    grace      seconds in which accepted requests are finished when it is told to stop
+    models     directories of the models, by name
+    languages  source and target language of translators, by model name
+    detector   name of the model for language detection
+    watched    directories of runs whose learning curves are shown, by name
+    threads    number of threads in each process; None: the processors are divided evenly
+    grace      maximum time for accepted requests after a signal to stop, in seconds
     """
 
     models: Mapping[str, str]
@@ -69,7 +74,7 @@ class Settings:
 
 
 def is_local(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Return True if an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -77,7 +82,7 @@ def is_local(host: str) -> bool:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """`Service.names` of one that listens there."""
+    """Return `Service.names` for a service at this host."""
     return tuple(dict.fromkeys((*LOCAL, _in_url(host)))) if is_local(host) else ()
 
 
@@ -86,14 +91,16 @@ def _in_url(host: str) -> str:
 
 
 def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) -> None:
-    """Serve until a signal to stop comes. `announce` gets a line with the address as soon as requests are answered.
+    """Serve until a signal to stop arrives.
 
-    Raises UserError, in one line, for a model that cannot be served.
+    `announce` receives a line with the address as soon as the service answers requests. Raises UserError for a model
+    that cannot be served.
     """
     if not is_local(settings.host) and not settings.token:
         raise UserError(
-            f"--host {settings.host} is reached by other machines: that needs a token (--token-file FILE, or the "
-            "environment variable MANYHEADS_TOKEN), which clients send with every request"
+            f"--host {settings.host} allows access from other machines, which requires a token: "
+            "give --token-file FILE, or the environment variable MANYHEADS_TOKEN. "
+            "Clients must send the token with every request."
         )
     configure(settings.log_level)
     with _socket(settings.host, settings.port) as listening:
@@ -109,7 +116,7 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
 
 
 def _socket(host: str, port: int) -> socket.socket:
-    """A bound socket, before any model is loaded: a port that is taken is told at once."""
+    """Return a bound socket. It is bound before any model is loaded, so that a port in use is reported immediately."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,7 +125,7 @@ def _socket(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--host {host} --port {port}: cannot be listened on: {reason}") from None
+        raise UserError(f"--host {host} --port {port}: cannot listen on this address: {reason}") from None
     return listening
 
 
@@ -129,43 +136,43 @@ def _address(settings: Settings, listening: socket.socket) -> str:
 
 
 def service_of(settings: Settings) -> Service:
-    """The models, loaded and warm. Raises UserError for one that is faulty or gone."""
-    metrics, turns, limits = Metrics(), Turns(), settings.limits
-    bounds = {"most_characters": limits.characters, "most_waiting": limits.most_waiting}
+    """Load and warm up the models. Raises UserError if a model is missing or invalid."""
+    metrics, lock, limits = Metrics(), FairLock(), settings.limits
+    bounds = {"max_characters": limits.characters, "max_waiting": limits.max_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
 
     def ready(name: str, model: str) -> Served:
         stamp = stamp_of(model)
         predictor = load(model, precision=settings.precision, threads=threads)
         if not any(hasattr(predictor, verb) for verb in SERVED):
-            raise UserError(f"{model}: this model can do nothing that is served: {', '.join(SERVED)}")
-        with turns:
-            warm(predictor)
-        worker: Writer | Batcher
+            raise UserError(f"{model}: expected a model that supports one of {', '.join(SERVED)}")
+        with lock:
+            warm_up(predictor)
+        worker: GenerationWorker | Batcher
         if hasattr(predictor, "generate"):
-            worker = Writer(
-                name, predictor, turns, metrics, rows=limits.rows, positions=limits.positions,
-                most_waiting=limits.most_waiting,
+            worker = GenerationWorker(
+                name, predictor, lock, metrics, rows=limits.rows, positions=limits.positions,
+                max_waiting=limits.max_waiting,
             )  # fmt: skip
         else:
-            worker = Batcher(name, turns, metrics, most_items=limits.most_items, **bounds)
+            worker = Batcher(name, lock, metrics, max_items=limits.max_items, **bounds)
         languages = settings.languages.get(name)
         if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
-            hint = f"/translate does not offer it: name them with --languages {name}=SOURCE:TARGET"
-            tell("languages not known", logging.WARNING, model=name, hint=hint)
+            hint = f"/translate does not offer this model: give its languages with --languages {name}=SOURCE:TARGET"
+            log_event("unknown languages of a translator", logging.WARNING, model=name, hint=hint)
         return Served(name, predictor, worker, stamp, languages)
 
     registry, runs = Registry(settings.models, ready), Runs.of(settings.models, settings.watched)
-    looks = Batcher(
-        LOOKS, turns, metrics, most_items=1, most_characters=limits.characters, most_waiting=MOST_LOOKS
+    attention = Batcher(
+        ATTENTION_QUEUE, lock, metrics, max_items=1, max_characters=limits.characters, max_waiting=MAX_ATTENTION
     )  # fmt: skip
-    images = Batcher(IMAGES, Turns(), metrics, most_items=1, **bounds)
+    images = Batcher(IMAGE_QUEUE, FairLock(), metrics, max_items=1, **bounds)
     service = Service(
-        registry, limits, metrics, looks, images, runs, _names(settings.host), settings.token, settings.detector
+        registry, limits, metrics, attention, images, runs, _names(settings.host), settings.token, settings.detector
     )  # fmt: skip
     for name in settings.languages:
         if "translate" not in service.registry.of(name, None).verbs:
-            raise UserError(f"--languages {name}: this model does not translate")
+            raise UserError(f"--languages {name}: expected a model that translates")
     if settings.detector is not None:
         _check_detector(service.registry, settings.detector)
     return service
@@ -174,14 +181,14 @@ def service_of(settings: Settings) -> Service:
 def _check_detector(registry: Registry, name: str) -> None:
     served = registry.of(name, None)
     if "classify" not in served.verbs or served.predictor.reads != "texts" or served.predictor.needs_pairs:
-        raise UserError(f"--detect {name}: this model does not classify single texts: it cannot tell languages")
+        raise UserError(f"--detect {name}: expected a model that classifies single texts, to detect their language")
 
 
 class _Server(uvicorn.Server):
-    """Told to stop, it finishes what has begun; told again by Ctrl-C, it stops."""
+    """uvicorn server that finishes accepted requests after a signal to stop. A second Ctrl-C stops it at once."""
 
     service: Service
-    pulse: Pulse | None = None  # of the process that its manager knows
+    pulse: Pulse | None = None  # set only in the process that the service manager monitors
 
     async def on_tick(self, counter: int) -> bool:
         if self.pulse is not None:
@@ -198,15 +205,15 @@ class _Server(uvicorn.Server):
 def _work(
     settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
 ) -> None:
-    """One process: until it is told to stop."""
-    early: list[int] = []  # SIGHUPs while models are loaded: what came after may be newer
+    """Run one server process until it receives a signal to stop."""
+    hangups: list[int] = []  # SIGHUPs received while models are loaded; the files may have changed after they were read
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
+        signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     service = service_of(settings)
     config = uvicorn.Config(
         application(service), http=BoundedProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None,
-        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=CONNECTIONS,
+        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=15, h11_max_incomplete_event_size=HEAD_BYTES,
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )  # fmt: skip
@@ -214,21 +221,24 @@ def _work(
     server.service, server.pulse = service, pulse
     if hasattr(signal, "SIGHUP"):
 
-        def take_over(*_: Any) -> None:
-            threading.Thread(target=service.registry.take_over, daemon=True).start()
+        def reload(*_: Any) -> None:
+            threading.Thread(target=service.registry.reload, daemon=True).start()
 
-        signal.signal(signal.SIGHUP, take_over)
-        if early:
-            take_over()
+        signal.signal(signal.SIGHUP, reload)
+        if hangups:
+            reload()
     listening.listen(config.backlog)
-    tell("started", models=list(settings.models))
+    log_event("started", models=list(settings.models))
     started()
     server.run(sockets=[listening])
-    tell("stopped")
+    log_event("stopped")
 
 
 def _worker(settings: Settings, listening: socket.socket, parent: Connection) -> None:
-    """A process of several: tells the parent that it is ready, or why it cannot be; stops where the parent is gone."""
+    """Run one of several worker processes.
+
+    It reports readiness or an error to the parent, and stops if the parent dies.
+    """
     configure(settings.log_level)
 
     def watch() -> None:
@@ -241,7 +251,7 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
         parent.send("")
         threading.Thread(target=watch, daemon=True).start()
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server has its own
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server installs its own handler
     try:
         _work(settings, listening, started)
     except (UserError, OSError) as error:
@@ -249,7 +259,7 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
 
 
 @contextlib.contextmanager
-def _hangup_waits() -> Iterator[None]:
+def _block_hangup() -> Iterator[None]:
     if not hasattr(signal, "SIGHUP"):
         yield
         return
@@ -261,55 +271,61 @@ def _hangup_waits() -> Iterator[None]:
 
 
 class _Workers:
-    """Several processes, each with all models: they share the socket, and one that dies is started again.
+    """Several worker processes, each with all models, that share a socket. A process that dies is restarted.
 
-    uvicorn's own workers do not replace these: they report no fault of a model, die of a SIGHUP while they load, and
-    outlive a parent that was killed.
+    uvicorn's own workers are not used: they do not report model errors, die of a SIGHUP during loading, and survive a
+    killed parent.
     """
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
-        self._context = multiprocessing.get_context("spawn")  # threads that compute do not live on in a forked process
+        # a forked process would not have the threads for computation
+        self._context = multiprocessing.get_context("spawn")
         self._running: dict[Any, Connection] = {}
-        self._told: list[int] = []  # the signals to stop
+        self._signals: list[int] = []  # received signals to stop
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._forward)
 
     def start(self) -> None:
-        ours, theirs = self._context.Pipe()
-        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, theirs))
-        with _hangup_waits():  # the process inherits that, until it has a handler: SIGHUP would end it
+        parent_end, child_end = self._context.Pipe()
+        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, child_end))
+        # SIGHUP stays blocked in the new process until it has a handler, because the default action would end the
+        # process.
+        with _block_hangup():
             process.start()
-            self._running[process] = ours
-        theirs.close()
+            self._running[process] = parent_end
+        child_end.close()
 
     def ready(self) -> bool:
-        """Wait for all. Return False if a signal to stop came first; raise UserError for a fault of one."""
+        """Wait for all processes.
+
+        Return False if a signal to stop arrived first. Raises UserError if a process fails.
+        """
         for process, pipe in list(self._running.items()):
-            fault = _first_word(process, pipe)
-            if fault and not self._told:
+            fault = _startup_error(process, pipe)
+            if fault and not self._signals:
                 raise UserError(fault)
-        return not self._told
+        return not self._signals
 
     def watch(self) -> None:
-        """Start a process again if it died, until a signal to stop comes."""
+        """Restart processes that die, until a signal to stop arrives."""
         pulse = Pulse()
-        while not self._told:
+        while not self._signals:
             pulse.beat()
             dead = wait([process.sentinel for process in self._running], timeout=0.5)
             for process in [p for p in self._running if p.sentinel in dead]:
-                fault = _last_word(self._running.pop(process))
-                _count_out(process.pid)
-                if not self._told:
-                    tell("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
-                    time.sleep(AGAIN)
-                if not self._told:
+                fault = _restart_error(self._running.pop(process))
+                _remove_from_metrics(process.pid)
+                if not self._signals:
+                    log_event("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
+                    time.sleep(RESTART_SECONDS)
+                if not self._signals:
                     self.start()
 
     def stop(self) -> None:
-        """Give the processes `grace` to finish what they accepted."""
-        until = time.monotonic() + self._settings.grace + PATIENCE
+        """Stop the processes. They have `grace` seconds to finish accepted requests."""
+        until = time.monotonic() + self._settings.grace + KILL_SECONDS
         for process in self._running:
             if process.is_alive():
                 process.terminate()
@@ -321,7 +337,7 @@ class _Workers:
 
     def _forward(self, number: int, _: Any) -> None:
         if number != getattr(signal, "SIGHUP", None):
-            self._told.append(number)
+            self._signals.append(number)
             number = signal.SIGTERM
         for process in self._running:
             if process.is_alive():
@@ -329,7 +345,7 @@ class _Workers:
 
 
 def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[], None]) -> None:
-    """Serve with several processes until a signal to stop comes; `serving` is called when all are ready."""
+    """Serve with several processes until a signal to stop arrives; `serving` is called when all processes are ready."""
     with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
         os.environ[MULTIPROCESS] = counts
         workers = _Workers(settings, listening)
@@ -345,8 +361,8 @@ def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[
             del os.environ[MULTIPROCESS]
 
 
-def _first_word(process: Any, pipe: Connection) -> str:
-    """Empty where the process is ready, else what is wrong."""
+def _startup_error(process: Any, pipe: Connection) -> str:
+    """Return an empty string if the process is ready, else its error message."""
     try:
         return str(pipe.recv())
     except EOFError:
@@ -354,15 +370,15 @@ def _first_word(process: Any, pipe: Connection) -> str:
         return f"a process of the service ended with status {process.exitcode} before it was ready"
 
 
-def _last_word(pipe: Connection) -> str:
-    """Why a process that was started again could not be ready; empty where it was."""
+def _restart_error(pipe: Connection) -> str:
+    """Return the startup error of a restarted process, or an empty string if it was ready."""
     try:
         return str(pipe.recv()) if pipe.poll() else ""
     except (EOFError, OSError):
         return ""
 
 
-def _count_out(pid: int) -> None:
+def _remove_from_metrics(pid: int) -> None:
     from prometheus_client.multiprocess import mark_process_dead
 
     mark_process_dead(pid)

@@ -1,4 +1,4 @@
-"""The shared state of a service, which every route reads: its models, limits, queues and counts."""
+"""Shared state of a service, available to every route: models, limits, queues and metrics."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from manyheads.service.batching import Batcher, characters
 from manyheads.service.errors import Refused
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Registry, Served
-from manyheads.service.request_body import while_there
+from manyheads.service.request_body import while_connected
 from manyheads.service.run_api import Runs
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one client, or of all together.
+    """Limits of a request, or of all requests together.
 
-    body          bytes of a request; `keyed_body`: of a request that is read before its key is checked
-    characters    of all texts of a request, and of all texts in a batch
-    body_seconds  until its body has arrived; `deadline` until it is answered
-    most_waiting  texts that wait for a model; more are refused with 429
-    most_items    texts that a model computes at once; `positions` that texts being written may hold together
+    body          maximum size of a request body in bytes
+    keyed_body    maximum size of a body that is read before its API key is checked, in bytes
+    characters    maximum number of characters in all texts of a request, and in all texts of a batch
+    body_seconds  maximum time for the arrival of a body
+    deadline      maximum time for a response, in seconds
+    max_waiting  maximum length of a model's queue in texts; further requests get status 429
+    max_items    maximum number of texts in a batch
+    rows          maximum number of texts that a language model generates at once
+    positions     maximum number of tokens in all these texts
     """
 
     body: int = 4 * 2**20
@@ -33,52 +37,52 @@ class Limits:
     characters: int = 100_000
     body_seconds: float = 20.0
     deadline: float = 300.0
-    most_waiting: int = 512
-    most_items: int = 64
+    max_waiting: int = 512
+    max_items: int = 64
     rows: int = 32
     positions: int = 32_768
 
 
-LOCAL = ("localhost", "127.0.0.1", "[::1]")  # what every machine calls itself
+LOCAL = ("localhost", "127.0.0.1", "[::1]")  # names for the local machine
 
 
 @dataclass(eq=False)
 class Service:
-    """The models, limits and queues that all routes share.
+    """Models, limits and queues that all routes share.
 
-    looks     the queue of requests for attention maps: one input at a time
-    images    the queue of images to be decoded, for which no model waits: one at a time, as each takes much memory
-    runs      whose curves are shown
-    names     what this machine is called by, where it alone is served; empty: others are, too
-    token     what clients must know; None: nothing
-    detector  the model that tells languages
-    draining  set by a signal to stop: accepted requests are finished, new ones are refused
+    looks     queue for attention maps, one input at a time
+    images    queue for image decoding, one image at a time, because decoding needs much memory; no model waits for it
+    runs      runs whose learning curves are shown
+    names     allowed Host names if only local clients are served; empty: any name is allowed
+    token     token that clients must send; None: no token is required
+    detector  name of the model for language detection
+    draining  true after a signal to stop: accepted requests are finished, new ones get an error
     """
 
     registry: Registry
     limits: Limits
     metrics: Metrics
-    looks: Batcher
-    images: Batcher
+    attention_queue: Batcher
+    image_queue: Batcher
     runs: Runs
     names: tuple[str, ...] = LOCAL
     token: str | None = None
     detector: str | None = None
     draining: bool = False
 
-    def bounded(self, items: list[Any], field: str) -> None:
-        """Raises Refused for more characters, of texts or pairs of them, than a request may have."""
+    def check_length(self, items: list[Any], field: str) -> None:
+        """Raise Refused if the items, texts or pairs of texts, have too many characters for a request."""
         size = sum(map(characters, items))
         if size > self.limits.characters:
-            fault = f"{size:,} characters: expected at most {self.limits.characters:,} in a request"
+            fault = f"found {size:,} characters: expected at most {self.limits.characters:,} in a request"
             raise Refused(400, fault, field=field, code="too_long")
 
-    async def computed(
-        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **how: Any
+    async def compute(
+        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **options: Any
     ) -> list[Any]:
-        """The results of a verb for each item, from a batch that other requests share."""
-        self.bounded(items, field)
+        """Return the results of a verb for each item. The batch may be shared with other requests."""
+        self.check_length(items, field)
         assert isinstance(served.worker, Batcher)
-        key = (verb, *sorted(how.items()))
-        future = served.worker.submit(key, computing.run(served.predictor, verb, **how), items, field)
-        return await while_there(request, asyncio.wrap_future(future), self.limits.deadline)
+        key = (verb, *sorted(options.items()))
+        future = served.worker.submit(key, computing.run(served.predictor, verb, **options), items, field)
+        return await while_connected(request, asyncio.wrap_future(future), self.limits.deadline)

@@ -1,4 +1,4 @@
-"""The other verbs, in plain JSON: texts in, results in their order."""
+"""Handlers for the other verbs, in plain JSON: texts in the request, and results in the same order."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from starlette.requests import Request
 
 from manyheads.errors import UserError
 from manyheads.service import schemas
-from manyheads.service.computing import framed
+from manyheads.service.computing import image_decoder
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
-from manyheads.service.request_body import while_there
+from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
 
 
-async def nbest(service: Service, asked: schemas.NBestRequest, request: Request) -> Any:
-    served = service.registry.of(asked.model, "translate")
-    if asked.count > asked.beam:
-        raise Refused(400, f"is {asked.count}: expected at most the beam, {asked.beam}", field="count")
-    how = {"count": asked.count, "beam": asked.beam, "alpha": asked.alpha, "truncate": asked.truncate}
-    translations = await service.computed(request, served, "nbest", asked.texts, "texts", **how)
+async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Any:
+    served = service.registry.of(payload.model, "translate")
+    if payload.count > payload.beam:
+        raise Refused(400, f"found {payload.count}: expected at most the beam, {payload.beam}", field="count")
+    options = {"count": payload.count, "beam": payload.beam, "alpha": payload.alpha, "truncate": payload.truncate}
+    translations = await service.compute(request, served, "nbest", payload.texts, "texts", **options)
     return schemas.Results(
         model=served.name, results=[[asdict(translation) for translation in ranked] for ranked in translations]
     )
 
 
-async def classify(service: Service, asked: schemas.ClassifyRequest, request: Request) -> Any:
-    served = service.registry.of(asked.model, "classify")
-    _check_fields(served, asked)
-    how: dict[str, Any] = {"top": asked.top}
+async def classify(service: Service, payload: schemas.ClassifyRequest, request: Request) -> Any:
+    served = service.registry.of(payload.model, "classify")
+    _check_fields(served, payload)
+    options: dict[str, Any] = {"top": payload.top}
     items: list[Any]
-    if asked.images is not None:
+    if payload.images is not None:
         verb, field = "images", "images"
-        served, items = await _seen(service, served, asked, request)
+        served, items = await _decode_images(service, served, payload, request)
     else:
-        verb, field, items = "classify", "texts", asked.texts or []
-        how["truncate"] = asked.truncate
-        if asked.pairs is not None:
-            if len(asked.pairs) != len(items):
-                raise Refused(400, f"{len(asked.pairs)} for {len(items)} texts: expected one for each", field="pairs")
-            verb, items = "pairs", list(zip(items, asked.pairs, strict=True))
-    predictions = await service.computed(request, served, verb, items, field, **how)
+        verb, field, items = "classify", "texts", payload.texts or []
+        options["truncate"] = payload.truncate
+        if payload.pairs is not None:
+            if len(payload.pairs) != len(items):
+                raise Refused(
+                    400, f"found {len(payload.pairs)} for {len(items)} texts: expected one each", field="pairs"
+                )
+            verb, items = "pairs", list(zip(items, payload.pairs, strict=True))
+    predictions = await service.compute(request, served, verb, items, field, **options)
     return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in predictions])
 
 
-def _check_fields(served: Served, asked: schemas.ClassifyRequest) -> None:
-    """Raises Refused for what the model does not read, and where that is missing which it reads."""
+def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
+    """Raise Refused if a field is missing, or if the model does not read it."""
     predictor, both = served.predictor, ["texts", "pairs"]
     if predictor.reads == "images":
         reads, needs, takes = "images", ["images"], ["images"]
@@ -63,38 +65,41 @@ def _check_fields(served: Served, asked: schemas.ClassifyRequest) -> None:
     else:
         reads, needs, takes = "single texts", ["texts"], ["texts"]
     for field in needs:
-        if getattr(asked, field) is None:
+        if getattr(payload, field) is None:
             raise Refused(400, f"{served.name} reads {reads}: expected a list of them", field=field, code="missing")
     for field in [*both, "images"]:
-        if field not in takes and getattr(asked, field) is not None:
-            raise Refused(400, f"{served.name} reads {reads}: expected none", field=field)
+        if field not in takes and getattr(payload, field) is not None:
+            raise Refused(400, f"{served.name} reads {reads}: leave this field out", field=field)
 
 
-async def _seen(
-    service: Service, served: Served, asked: schemas.ClassifyRequest, request: Request
+async def _decode_images(
+    service: Service, served: Served, payload: schemas.ClassifyRequest, request: Request
 ) -> tuple[Served, list[NDArray[np.uint8]]]:
-    """The model, of which a new version may come meanwhile, and what it sees of the images. They are decoded before its
-    turn begins, as all models would wait for that."""
-    files = [bytes_of(image, f"images.{i}") for i, image in enumerate(asked.images or [])]
+    """Return the model and the decoded images in the size of its input.
+
+    The images are decoded in a separate queue, because all models would wait otherwise. If a new version of the model
+    is loaded meanwhile, they are decoded again for it.
+    """
+    files = [decode_base64(image, f"images.{i}") for i, image in enumerate(payload.images or [])]
     while True:
-        future = service.images.submit(served, framed(served.predictor), files, "images")
-        seen = await while_there(request, asyncio.wrap_future(future), service.limits.deadline)
-        if served is (current := service.registry.of(asked.model, "classify")):
-            return served, seen
+        future = service.image_queue.submit(served, image_decoder(served.predictor), files, "images")
+        pixels = await while_connected(request, asyncio.wrap_future(future), service.limits.deadline)
+        if served is (current := service.registry.of(payload.model, "classify")):
+            return served, pixels
         served = current
 
 
-def bytes_of(image: str, field: str) -> bytes:
-    """Of an image's file. Raises Refused for what is no base64."""
+def decode_base64(image: str, field: str) -> bytes:
+    """Return the bytes of an image file from base64. Raises Refused if the text is not base64."""
     try:
         return base64.b64decode(image, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(400, "expected the bytes of an image in base64", field=field) from None
+        raise Refused(400, "expected an image file encoded in base64", field=field) from None
 
 
-async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> Any:
-    served = service.registry.of(asked.model, "tag")
-    tagged = await service.computed(request, served, "tag", asked.texts, "texts")
+async def tag(service: Service, payload: schemas.TagRequest, request: Request) -> Any:
+    served = service.registry.of(payload.model, "tag")
+    tagged = await service.compute(request, served, "tag", payload.texts, "texts")
     results = [
         {"words": [word._asdict() for word in text.words], "entities": [entity._asdict() for entity in text.entities]}
         for text in tagged
@@ -102,25 +107,25 @@ async def tag(service: Service, asked: schemas.TagRequest, request: Request) -> 
     return schemas.Results(model=served.name, results=results)
 
 
-async def fill(service: Service, asked: schemas.FillRequest, request: Request) -> Any:
-    served = service.registry.of(asked.model, "fill")
-    characters = sum(map(len, asked.texts))
-    if asked.top * characters > schemas.MOST_FILLED:
-        fault = f"{asked.top:,} times {characters:,} characters: expected at most {schemas.MOST_FILLED:,}"
+async def fill(service: Service, payload: schemas.FillRequest, request: Request) -> Any:
+    served = service.registry.of(payload.model, "fill")
+    characters = sum(map(len, payload.texts))
+    if payload.top * characters > schemas.MAX_FILLED:
+        fault = f"top is {payload.top:,} for {characters:,} characters: expected a product up to {schemas.MAX_FILLED:,}"
         raise Refused(400, fault, field="top", code="too_long")
-    predictions = await service.computed(request, served, "fill", asked.texts, "texts", top=asked.top)
+    predictions = await service.compute(request, served, "fill", payload.texts, "texts", top=payload.top)
     return schemas.Results(
         model=served.name, results=[[prediction._asdict() for prediction in ranked] for ranked in predictions]
     )
 
 
-async def answer(service: Service, asked: schemas.AnswerRequest, request: Request) -> Any:
-    served = service.registry.of(asked.model, "answer")
-    how = {"nbest": asked.nbest, "max_answer": asked.max_answer, "null_threshold": asked.null_threshold}
+async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Any:
+    served = service.registry.of(payload.model, "answer")
+    options = {"nbest": payload.nbest, "max_answer": payload.max_answer, "null_threshold": payload.null_threshold}
     try:
-        served.predictor.check_question(asked.question)
+        served.predictor.check_question(payload.question)
     except UserError as error:
         raise Refused(400, str(error), field="question", code="invalid_value") from None
-    pair = (asked.question, asked.context)
-    (predictions,) = await service.computed(request, served, "answer", [pair], "context", **how)
+    pair = (payload.question, payload.context)
+    (predictions,) = await service.compute(request, served, "answer", [pair], "context", **options)
     return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])

@@ -1,1 +1,1 @@
-"""What a model is trained to do: its loss, its predictions, its metrics, its directory."""
+"""Tasks: for each one its loss, predictions, metrics, recipes and saved files."""

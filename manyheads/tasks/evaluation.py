@@ -1,4 +1,4 @@
-"""Scoring a model on test data, and two of them against each other, whatever they do."""
+"""Evaluation of a model on test data, and comparison of two models."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from manyheads.training.record import Metrics
 logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-RESAMPLES, SHOWN = 1000, 5
-FEW = 10  # items that a bootstrap needs: resamples of fewer hardly differ
+RESAMPLES, MAX_CHANGES = 1000, 5
+MIN_BOOTSTRAP_ITEMS = 10  # Minimum number of items for a bootstrap test. With fewer items the resamples hardly differ.
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """The metrics without how they were measured."""
+    """Return the value of each metric, without its signature."""
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a model did on test data, item by item.
+class EvaluationResult:
+    """Result of a model on test data, item by item.
 
-    quality  of each output, more is better: 1.0 or 0.0 for right or wrong, where nothing finer is said.
-    metrics  on all of them.
-    unit     what the quality is
+    quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
+    metrics  metrics over all items
+    unit     name of the quality score
     """
 
-    ranked_by: ClassVar[str] = ""  # what `ranks` are; "": the unit
+    ranked_by: ClassVar[str] = ""  # name of the values in `ranks`; empty: `unit`
 
     inputs: list[str]
     outputs: list[str]
@@ -51,32 +51,34 @@ class Outcome:
 
     @property
     def ranks(self) -> list[float]:
-        """Of each item what is compared to find those that changed most."""
+        """Return one value for each item. A comparison sorts the items by the change of this value."""
         return self.quality
 
-    def bootstrap(self, other: Outcome) -> dict[str, Any]:
-        """Is `other` better by more than chance (Koehn 2004)? The mean quality of 1,000 resamples of the items.
+    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
+        """Compare `other` with this result by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
-        p_value is the share of resamples whose difference is as far from the observed one as zero is.
+        Returns the mean quality of both results, their difference and its p-value. The p-value is the fraction of
+        resamples whose difference lies as far from the observed difference as zero does.
         """
-        mine, theirs = np.array(self.quality), np.array(other.quality)
-        change = theirs - mine
+        first, second = np.array(self.quality), np.array(other.quality)
+        change = second - first
         random, items = np.random.default_rng(1), len(change)
         resampled = np.array([change[random.integers(items, size=items)].mean() for _ in range(RESAMPLES)])
         extreme = np.abs(resampled - change.mean()) >= abs(change.mean())
         return {
             self.unit: {
-                "first": float(mine.mean()), "second": float(theirs.mean()), "difference": float(change.mean()),
+                "first": float(first.mean()), "second": float(second.mean()), "difference": float(change.mean()),
                 "p_value": float((extreme.sum() + 1) / (RESAMPLES + 1)), "resamples": RESAMPLES,
             }
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class LabelOutcome(Outcome):
-    """Where inputs, outputs and references are items and their labels.
+class LabelResult(EvaluationResult):
+    """Result of a classifier: the inputs are items, the outputs and references are labels.
 
-    probabilities  that the model gives the right label of each: by their change items are ranked in a comparison
+    probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
+                   the change of this value.
     """
 
     ranked_by: ClassVar[str] = "probability of the right label"
@@ -86,8 +88,8 @@ class LabelOutcome(Outcome):
     @classmethod
     def of(
         cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
-    ) -> LabelOutcome:
-        """From the right label of each item and the log-probabilities (N, L) of all labels."""
+    ) -> LabelResult:
+        """Build the result from the right label of each item and the log-probabilities of all labels, (N, L)."""
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
         right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
@@ -98,50 +100,53 @@ class LabelOutcome(Outcome):
         return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
-        """Of each label: how many items have it, and precision, recall and F1 (0 where nothing is counted)."""
-        wanted, given = Counter(self.references), Counter(self.outputs)
+        """Return the item count, precision, recall and F1 of each label. A ratio with an empty denominator is 0."""
+        expected, found = Counter(self.references), Counter(self.outputs)
         right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
         return [
             {
-                "label": label, "items": wanted[label],
-                "precision": right[label] / max(given[label], 1), "recall": right[label] / max(wanted[label], 1),
-                "f1": 2 * right[label] / (given[label] + wanted[label]),
+                "label": label, "items": expected[label],
+                "precision": right[label] / max(found[label], 1), "recall": right[label] / max(expected[label], 1),
+                "f1": 2 * right[label] / (found[label] + expected[label]),
             }
-            for label in sorted({*wanted, *given}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
+            for label in sorted({*expected, *found}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
         ]  # fmt: skip
 
 
 class Predictor(Protocol):
-    """What `manyheads.load` gives: a model with its verbs."""
+    """Interface of the objects that `manyheads.load` returns."""
 
     @property
     def path(self) -> Path: ...
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's own test data, or on `data`. Raises UserError where there are none."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate on the run's test data, or on `data`. Raises UserError if there is no test data."""
         ...
 
 
 def record_of(model: Path) -> dict[str, Any]:
-    """The result.json of a run; nothing for a model that was not trained here."""
-    record = model / "result.json"
+    """Return the content of a run's result.json, or an empty dictionary if the model has no such file."""
+    path = model / "result.json"
     try:
-        known = parse_json(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError:
-        known = None
+        content = None
     parts = ("data", "reading", "decoding", "windows", "rules")
-    if not isinstance(known, dict) or not all(isinstance(known.get(part, {}), dict) for part in parts):
-        raise UserError(f"{record}: damaged, not the record of a run: delete it and name the test files with --data")
-    return known
+    if not isinstance(content, dict) or not all(isinstance(content.get(part, {}), dict) for part in parts):
+        raise UserError(
+            f"{path}: expected the record of a run, found damaged content. "
+            "Delete the file, and give the test files with --data."
+        )
+    return content
 
 
 def trust(model: str | Path) -> None:
-    """From now on what the record of this run names may be opened, as if it had been trained here.
+    """Allow Manyheads to open the files that this run's record names, as if the run had been trained on this machine.
 
-    Raises UserError where there is no such record.
+    Raises UserError if the run has no record of its data.
     """
     if not (data := record_of(Path(model)).get("data")):
-        raise UserError(f"{model} has no result.json that names data: there is nothing to trust")
+        raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")
     own_runs.add(data)
 
 
@@ -155,74 +160,82 @@ def scored_data(
     split: str = "test",
     **settings: Any,
 ) -> D:
-    """What a model is scored on: the data of its run, which are found again, or `data`, which are read as its training
-    data were. Raises UserError where a run from elsewhere names files and nobody asked for them (see `trust`).
+    """Return the data that a model is evaluated on.
 
-    unrecorded  how they are read where there is no record, as the model was not trained here
-    labels      those of the model
-    settings    of the source, in place of the training's
+    By default these are the data of its run. If `data` is given, the training options apply when it is read. Raises
+    UserError if the run comes from elsewhere and its record names files, unless `trust` was called.
+
+    unrecorded  source that reads `data` if the model has no record of its training data
+    labels      labels of the model
+    settings    options of the source that replace the training options
     """
     if skip_bad_lines and data is None:
-        raise UserError("--skip-bad-lines is for other data than the run's: name them with --data, or leave it out")
+        raise UserError(
+            "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."
+        )
     try:
         record = record_of(model)
         source = source_of(record)
         if data is None and source is not None:
-            named = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
-            if named and not own_runs.is_own(record["data"]):
-                raise UserError(f"you have not trained this run here, and its record names {', '.join(named)}: to open"
-                                 " them, --trust; to score on other data, --data PATH")  # fmt: skip
+            paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
+            if paths and not own_runs.is_own(record["data"]):
+                raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
+                                "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
             return source.again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
-        raise UserError(f"{model} has no result.json that tells its {split} data: name some with --data PATH")
+        raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
     for reason, count in items.skips.items():
-        logger.info(f"skipped {count:,} of {reason}")
+        logger.info(f"skipped items: {count:,} ({reason})")
     return items
 
 
 def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
-    """Metrics on the run's test data, or on `data`."""
+    """Return the metrics on the run's test data, or on `data`."""
     return predictor.outcome(data).metrics
 
 
 def compare(
     first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
 ) -> dict[str, Any]:
-    """Both on the same test data: metrics, a paired bootstrap (without a p_value for fewer than 10 items), how many
-    items became better and worse, and those of both that changed most."""
+    """Compare two models on the same test data.
+
+    Returns the metrics of both, a paired bootstrap test, the number of items that became better and worse, and the
+    items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if the
+    models do different tasks or have different test data.
+    """
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
-        raise UserError(f"{kinds}: only models that do the same can be compared")
-    one, two = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
-    if (one.inputs, one.references) != (two.inputs, two.references):
-        hint = "name one corpus with --data" if data is None else f"they do not read {data} as the same items"
-        raise UserError(f"{first.path} and {second.path} have different test data: {hint}")
+        raise UserError(f"{kinds}: expected two models of the same task")
+    old, new = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
+    if (old.inputs, old.references) != (new.inputs, new.references):
+        hint = "give the same data for both with --data" if data is None else f"the two models read {data} differently"
+        raise UserError(f"{first.path} and {second.path} have different test items: {hint}")
     changes = [
         {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
         for item, right, a, b, before, after in zip(
-            one.inputs, one.references, one.outputs, two.outputs, one.ranks, two.ranks, strict=True
+            old.inputs, old.references, old.outputs, new.outputs, old.ranks, new.ranks, strict=True
         )
     ]
     changes.sort(key=lambda item: item["change"])
-    worse = [item for item in changes[:SHOWN] if item["change"] < 0]
-    better = [item for item in changes[: -SHOWN - 1 : -1] if item["change"] > 0]
-    differences = np.array(two.quality) - np.array(one.quality)
-    bootstrap = one.bootstrap(two)
-    if len(one.inputs) < FEW:
+    worse = [item for item in changes[:MAX_CHANGES] if item["change"] < 0]
+    better = [item for item in changes[: -MAX_CHANGES - 1 : -1] if item["change"] > 0]
+    differences = np.array(new.quality) - np.array(old.quality)
+    bootstrap = old.bootstrap(new)
+    if len(old.inputs) < MIN_BOOTSTRAP_ITEMS:
         bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
     return {
-        "first": {"model": str(first.path), "metrics": one.metrics},
-        "second": {"model": str(second.path), "metrics": two.metrics},
-        "items": len(one.inputs),
-        "unit": one.unit,
+        "first": {"model": str(first.path), "metrics": old.metrics},
+        "second": {"model": str(second.path), "metrics": new.metrics},
+        "items": len(old.inputs),
+        "unit": old.unit,
         "bootstrap": bootstrap,
         "better": int((differences > 0).sum()),
         "worse": int((differences < 0).sum()),
-        "ranked_by": one.ranked_by or one.unit,
+        "ranked_by": old.ranked_by or old.unit,
         "most_changed": better + worse,
     }

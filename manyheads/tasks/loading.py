@@ -1,4 +1,4 @@
-"""From a model directory to the object that predicts with it."""
+"""Loading of a model directory as an object that makes predictions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from manyheads.tasks.evaluation import record_of
 
 
 class PredictorRow(NamedTuple):
-    """A predictor and the models that it takes.
+    """Predictor class, and the models that it can use.
 
-    predictor  "file.below.tasks:Class", imported when it is wanted: a translator needs no images, and starts sooner
-    families   of the models, as `models/presets.py` calls them
-    heads      theirs, where they can have several
-    data       what the record of the run's data names, where that makes the difference
+    predictor  "module.below.tasks:Class". It is imported on first use: a translator starts sooner without the code for
+               images.
+    families   model families, named as in `models/presets.py`
+    heads      heads that the model may have, if models of the family can have several
+    data       key that the run's record of its data must have; None: any data
     """
 
     predictor: str
@@ -29,7 +30,7 @@ class PredictorRow(NamedTuple):
     data: str | None = None
 
 
-# the first row that fits
+# The first row that matches a model gives its predictor.
 PREDICTORS = (
     PredictorRow("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
     PredictorRow("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
@@ -48,10 +49,17 @@ PREDICTORS = (
 
 
 def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Any:
-    """A run directory, a model directory, or `hub:OWNER/NAME[@REVISION]`, ready to use: an object with its verbs."""
+    """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as an object that makes predictions.
+
+    precision  number format of the computation
+    threads    number of CPU threads; None: PyTorch's default
+
+    Raises UserError if the model can make no predictions by itself.
+    """
     loaded = load_directory(model)
     config = loaded.model.config
-    head = getattr(config, "head", None if getattr(config, "labels", True) else "none")  # images: no labels, no head
+    # image models without labels have no head
+    head = getattr(config, "head", None if getattr(config, "labels", True) else "none")
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]
         if type(loaded.model).__name__ not in models or head not in row.heads:
@@ -61,11 +69,16 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
             predictor = getattr(import_module(f"manyheads.tasks.{module}"), name)
             return predictor(loaded, prepare(precision, threads))
     kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
-    raise UserError(f"{model}: a {kind} predicts nothing by itself: train it for a task with --init")
+    raise UserError(
+        f"{model}: a {kind} makes no predictions by itself. Use it as the start of a training run, with --init."
+    )
 
 
 def _trained_on(path: Path) -> dict[str, Any]:
-    """What the record of a run says of its data; a damaged record is an error when the model is scored, not before."""
+    """Return the data section of a run's record, or an empty one if the record is damaged.
+
+    The evaluation reports the damage later.
+    """
     try:
         return record_of(path).get("data", {})
     except UserError:

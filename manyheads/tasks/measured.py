@@ -1,4 +1,4 @@
-"""The best measured results of each recipe, which `python -m lab.best_results` writes from the records of runs."""
+"""Best measured results of each recipe, as written by `python -m lab.best_results` from the records of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from importlib.resources import files
 
 
 def measured(recipe: str) -> list[str]:
-    """Return at most eight lines, best first: `en-de: bleu_13a 38.1, ... in 2.9 h`. Empty if nothing was measured."""
+    """Return at most eight lines such as `en-de: bleu_13a 38.1, ... in 2.9 h`, best first.
+
+    The list is empty for a recipe without measurements.
+    """
     return _all().get(recipe, [])
 
 

@@ -1,4 +1,4 @@
-"""What a model gives for many texts: rows of like length are padded to batches and go through it together."""
+"""Model outputs for many texts, computed in padded batches of similar length."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad, token_batches
 from manyheads.training.distributed_map import distributed_map
 
-BATCH_TOKENS = 8192  # padded tokens that go through a model at once
+BATCH_TOKENS = 8192  # maximum number of padded tokens in a batch
 
 
-def padded(rows: Sequence[ArrayLike], padding: int) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) of texts, and their lengths (B,)."""
+def padded(rows: Sequence[ArrayLike], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return the padded token ids of the texts, (B, T), and the length of each text, (B,)."""
     lengths = torch.tensor([len(row) for row in rows])  # type: ignore[arg-type]
-    return torch.from_numpy(pad(rows, padding)), lengths
+    return torch.from_numpy(pad(rows, pad_id)), lengths
 
 
 def outputs(
@@ -29,10 +29,12 @@ def outputs(
     padding: int,
     segments: Sequence[ArrayLike] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """The number of each text, in the order of batches, and its output without gradients: float32 on the CPU.
+    """Yield the index and the output of each text, in the order of the batches.
 
-    forward  of padded ids (B, T), lengths (B,) and, where there are some, segments (B, T). Where it gives an output for
-             each token, those of the padding are among them.
+    The outputs are float32 tensors on the CPU, without gradients.
+
+    forward  function of padded ids (B, T), lengths (B,) and, if given, segments (B, T). If it returns an output for
+             each token, padding tokens are included.
     """
     lengths = [len(row) for row in ids]  # type: ignore[arg-type]
     batches = token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0)

@@ -1,4 +1,4 @@
-"""What `manyheads.load` gives, whatever the model does: its directory, how it runs, and where it looks."""
+"""Base classes of the objects that `manyheads.load` returns: model, device, attention maps and logit lens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
-MOST_WORDS = 1000  # of a lens, at each position of each layer
+MAX_LENS_WORDS = 1000  # maximum number of tokens that the lens lists for each position of each layer
 
 
 class TrainedModel:
-    """A model in eval mode, on the device that it runs on.
+    """Model in eval mode, on its device.
 
-    model, route  as loaded: what is opened up
-    fast          the same, as it computes: lowered for the precision at its first use
-    verbs         the commands that take the model; the table of all is in `tasks/verbs.py`
+    model, compute  the model as loaded, and its device and precision
+    compiled        the model and the settings for fast inference, prepared on first use
+    verbs           commands that accept the model; `tasks/verbs.py` lists all commands
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
@@ -36,19 +36,19 @@ class TrainedModel:
         check(compute)
         self.model: Any = loaded.model.to(compute.device).eval()
         self.path, self.family, self.compute = loaded.path, loaded.family, compute
-        self._fast: tuple[Any, ComputeConfig] | None = None
+        self._compiled: tuple[Any, ComputeConfig] | None = None
         self._versions: list[tuple[int, int]] = []
 
     @property
     def compiled(self) -> tuple[Any, ComputeConfig]:
-        """The model as it computes, and the route for it; made anew where its weights have changed."""
+        """Return the model prepared for inference, with its compute settings. A change of the weights rebuilds it."""
         versions = [
             (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
             for parameter in self.model.parameters()
         ]
-        if self._fast is None or versions != self._versions:
-            self._fast, self._versions = lower(self.model, self.compute), versions
-        return self._fast
+        if self._compiled is None or versions != self._versions:
+            self._compiled, self._versions = lower(self.model, self.compute), versions
+        return self._compiled
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -57,10 +57,10 @@ class TrainedModel:
             labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
 
-    def _maps(
+    def _attention_maps(
         self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
     ) -> AttentionMaps:
-        """Return the maps of what the model reads; `shown` are other arguments of `attention_maps`."""
+        """Return the attention maps for the given model inputs; `shown` holds further arguments of `attention_maps`."""
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
         with self.compute.autocast():
             return attention_maps(
@@ -69,76 +69,81 @@ class TrainedModel:
 
 
 class ModelWithTokenizer(TrainedModel):
-    """A model that reads texts.
+    """Model that reads texts.
 
-    done  what becomes of a text, for the error where there is no tokenizer
+    done  past participle for the error about a missing tokenizer, such as "translated"
     """
 
     done: ClassVar = "read"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if loaded.tokenizer is None:
-            raise UserError(f"{loaded.path} has no tokenizer.json: text cannot be {self.done} without one")
+            raise UserError(f"{loaded.path}: found no tokenizer.json, so text cannot be {self.done}")
         super().__init__(loaded, compute)
         self.tokenizer = loaded.tokenizer
 
     @property
-    def _room(self) -> int | None:
-        """Tokens that the model takes; None: any number."""
+    def _max_tokens(self) -> int | None:
+        """Return the maximum number of tokens that the model can read; None means no limit."""
         return getattr(self.model.config, "max_positions", None)
 
-    def _rows(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
-        """What a model that reads one sequence is given, and how its tokens are shown."""
-        if self._room is not None and len(text.ids) > self._room:
+    def _model_inputs(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
+        """Return the inputs of a model that reads one sequence, and the tokens as displayed."""
+        if self._max_tokens is not None and len(text.ids) > self._max_tokens:
             if not truncate:
-                raise UserError(f"the text has {len(text.ids):,} tokens, the model takes {self._room:,}: {SHORTEN}")
-            text = text.part(range(self._room))
+                raise UserError(
+                    f"the text has {len(text.ids):,} tokens, the model takes {self._max_tokens:,}: {SHORTEN}"
+                )
+            text = text.part(range(self._max_tokens))
         rows = [torch.tensor([text.ids])]
         if any(text.segments):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
         if getattr(self.model.config, "head", None) == "choice":
-            rows = [row[:, None] for row in rows]  # one candidate
+            rows = [row[:, None] for row in rows]  # add the dimension of the answer candidates, here 1
         return rows, text.side
 
     def _text_maps(
         self, text: TokenizedText, title: str, options: MapOptions, *, truncate: bool, stepwise: Sequence[str] = ()
     ) -> AttentionMaps:
-        """Return the maps of a model that reads one sequence."""
-        rows, side = self._rows(text, truncate)
-        return self._maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
+        """Return the attention maps of a model that reads one sequence."""
+        rows, side = self._model_inputs(text, truncate)
+        return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _lens(
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
         title: str, *, top: int, tokenizer: Tokenizer,
     ) -> Lens:  # fmt: skip
-        """What each layer of a stack would say; `tokenizer` is that of what is said."""
-        if not 1 <= top <= MOST_WORDS:
-            raise UserError(f"top is {top}: expected 1 to {MOST_WORDS}")
+        """Return the logit lens: the likeliest output tokens of each layer of a stack.
+
+        `tokenizer` decodes the output tokens.
+        """
+        if not 1 <= top <= MAX_LENS_WORDS:
+            raise UserError(f"top is {top}: expected 1 to {MAX_LENS_WORDS}")
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
-        chances, ids = [], []  # of each layer (T, top)
+        probabilities, ids = [], []  # probabilities and token ids of each layer, both (T, top)
         with self.compute.autocast():
             for logits in logit_lens(self.model, stack, project, *inputs):
                 best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
-                chances.append(best.values.cpu())
+                probabilities.append(best.values.cpu())
                 ids.append(best.indices.tolist())
         names = {token: "" for layer in ids for ranked in layer for token in ranked}
         names = {token: tokenized_ids(tokenizer, [token]).side.tokens[0] for token in names}
         words = [[[names[token] for token in ranked] for ranked in layer] for layer in ids]
         layers = (EMBEDDING, *range(len(ids) - 1))
-        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(chances).numpy())
+        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(probabilities).numpy())
 
 
 class TextPredictor(ModelWithTokenizer):
-    """A model that reads one text, or a pair, as a whole.
+    """Model that reads a whole text, or a pair of texts.
 
-    pairs_only  what is told where a model that reads nothing but pairs is given one text; "": any model
+    pairs_only  error message if a model that reads only pairs gets a single text; empty for other models
     """
 
     pairs_only: ClassVar = ""
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model takes two texts; one without kinds of segments knows them by what stands between."""
+        """Return True if the model can read two texts. Models without segment embeddings use a separator token."""
         return hasattr(self.model.config, "segment_types") or isinstance(self.model, GPT)
 
     def attend(
@@ -152,11 +157,11 @@ class TextPredictor(ModelWithTokenizer):
         truncate: bool = False,
         calculation: bool = False,
     ) -> AttentionMaps:
-        """Where every head of every layer looks while the model reads a text, or a pair.
+        """Return the attention weights of every head in every layer for a text, or for a pair of texts.
 
-        layers, heads  their numbers, None for all
-        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut a text that is longer than the model takes, instead of raising a UserError
+        layers, heads  indices of the layers and heads to return, None for all
+        calculation    also return the queries, keys and values from which the weights are computed
+        truncate       cut a text that is longer than the model's limit, instead of raising a UserError
         """
         if pair is None and self.pairs_only:
             raise UserError(self.pairs_only)
@@ -169,4 +174,4 @@ class TextPredictor(ModelWithTokenizer):
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        return tokenized(self.tokenizer, text, pair, room=self._room, truncate=truncate)
+        return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

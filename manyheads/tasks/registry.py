@@ -1,4 +1,4 @@
-"""The table of all recipes, a row a room."""
+"""Table of all recipes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name, or a UserError with the nearest one."""
+    """Return the recipe with the given name. Raises UserError, with the nearest name, if there is none."""
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]

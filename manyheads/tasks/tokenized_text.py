@@ -1,7 +1,7 @@
-"""A text, or a pair of texts, as a model reads it, and how its tokens are shown beside attention maps.
+"""Tokenized texts and pairs of texts, with the tokens as displayed next to attention maps.
 
-Tokens are shown as the characters that they stand for. A word has no blank inside and is one piece to the tokenizer: a
-mark at the end of a word is a word of its own where the tokenizer says so.
+A token is displayed as the characters that it stands for. A word contains no whitespace and is one unit of the
+pre-tokenizer. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
 """
 
 from __future__ import annotations
@@ -15,50 +15,57 @@ from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
-from manyheads.data.text.tokenizers import shortened
+from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
 from manyheads.generation.text import INVALID
 
-SHORTEN = "shorten it, or have it cut with truncate (--truncate)"
+SHORTEN = "shorten it, or cut it with truncate (--truncate)"
 
 
 class TokenizedText(NamedTuple):
-    """Token ids, which of the two texts each is part of, and how they are shown."""
+    """Token ids, the segment of each token (0 for the first text, 1 for the second), and the tokens as displayed."""
 
     ids: list[int]
     segments: list[int]
     side: Side
 
-    def part(self, kept: Sequence[int]) -> TokenizedText:
-        """The tokens at those places."""
-        ids, segments = ([values[at] for at in kept] for values in (self.ids, self.segments))
-        return TokenizedText(ids, segments, self.side.part(kept))
+    def part(self, indices: Sequence[int]) -> TokenizedText:
+        """Return the tokens at the given indices."""
+        ids, segments = ([values[at] for at in indices] for values in (self.ids, self.segments))
+        return TokenizedText(ids, segments, self.side.part(indices))
 
 
 def tokenized(
-    tokenizer: Tokenizer, text: str, pair: str | None = None, *, room: int | None = None, truncate: bool = False,
+    tokenizer: Tokenizer, text: str, pair: str | None = None, *, max_tokens: int | None = None, truncate: bool = False,
     special: bool = True,
 ) -> TokenizedText:  # fmt: skip
-    """Tokens, with the tokenizer's special ones if `special`.
+    """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
 
-    Raises UserError for a text that has no tokens of its own. A text with so many characters that it cannot fit into
-    `room` tokens is one, too. With `truncate`, texts are cut to `room` tokens, not the special ones around them.
+    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError
+    if a text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
     """
     if truncate:
-        text, pair = beginning(text, room), None if pair is None else beginning(pair, room)
+        text, pair = beginning(text, max_tokens), None if pair is None else beginning(pair, max_tokens)
     for name, content in (("text", text), ("second text", pair)):
         if content is None:
             continue
-        check_text(content, f"the {name}", room, SHORTEN)
+        check_text(content, f"the {name}", max_tokens, SHORTEN)
         if not tokenizer.encode(content, add_special_tokens=False).ids:
-            raise UserError(f"the {name} is blank to the tokenizer: there is nothing to look at")
+            raise UserError(f"the {name} is empty after tokenization. Give a text with at least one token.")
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
     whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
-    return whole.part(shortened(encoding.sequence_ids, room)) if truncate and room is not None else whole
+    return (
+        whole.part(truncated_positions(encoding.sequence_ids, max_tokens))
+        if truncate and max_tokens is not None
+        else whole
+    )
 
 
 class DecodedTokens(NamedTuple):
-    """What an `Encoding` tells of a text, for ids that a model wrote: their text, encoded, may give other ids."""
+    """Token data of a text that a model generated, with the fields of a tokenizer's `Encoding`.
+
+    The ids are exactly those that the model generated: the text, encoded again, may give other ids.
+    """
 
     tokens: list[str]
     offsets: list[tuple[int, int]]
@@ -67,16 +74,17 @@ class DecodedTokens(NamedTuple):
 
 
 def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
-    """Tokens that a model wrote."""
-    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    """Return the tokens for ids that a model generated."""
+    special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     text, ends = "", list[int]()
-    for after in range(1, len(ids) + 1):  # the text of a token can depend on those before it
+    for after in range(1, len(ids) + 1):  # The text of a token can depend on the preceding tokens.
         text = tokenizer.decode(ids[:after])
         ends.append(len(text.removesuffix(INVALID)))
     starts = [0, *ends[:-1]]
-    for at in reversed(range(len(ids) - 1)):  # a token that is part of a character is shown as the whole character
-        if starts[at] >= ends[at] and ids[at] not in special:
-            ends[at] = ends[at + 1]
+    # Several tokens may form one character. Each of them is displayed as the whole character.
+    for index in reversed(range(len(ids) - 1)):
+        if starts[index] >= ends[index] and ids[index] not in special:
+            ends[index] = ends[index + 1]
     words = tokenizer.pre_tokenizer.pre_tokenize_str(text) if tokenizer.pre_tokenizer else []
     borders = [start for _, (start, _) in words]
     decoded = DecodedTokens(
@@ -89,30 +97,31 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
 
 
 def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
-    """The tokens of a text, or of two, as they are shown, and the words that they are part of."""
+    """Return the tokens of one or two texts as displayed, and the index of each token's word."""
     tokens: list[str] = []
     words: list[int] = []
     word = SPECIAL
-    before: tuple[int | None, int, int | None] = (None, 0, None)  # its text, where it ended, the tokenizer's word
+    before: tuple[int | None, int, int | None] = (None, 0, None)  # previous token: text index, end offset, word index
     last = (-1, -1, -1)
-    shared = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
-    for token, (start, end), inner, number in zip(
+    span_counts = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
+    for token, (start, end), word_id, text_id in zip(
         encoding.tokens, encoding.offsets, encoding.word_ids, encoding.sequence_ids, strict=True
     ):
-        if number is None:
+        if text_id is None:
             tokens.append(token)
             words.append(SPECIAL)
             before = (None, 0, None)
             continue
-        text = texts[number]
+        text = texts[text_id]
         piece = text[start:end]
-        goes_on = before[0] == number and before[2] == inner and start <= before[1]
+        continues = before[0] == text_id and before[2] == word_id and start <= before[1]
         blank = piece[:1].isspace() or text[start - 1 : start].isspace()
-        word += not (goes_on and (not blank or (number, start, end) == last))
-        whole = shared[number, (start, end)] == 1  # else several tokens share a character, and none can be shown as it
-        tokens.append(_shown(piece, token) if whole else token)
+        word += not (continues and (not blank or (text_id, start, end) == last))
+        # If several tokens share a character, the raw tokens are displayed.
+        single = span_counts[text_id, (start, end)] == 1
+        tokens.append(_shown(piece, token) if single else token)
         words.append(word)
-        before, last = (number, end, inner), (number, start, end)
+        before, last = (text_id, end, word_id), (text_id, start, end)
     return Side(tuple(tokens), tuple(words))
 
 

@@ -1,4 +1,4 @@
-"""`train` runs a recipe: the user's settings are put on its config, checked, and handed to the room that trains it."""
+"""Entry point for training: `train` applies the user's settings to a recipe, checks them and starts the run."""
 
 from __future__ import annotations
 
@@ -32,60 +32,67 @@ def train(
     processes: int = 1,
     progress: ProgressCallback | None = None,
 ) -> Any:
-    """Run a recipe and return its report: of a finished run the content of its `result.json`.
+    """Run a recipe and return its report, which for a finished run is the content of `result.json`.
 
-    `overrides` by dotted key, such as {"training.steps": 100}, win over the YAML file `config`. `out` is
-    `runs/RECIPE` unless given. Raises UserError on anything the user can put right.
+    recipe     name of the recipe, as listed by `manyheads recipes`
+    overrides  settings by dotted key, such as {"training.steps": 100}; they take precedence over the YAML file `config`
+    out        run directory; None: `runs/RECIPE`
+    init       model to start from
+    processes  number of processes that the command was started with; repeated in the printed command that resumes the
+               run
+    progress   callback that receives the training progress every half second; `progress=print` prints one line each
+               time
 
-    The run logs what it does through `logging` (logger "manyheads", mostly level INFO) and prints nothing. `progress`
-    receives its progress every half second; `progress=print` prints one line each time.
-
-    Under `torchrun` each process calls this alike; all of them get the report. `processes` are those that the command
-    was asked for, and stand in the one that resumes the run.
+    The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
+    every process calls this function with the same arguments, and all of them get the report. Raises UserError on any
+    error that the user can fix.
     """
-    ranks = distributed_context()
-    chosen = find(recipe)
+    context = distributed_context()
+    selected = find(recipe)
     if out is not None and not str(out):
         raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
     settings = from_file(config) if config else []
     settings += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
-    start = chosen.starting_config(init)
+    start = selected.starting_config(init)
     resolved = _one_budget(apply(start, settings), {setting.key for setting in settings})
-    before, after = dict(leaves(as_dict(start))), dict(leaves(as_dict(resolved)))
-    given = {key: value for key, value in after.items() if any(_within(key, setting.key) for setting in settings)}
-    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    defaults, result = dict(leaves(as_dict(start))), dict(leaves(as_dict(resolved)))
+    chosen = {key: value for key, value in result.items() if any(_within(key, setting.key) for setting in settings)}
+    changed = {key: value for key, value in result.items() if key not in defaults or defaults[key] != value}
     run = Run(
         recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or was_restarted(), dry_run, max_minutes,
-        precision, skip_bad_lines, compile, processes, given={**changed, **given}, overrides=changed, progress=progress,
+        precision, skip_bad_lines, compile, processes, given=changed | chosen, overrides=changed, progress=progress,
     )  # fmt: skip
-    _check(chosen, resolved, run)
+    _check(selected, resolved, run)
     with reraise_peer_failure():
-        if dry_run or not chosen.spreads:
-            return ranks.broadcast(lambda: chosen.train(resolved, run))
-        return chosen.train(resolved, run)
+        if dry_run or not selected.spreads:
+            return context.broadcast(lambda: selected.train(resolved, run))
+        return selected.train(resolved, run)
 
 
-def _one_budget(config: Any, given: set[str]) -> Any:
-    """Of steps and epochs, what is given alone replaces the recipe's other, which would end the run sooner or later."""
+def _one_budget(config: Any, keys: set[str]) -> Any:
+    """Return the config with only the training budget that the user set.
+
+    If the user sets only steps or only epochs, the recipe's other limit is removed.
+    """
     for budget, other in (("steps", "epochs"), ("epochs", "steps")):
-        alone = f"training.{budget}" in given and f"training.{other}" not in given
+        alone = f"training.{budget}" in keys and f"training.{other}" not in keys
         if alone and getattr(config.training, budget) is not None:
             config = replace(config, training=replace(config.training, **{other: None}))
     return config
 
 
 def _check(recipe: Recipe, config: Any, run: Run) -> None:
-    """Raises a UserError for what the recipe lacks, and for what it has no use for."""
+    """Raise UserError if a required setting is missing, or if an option has no effect for the recipe."""
     if run.init is not None and recipe.init == "never":
-        raise UserError(f"{run.recipe} starts from no other model: leave --init out")
+        raise UserError(f"{run.recipe} cannot start from another model: leave --init out")
     if not run.dry_run:
         for name, value in recipe.requires.items():
             if getattr(config, name) is None:
-                raise UserError(f"{run.recipe} needs its {name}: {name}={value}")
+                raise UserError(f"{run.recipe} requires the setting {name}: {name}={value}")
         if recipe.init == "must" and run.init is None:
-            raise UserError(f"{run.recipe} fine-tunes: name the model to start from with --init MODEL")
+            raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if getattr(config, "data", None) is not None:
-        run.refuse(("locale", "size"), "of the embedded corpus, and data are given: leave it out")
+        run.refuse(("locale", "size"), "no effect with data, only with the embedded corpus: leave it out")
 
 
 def _within(key: str, group: str) -> bool:

@@ -1,9 +1,10 @@
-"""The verbs of the command line, in the order of `--help`, and the ones that a predictor may declare."""
+"""Names of the commands in the order of `--help`, and the commands that a predictor may support."""
 
 from __future__ import annotations
 
-PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")  # a line in, a line out
-SERVED = (*PREDICTIONS, "embed")  # by the service
+# These commands read one input per line and write one output line each.
+PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
+SERVED = (*PREDICTIONS, "embed")  # commands that the HTTP service offers
 COMMANDS = (
     "recipes",
     "train",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,12 +31,14 @@ def test_help_answers_at_once() -> None:
     assert [verb for verb in VERBS if f"  {verb}" in done.stdout] == list(VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", cli.COMMANDS)
+def test_help_of_each_verb_ends_with_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])
     assert left.value.code == 0
-    assert f"manyheads {verb}" in capsys.readouterr().out
+    _, example = capsys.readouterr().out.split("example:\n  manyheads ")
+    options = cli._parse(shlex.split(example))
+    assert options.name == verb
 
 
 @pytest.mark.parametrize(
@@ -48,30 +51,36 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
         (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
-        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, got 'abc'"),
+        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, found 'abc'"),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
-        (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: cannot be read"),
+        (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: failed to read"),
         (["train", "translation", "--precision", "bf61"], "unknown P 'bf61': did you mean bf16?"),
-        (["train", "translation", "--max-minutes", "-1"], "expected a positive number, got '-1'"),
+        (["train", "translation", "--max-minutes", "-1"], "expected a positive number, found '-1'"),
         (["train", "translation", "--resum"], "unknown option --resum: did you mean --resume?"),
-        (["translate", "absent", "--beam", "0", "x"], "--beam: expected a whole number from 1 to 1024, got '0'"),
+        (["translate", "absent", "--beam", "0", "x"], "--beam: expected a whole number from 1 to 1024, found '0'"),
         (["translate", "absent", "--beam", "1000000000", "x"], "--beam: expected a whole number from 1 to 1024"),
         (["translate", "absent", "--nbest", "1000000", "x"], "--nbest: expected a whole number from 1 to 1024"),
-        (["translate", "absent", "--nbest", "5", "x"], "--nbest 5 needs a beam of at least as many: --beam is 4"),
-        (["translate", "absent", "--alpha", "1e308", "x"], "--alpha: expected a number from 0 to 10, got '1e308'"),
-        (["translate", "absent", "--alpha", "-1", "x"], "--alpha: expected a number from 0 to 10, got '-1'"),
-        (["translate", "absent", "--alpha", "nan", "x"], "--alpha: expected a number from 0 to 10, got 'nan'"),
+        (
+            ["translate", "absent", "--nbest", "5", "x"],
+            "--nbest 5 exceeds the beam: expected --beam 5 or more, found 4",
+        ),
+        (["translate", "absent", "--alpha", "1e308", "x"], "--alpha: expected a number from 0 to 10, found '1e308'"),
+        (["translate", "absent", "--alpha", "-1", "x"], "--alpha: expected a number from 0 to 10, found '-1'"),
+        (["translate", "absent", "--alpha", "nan", "x"], "--alpha: expected a number from 0 to 10, found 'nan'"),
         (["fill", "absent", "--top", "1000000", "x"], "--top: expected a whole number from 1 to 1000"),
         (["classify", "absent", "--top", "9" * 30, "x"], "--top: expected a whole number from 1 to 1000000"),
         (["generate", "absent", "--max-tokens", "1000000"], "--max-tokens: expected a whole number from 1 to 100000"),
         (["generate", "absent", "--top-k", "9" * 30], "--top-k: expected a whole number from 1 to 1000000000"),
-        (["train", "translation", "--max-minutes", "inf"], "expected a positive number, got 'inf'"),
+        (["train", "translation", "--max-minutes", "inf"], "expected a positive number, found 'inf'"),
         (["translate", "absent", "x"], "absent"),
         (["translate", "absent", "--score-target", "nowhere.de"], "nowhere.de: No such file"),
-        (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "goes without --nbest"),
-        (["translate", "absent", "--score-target", "nowhere.de", "--truncate"], "goes without --truncate"),
-        (["generate", "absent", "--seed", "abc"], f"--seed: expected a whole number from 0 to {2**63 - 1}, got 'abc'"),
-        (["answer", "absent", "--null-threshold", "abc"], "--null-threshold: expected a finite number, got 'abc'"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--nbest", "2"], "complete texts: leave out --nbest"),
+        (["translate", "absent", "--score-target", "nowhere.de", "--truncate"], "complete texts: leave out --truncate"),
+        (
+            ["generate", "absent", "--seed", "abc"],
+            f"--seed: expected a whole number from 0 to {2**63 - 1}, found 'abc'",
+        ),
+        (["answer", "absent", "--null-threshold", "abc"], "--null-threshold: expected a finite number, found 'abc'"),
         (["evaluate", "absent"], "absent"),
         (["evaluate", "absent", "more"], "unexpected 'more'"),
         (["compare", "absent"], "required: SECOND"),
@@ -221,8 +230,8 @@ def test_the_largest_sizes_are_those_of_the_predictors() -> None:
     from manyheads.tasks.language import predictor as language
     from manyheads.tasks.masked_words import predictor as masked_words
 
-    assert generate.MOST_TOKENS == language.MOST_TOKENS
-    assert answering.MOST_ANSWERS == answering.MOST_TOKENS == masked_words.MOST == 1000
+    assert generate.MAX_NEW_TOKENS == language.MAX_NEW_TOKENS
+    assert answering.MAX_ANSWERS == answering.MAX_ANSWER_TOKENS == masked_words.MAX_WORDS == 1000
 
 
 @pytest.mark.parametrize("arguments", [("translate", "m", "a", "--score-target"), ("answer", "m", "--question", "q")])
@@ -232,7 +241,7 @@ def test_a_pipe_is_refused_and_not_waited_for(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     last = [str(pipe)] if arguments[0] == "translate" else ["--context", f"@{pipe}"]
-    assert f"{pipe}: expected a file, got a pipe or device" in refused(capsys, *arguments, *last)
+    assert f"{pipe}: expected a file, found a pipe or device" in refused(capsys, *arguments, *last)
 
 
 class Writer:

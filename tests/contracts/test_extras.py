@@ -13,7 +13,7 @@ from manyheads.analysis import drawing
 from manyheads.analysis.figures import model_sizes
 from manyheads.data.embedded import shipped
 from manyheads.data.images.labeled_images import digits
-from manyheads.data.readers.compressed import opened
+from manyheads.data.readers.compressed import open_decompressed
 from manyheads.data.readers.rows import _parquet
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import MissingExtra, UserError, extra
@@ -50,7 +50,7 @@ def test_every_extra_that_an_error_names_is_one() -> None:
     ("module", "name", "use"),
     [
         ("pyarrow", "parquet", lambda folder: list(_parquet(folder / "a.parquet", ()))),
-        ("pyarrow", "parquet", lambda folder: opened(folder / "a.txt.zst")),
+        ("pyarrow", "parquet", lambda folder: open_decompressed(folder / "a.txt.zst")),
         ("sentencepiece", "sentencepiece", lambda _: train_unigram(["a b"], 10)),
         ("huggingface_hub", "hub", lambda _: directory.resolve("hub:a/b")),
         ("matplotlib", "analysis", lambda folder: model_sizes.draw([], folder / "a.png")),
@@ -77,7 +77,7 @@ def test_a_shipped_corpus_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(shipped.pairs("en", "de", seed=1, size=30_000).train) == 30_000
     assert len(shipped.tagged("en", seed=1, size=8000).train) == 8000
     assert len(set(shipped.languages(seed=1, size=48_000).train.labels)) == 60
-    with pytest.raises(UserError, match=r"without an extra: one of .*pairs-en-de-seed1-size30000"):
+    with pytest.raises(UserError, match=r"available without an extra: .*pairs-en-de-seed1-size30000"):
         shipped.pairs("en", "de", seed=2, size=30_000)
 
 

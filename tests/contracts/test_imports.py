@@ -1,4 +1,4 @@
-"""The laws of the house: who imports whom, attention written once, short files, light dependencies."""
+"""Rules of the architecture: import layers, attention written once, short files, light dependencies."""
 
 import ast
 import subprocess
@@ -28,24 +28,24 @@ EXTRAS = (
 )  # fmt: skip
 
 
-def allowed(room: str) -> set[str]:
-    if room in ASIDE or room == "results":
+def allowed(package: str) -> set[str]:
+    if package in ASIDE or package == "results":
         # training runs on the machine that core/runtime.py knows
-        return {room, "errors", "files", "core.config", *(["core"] if room == "training" else [])}
-    level = next((i for i, rooms in enumerate(LAYERS) if room in rooms), None)
-    assert level is not None, f"manyheads/{room} has no place in the house: add it to LAYERS"
-    below = {name for rooms in LAYERS[:level] for name in rooms} | {room, "core.config", "errors"}
+        return {package, "errors", "files", "core.config", *(["core"] if package == "training" else [])}
+    level = next((i for i, packages in enumerate(LAYERS) if package in packages), None)
+    assert level is not None, f"manyheads/{package} is in no layer: add it to LAYERS"
+    below = {name for packages in LAYERS[:level] for name in packages} | {package, "core.config", "errors"}
     if level > LAYERS.index(("directory",)):
         below |= set(ASIDE)
-    if room == "directory":
+    if package == "directory":
         below |= {"training"}  # to say of a run that it is not finished yet
-    return below | {"results"} if room in ("tasks", "cli") else below
+    return below | {"results"} if package in ("tasks", "cli") else below
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The rooms of manyheads that a file names in imports, type-checking and function-local ones included.
+    """The packages of manyheads that a file names in imports, type-checking and function-local ones included.
 
-    `core.config`, of which the data's settings are made, imports no more than the standard library: a room by itself.
+    `core.config`, the base of the data's settings, imports only the standard library: a package by itself.
     """
     for node in ast.walk(tree):
         names: list[str] = []
@@ -65,13 +65,13 @@ def room_of(file: Path) -> str:
 
 
 def forbidden(file: Path, tree: ast.AST) -> set[str]:
-    rooms = set(imported(tree)) - {"__version__"}
-    return set() if room_of(file) == FACADE else rooms - allowed(room_of(file))
+    packages = set(imported(tree)) - {"__version__"}
+    return set() if room_of(file) == FACADE else packages - allowed(room_of(file))
 
 
-def test_imports_point_down_the_house() -> None:
+def test_imports_point_down_the_layers() -> None:
     found = {file: forbidden(file, ast.parse(file.read_text(encoding="utf-8"))) for file in FILES}
-    assert {str(file.relative_to(PACKAGE)): rooms for file, rooms in found.items() if rooms} == {}
+    assert {str(file.relative_to(PACKAGE)): packages for file, packages in found.items() if packages} == {}
 
 
 @pytest.mark.parametrize(
@@ -117,17 +117,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not imports, f"these modules import each other in a circle: {sorted(imports)}"
 
 
-@pytest.mark.parametrize("room", ["core", "data"])
-def test_the_lowest_rooms_need_no_more_than_they_say(room: str) -> None:
+@pytest.mark.parametrize("package", ["core", "data"])
+def test_the_lowest_rooms_need_no_more_than_they_say(package: str) -> None:
     roots = set()
-    for file in (PACKAGE / room).rglob("*.py"):
+    for file in (PACKAGE / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 roots |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 roots.add((node.module or "").split(".")[0])
     others = roots - set(sys.stdlib_module_names) - {"manyheads"}
-    if room == "core":
+    if package == "core":
         assert others == {"torch"}
     else:
         assert "torch" not in others

@@ -100,9 +100,9 @@ def test_a_line_that_does_not_end_is_not_held_for_ever(
     long = b"x" * (3 * lines.CHUNK)
     stdin(b"one\n" + long + b"\nthree")
     assert [line for chunk in lines.stdin() for line in chunk] == ["one", long.decode(), "three"]
-    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 2 * lines.CHUNK)
+    monkeypatch.setattr("manyheads.data.readers.splits.MAX_LINE_BYTES", 2 * lines.CHUNK)
     stdin(long)
-    assert "<stdin>:1: a line of more than 131,072 bytes" in refused(capsys, "translate", "m")
+    assert "<stdin>:1: line longer than 131,072 bytes" in refused(capsys, "translate", "m")
 
 
 def test_nbest_scores_and_json(
@@ -119,14 +119,16 @@ def test_nbest_scores_and_json(
     targets.write_text("x\ny\n")
     assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets)]) == 0
     assert capsys.readouterr().out == "-0.5000\t-1.0000\n" * 2
-    assert f"{targets}: 2 lines for 1 sources" in refused(capsys, "translate", "m", "a", "--score-target", str(targets))
+    assert f"{targets}: expected 1 lines, one per source, found 2" in refused(
+        capsys, "translate", "m", "a", "--score-target", str(targets)
+    )
 
 
 def test_faults_of_stdin_name_its_line(
     echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stdin(b"fine\n\xff\n")
-    assert "<stdin>:2: invalid UTF-8" in refused(capsys, "translate", "m")
+    assert "<stdin>:2: expected UTF-8" in refused(capsys, "translate", "m")
     monkeypatch.setattr(lines, "CHUNK", 4)  # the fault is in a later chunk
     stdin(b"one\ntwo\n" + b"x" * 100 + b"\n")
     assert cli.main(["translate", "m"]) == 2
@@ -141,7 +143,7 @@ def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
     echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
-    assert "--by-label is for models that tell one label" in refused(capsys, "evaluate", "m", "--by-label")
+    assert "--by-label applies to models that predict one label" in refused(capsys, "evaluate", "m", "--by-label")
 
 
 class Pairs:
@@ -157,8 +159,11 @@ class Pairs:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\tb\nc\n", "<stdin>:2: this text has 0 tabs: expected two texts with one between"),
-        (b"a\nb\tc\n", "<stdin>:2: this text has a tab, the first one none: give pairs only, or single texts only"),
+        (b"a\tb\nc\n", "<stdin>:2: this text has 0 tabs: expected two texts separated by one tab"),
+        (
+            b"a\nb\tc\n",
+            "<stdin>:2: this text has a tab, but the first text has none: give only pairs, or only single texts",
+        ),
     ],
 )
 def test_faults_of_pairs_name_their_line(

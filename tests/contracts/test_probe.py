@@ -100,20 +100,20 @@ def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.Ca
     bank = write(tmp_path / "a.conllu", BANK + long + dropped + "1\tbroken\n")
     assert probe(model, bank) == 2
     error = capsys.readouterr().err
-    assert f"{bank}:30: 2 columns where 10 were expected" in error
+    assert f"{bank}:30: expected 10 columns, found 2" in error
     assert len(error.splitlines()) == 1
     assert probe(model, bank, "--skip-bad-lines") == 0
     error = capsys.readouterr().err
-    for line in ("1 faulty sentences skipped", "1 sentences left out: the model has no room",
-                 "1 words left out: the tokenizer makes nothing", "3 relations of fewer than 50 words"):  # fmt: skip
+    for line in ("1 malformed sentences skipped", "1 sentences left out: longer than the",
+                 "1 words left out: the tokenizer gives them", "3 relations with fewer than 50 words"):  # fmt: skip
         assert line in error
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--out", "a.pdf"), "expected a name that ends in .png or .svg"),
-        (("--out", "none/a.png"), "there is no directory none: make it first"),
+        (("--out", "a.pdf"), "a name that ends in .png or .svg"),
+        (("--out", "none/a.png"), "directory none not found: create it first"),
         (("--minimum", "0"), "expected a whole number from 1"),
         (("--train", "none.conllu"), "none.conllu: no such file"),
     ],
@@ -129,5 +129,5 @@ def test_no_treebank_and_one_minimum(model: Path, tmp_path: Path, capsys: pytest
     assert cli.main(["probe", str(model)]) == 2
     assert "--treebank" in capsys.readouterr().err
     assert probe(model, tmp_path / "none.conllu") == 2
-    assert "no such file; give one file, a treebank" in capsys.readouterr().err
+    assert "no such file; give one treebank file" in capsys.readouterr().err
     assert MINIMUM == probing.MINIMUM

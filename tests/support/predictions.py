@@ -45,11 +45,11 @@ def small_batches() -> None:
     """So that few items are several batches; the last round of several processes is not full."""
     TASKS.outputs.BATCH_TOKENS = 60
     TASKS.translation.predictor.DECODING_TOKENS = 80
-    TASKS.digits.task.DECODED = 40
-    TASKS.images.task.SCORED = TASKS.images.predictor.SCORED = 4
+    TASKS.digits.task.MAX_BATCH_TOKENS = 40
+    TASKS.images.task.EVALUATION_BATCH = TASKS.images.predictor.EVALUATION_BATCH = 4
     TASKS.language.predictor.GENERATED_TOKENS = 60
     TASKS.language.task.SCORED_TOKENS = 40
-    TASKS.masked_words.predictor.TEXTS = 4
+    TASKS.masked_words.predictor.MAX_TEXTS = 4
 
 
 def main() -> None:

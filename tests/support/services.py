@@ -133,9 +133,9 @@ def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
     try:
         return asyncio.run(play())
     finally:
-        service.images.close()
+        service.image_queue.close()
         service.registry.close()
-        service.looks.close()
+        service.attention_queue.close()
 
 
 def run_directory(path: Path) -> Path:

@@ -158,4 +158,6 @@ def test_a_model_that_predicts_nothing_is_not_scored(tmp_path: Path, capsys: pyt
     save(tmp_path, model, tokenizer)
     for verb in (["evaluate", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
         assert cli.main(verb) == 2
-        assert "predicts nothing that could be scored: use it with manyheads attend" in capsys.readouterr().err
+        assert (
+            "predicts nothing that could be scored: For other models, use manyheads attend" in capsys.readouterr().err
+        )

@@ -29,7 +29,9 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, full_disk: None) -> None:
     file = tmp_path / "page.html"
     file.write_text("old")
-    with pytest.raises(WriteError, match=r"page\.html: cannot write: No space left on device; what was there is intac"):
+    with pytest.raises(
+        WriteError, match=r"page\.html: cannot write: No space left on device; the previous content is intac"
+    ):
         write(file, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
@@ -70,7 +72,7 @@ def test_a_directory_in_the_place_of_one_of_several_files_leaves_all(tmp_path: P
     paths = [tmp_path / name for name in "ab"]
     write(paths[0], "old")
     paths[1].mkdir()
-    with pytest.raises(WriteError, match="Is a directory; what was there is intact"), replacing_all(paths):
+    with pytest.raises(WriteError, match="Is a directory; the previous content is intact"), replacing_all(paths):
         pass
     assert paths[0].read_text() == "old"
 

@@ -1,1 +1,1 @@
-"""The figures and tables of single papers, as data and as pictures."""
+"""Figures and tables of individual papers, as data and as pictures."""

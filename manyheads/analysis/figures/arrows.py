@@ -1,6 +1,6 @@
-"""Where one position of an image, or of a clip, looks: its strongest arrows (Wang 2018, figures 1 and 3).
+"""Strongest attention weights of one position of an image or clip, drawn as arrows (Wang 2018, figures 1 and 3).
 
-`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them; on the terminal:
+`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them. On the command line:
 `manyheads draw arrows MODEL CLIP --at 1,60,80`.
 """
 
@@ -18,19 +18,19 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 
-COUNT = 20  # as in the paper's figures
+COUNT = 20  # number of arrows in the paper's figures
 
 
 @dataclass(frozen=True)
 class Arrows:
-    """The strongest first.
+    """Strongest attention weights of one query, in descending order.
 
-    layer    whose map it is.
-    start    frame, y and x of the position that looks, in pixels: the middle of its cell in the layer's grid.
-    ends     (N, 3) where it looks, the same.
-    weights  (N,) how much.
-    shares   whether weights are shares of all the attention, as a softmax gives them.
-    frames   (T, C, Y, X) what the model saw; an image is one frame.
+    layer    name of the attention layer
+    start    (frame, y, x) of the query in pixels, at the center of its cell in the layer's grid
+    ends     (N, 3) positions of the keys, in the same units
+    weights  (N,) attention weights
+    shares   whether the weights of all keys sum to one, as after a softmax
+    frames   (T, C, Y, X) input of the model; an image is one frame
     """
 
     layer: str
@@ -51,37 +51,39 @@ def strongest_arrows(
     count: int = COUNT,
     out: str | Path | None = None,
 ) -> Arrows:
-    """The strongest weights of one query in a layer that attends over a whole grid, such as a non-local block.
+    """Return the strongest weights of one query in a layer that attends over a grid, such as a non-local block.
 
-    images  (1, C, Y, X), or a clip (1, C, T, Y, X), as the model takes it.
-    at      (y, x), or (t, y, x): a pixel.
-    layer   by name or number; the last one unless given.
-    out     a picture of them, the frames side by side.
+    images  (1, C, Y, X), or a clip (1, C, T, Y, X), as the model takes it
+    at      (y, x), or (t, y, x): a pixel
+    layer   name or index; default: the last
+    out     file for a picture with the frames side by side; default: none
 
-    Raises UserError for a position outside, and for a layer whose keys are no grid.
+    Raises UserError for a position outside the image, and for a layer that does not attend over a grid.
     """
     size = (1, *images.shape[2:])[-3:]
     pixel = (0, *at)[-3:]
     if len(images) != 1 or images.dim() - len(at) != 2:
-        raise UserError(f"expected one image and (y, x), or one clip and (t, y, x); got {tuple(images.shape)} and {at}")
+        raise UserError(
+            f"expected one image and (y, x), or one clip and (t, y, x); found {tuple(images.shape)} and {at}"
+        )
     if not all(0 <= place < length for place, length in zip(pixel, size, strict=True)):
-        raise UserError(f"{at} is outside: valid are positions of {tuple(images.shape[2:])}")
+        raise UserError(f"{at} is outside the image: expected a position within {tuple(images.shape[2:])}")
     name, grid, pool = _grid(model, images, layer)
     cell = [place * cells // length for place, length, cells in zip(pixel, size, grid, strict=True)]
     row = (cell[0] * grid[1] + cell[1]) * grid[2] + cell[2]
     with eval_mode(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
         model(images)
     weights = maps[name][0].flatten().cpu()
-    step = (1, min(pool, grid[1]), min(pool, grid[2]))  # of the keys' grid, in cells of the queries'
+    step = (1, min(pool, grid[1]), min(pool, grid[2]))  # pooling of keys: grid cells of queries per key
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
-        raise UserError(f"{name} has {len(weights)} keys, not one for each of {tuple(keys)}: it attends to no grid")
+        raise UserError(f"{name} has {len(weights)} keys, expected one for each cell of the grid {tuple(keys)}")
     strongest = weights.abs().topk(min(count, len(weights))).indices
     places = torch.stack(torch.unravel_index(strongest, keys), 1)  # (N, 3)
-    pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # of a cell
+    pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # pixels per cell
     ends = (places + 0.5) * torch.tensor(step) * pixels
     start = (torch.tensor(cell) + 0.5) * pixels
-    ends[:, 0], start[0] = places[:, 0], cell[0]  # numbers of frames, which are not scaled
+    ends[:, 0], start[0] = places[:, 0], cell[0]  # frame indices are not scaled
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
     shares = bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 0.02
     arrows = Arrows(name, tuple(start.tolist()), ends, weights[strongest], shares, frames)
@@ -91,10 +93,12 @@ def strongest_arrows(
 
 
 def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = None, title: str = "") -> None:
-    """The frames side by side, with their rows and columns in pixels; from the weakest arrow to the strongest they grow
-    from thin to thick, and the title says how strong these are. Colours are stretched to the whole range.
+    """Draw the frames side by side, with axes in pixels and one arrow per weight.
 
-    numbers  what the frames are called; None: 0, 1, ...
+    The width of an arrow grows with its weight, and the title gives the range of the weights. Colors are stretched to
+    the full range.
+
+    numbers  labels of the frames; default: 0, 1, ...
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
@@ -113,12 +117,13 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     t, y, x = arrows.start
     sizes = arrows.weights.abs()
     weakest, range_ = sizes.min(), (sizes.max() - sizes.min()).clamp(min=1e-12)
-    strengths = ((sizes - weakest) / range_).tolist()  # from 0 to 1
+    strengths = ((sizes - weakest) / range_).tolist()  # scaled to 0 to 1
     for (frame, down, right), strength in zip(arrows.ends.tolist(), strengths, strict=True):
         thick = 0.5 + 3 * strength
         look = {
             "arrowstyle": "->", "color": HUES[1], "linewidth": thick, "shrinkA": 0, "shrinkB": 0,
-            "path_effects": [withStroke(linewidth=thick + 1, foreground="white", alpha=0.7)],  # seen on any ground
+            # visible on any background
+            "path_effects": [withStroke(linewidth=thick + 1, foreground="white", alpha=0.7)],
         }  # fmt: skip
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
     panel.plot(t * width + x, y, "o", color=HUES[0], markeredgecolor="white", zorder=5)
@@ -130,7 +135,8 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     )
     about = f"{title}\n" if title else ""
     panel.set_title(
-        f"{about}{arrows.layer}: the {len(sizes)} strongest, {low} to {high} of the attention of the blue position",
+        f"{about}{arrows.layer}: the {len(sizes)} strongest weights of the blue position, {low} to {high} of its"
+        " attention",
         fontsize=9, parse_math=False, wrap=True,
     )  # fmt: skip
     named = range(count) if numbers is None else numbers
@@ -145,11 +151,11 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
 
 
 def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tuple[int, int, int], int]:
-    """A layer's name, the frames, rows and columns it works on, and by how much its keys are pooled."""
+    """Return a layer's name, its frames, rows and columns, and the factor by which its keys are pooled."""
     layers = tapped(model)
     name = list(layers)[layer] if isinstance(layer, int) and -len(layers) <= layer < len(layers) else layer
     if name not in layers:
-        raise UserError(f"no attention layer is called {layer!r}; there are {', '.join(layers) or 'none'}")
+        raise UserError(f"no attention layer {layer!r}; valid are {', '.join(layers) or 'none'}")
     shapes: list[torch.Size] = []
     handle = layers[name].register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
     try:
@@ -158,6 +164,6 @@ def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tupl
     finally:
         handle.remove()
     if not shapes or len(shapes[0]) not in (4, 5):
-        raise UserError(f"{name} attends to no grid of positions: expected a layer such as a non-local block")
+        raise UserError(f"{name} does not attend over a grid: expected a layer such as a non-local block")
     space = (1, *shapes[0][2:])[-3:]
     return str(name), (space[0], space[1], space[2]), getattr(layers[name], "pool", 1)

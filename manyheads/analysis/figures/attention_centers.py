@@ -1,7 +1,7 @@
-"""Where the heads of an attention over pixels look: their centres and widths, and their mean maps.
+"""Centers and widths of heads that attend over pixels, and their mean attention maps.
 
-The figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG, by the file's name). On the
-terminal: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
+Figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG by the suffix). On the command
+line: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
-SHARES = (0.5, 0.9)  # of a head's attention that the circles hold
-LINES = ("-", ":")  # of the circles
-COLUMNS = 4  # of panels
+SHARES = (0.5, 0.9)  # fractions of a head's attention within the circles
+LINES = ("-", ":")  # line styles of the circles
+COLUMNS = 4  # maximum number of panels per row
 
 
 @dataclass(frozen=True)
 class Centers:
-    """Of every layer (by name) and head: the shift that it looks at, and how wide it looks, in pixels of its grid.
+    """Mean shift and width of the attention of each layer and head, in pixels of the layer's grid.
 
-    centres  (L, H, 2) down and to the right of the query
-    widths   (L, H) the standard deviation along an axis
+    centers  (L, H, 2) shift down and to the right of the query
+    widths   (L, H) standard deviation along an axis
     """
 
     layers: tuple[str, ...]
@@ -48,7 +48,7 @@ class Centers:
 
 @dataclass(frozen=True)
 class MeanMaps:
-    """What each head looks at from one query pixel, the mean over images.
+    """Attention maps of each head for one query pixel, averaged over images.
 
     maps   (L, H, Y, X), each sums to one
     query  (row, column) in that grid
@@ -60,7 +60,7 @@ class MeanMaps:
     images: int
 
     def centers(self) -> Centers:
-        """The mean and the standard deviation of each map: those of a head's Gaussian, where the image holds it."""
+        """Return mean and standard deviation of each map, those of a head's Gaussian if it lies within the image."""
         rows, columns = self.maps.shape[-2:]
         down = torch.arange(rows, device=self.maps.device) - self.query[0]
         right = torch.arange(columns, device=self.maps.device) - self.query[1]
@@ -72,13 +72,15 @@ class MeanMaps:
 
 
 def learned_centers(model: nn.Module) -> Centers:
-    """The centres and widths that a model of quadratic positions has learned: its parameters, no image is needed.
+    """Return the learned centers and widths of a model with quadratic positional attention; needs no image.
 
-    Raises UserError for a model whose heads have none.
+    Raises UserError for a model without such attention.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
     if not layers:
-        raise UserError(f"the heads of this {type(model).__name__} have no centres: expected quadratic positions")
+        raise UserError(
+            f"the heads of this {type(model).__name__} have no centers: expected quadratic positional attention"
+        )
     centers = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
     sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
     return Centers(tuple(layers), centers, 1 / sharpness.abs())
@@ -87,34 +89,36 @@ def learned_centers(model: nn.Module) -> Centers:
 def mean_maps(
     model: ConvAttention, images: Tensor, query: tuple[int, int] | None = None, *, batch: int = 25
 ) -> MeanMaps:
-    """The maps of every layer and head, the mean over images (N, C, Y, X), normalised as for training.
+    """Return the attention maps of every layer and head, averaged over images (N, C, Y, X) that are normalized.
 
-    query  (row, column) among the tokens, of which there is one for 2 x 2 pixels; None: the middle one
-    batch  so many images at once; the result does not depend on it
+    query  (row, column) among the tokens, one per 2 x 2 pixels; default: the middle
+    batch  number of images per forward pass; does not change the result
     """
     if not len(images):
-        raise UserError("there are no images to take the mean over: give one or more")
+        raise UserError("no images: expected one or more")
     rows, columns = model.grid(images)
     row, column = query = (rows // 2, columns // 2) if query is None else query
     if not (0 <= row < rows and 0 <= column < columns):
-        raise UserError(f"the query {row}, {column} lies outside: rows are 0 to {rows - 1}, columns 0 to {columns - 1}")
+        raise UserError(
+            f"query {row}, {column} is outside the grid: expected rows 0 to {rows - 1} and columns 0 to {columns - 1}"
+        )
     layers = tuple(tapped(model))
     total = torch.zeros((), device=images.device)
     with eval_mode(model):
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
-            # a map that does not depend on the images has a batch of one, so the mean over the batch holds for it, too
+            # A map that does not depend on the images has batch size one, so its mean over the batch is still right.
             total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 
 def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:
-    """Figure 4: a panel for each layer, a colour for each head; the circles hold half and nine tenths of what it sees.
+    """Draw figure 4: a panel for each layer, and for each head circles around 50% and 90% of its attention.
 
     The black square is the query pixel.
 
-    panels  what they are called; None: layer 0, 1, ... Of one layer in the course of training, what its states are
+    panels  titles of the panels; default: layer 0, 1, ...
     """
     with extra("analysis", "a picture"):
         from matplotlib import colormaps
@@ -124,15 +128,15 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
         from matplotlib.ticker import MaxNLocator
 
     layers, heads = centers.widths.shape
-    few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # that every colour vision tells apart, or nearly
+    few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # distinguishable with color blindness
     hues = few if heads <= len(few) else [colormaps["viridis"](head / (heads - 1)) for head in range(heads)]
     rows = -(-layers // COLUMNS)
     columns = -(-layers // rows)
     figure = Figure(figsize=(2.6 * columns + 2.4, 2.7 * rows + 0.6), layout="compressed")
     places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # in widths, of a Gaussian in two dimensions
+    radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # radii in widths, for a Gaussian in two dimensions
     reach = float(centers.centers.abs().max() + radii[0] * centers.widths.median()) + 1
-    # a head that looks everywhere has a width without bound: its circles leave the picture
+    # the width of a head with uniform attention is unbounded: clip its circles outside the picture
     widths = centers.widths.clamp(max=4 * reach)
     for layer, panel in enumerate(places.flat):
         if layer >= layers:
@@ -163,8 +167,7 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
 
 
 def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
-    """Figures 5 and 6: a row for each layer, a column for each head, the query pixel marked; black is no attention. All
-    maps have one scale."""
+    """Draw figures 5 and 6: a row for each layer and a column for each head, on one scale. Black is no attention."""
     with extra("analysis", "a picture"):
         from matplotlib.colors import PowerNorm
         from matplotlib.figure import Figure
@@ -186,7 +189,7 @@ def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
         if head == 0:
             panel.set_ylabel(f"layer {layer}", fontsize=9)
     bar = figure.colorbar(image, ax=panels, fraction=0.05, format=PercentFormatter(1.0, decimals=0))
-    bar.set_label("share of the attention of the query (framed)", fontsize=9)
+    bar.set_label("fraction of the attention of the query (framed)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     about = f"{title}, " if title else ""
     number = f"mean over {means.images:,} images" if means.images > 1 else "one image"

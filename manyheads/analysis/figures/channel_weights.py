@@ -1,10 +1,10 @@
-"""How much each channel counts in a squeeze-and-excitation network (Hu, Shen & Sun 2017, section 6.4).
+"""Channel weights of squeeze-and-excitation networks (Hu, Shen & Sun 2017, section 6.4).
 
-    weights = channel_weights(model, [images], ["a cat"])       # of one image (1, C, Y, X)
+    weights = channel_weights(model, [images], ["a cat"])       # one image, (1, C, Y, X)
     weights.draw("channels.png")
 
-Of images of several classes a row is the mean of one class, as in the paper's figure: early blocks weigh channels alike
-whatever the class, later ones do not.
+For images of several classes, each row is the mean of one class, as in the paper's figure: early blocks weight
+channels alike for all classes, later blocks do not.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".npz")
-NAMED = 40  # rows that have their names beside them
-WIDTH = 7.0  # inches of a picture
+NAMED = 40  # maximum number of rows with labels in a picture
+WIDTH = 7.0  # width of a picture in inches
 
 
 @dataclass(frozen=True)
 class ChannelWeights:
-    """The mean weight of every channel, a row for each class or image.
+    """Mean weight of every channel, a row for each class or image.
 
-    layers   of the blocks, by the names of their modules, in the network's order
-    weights  of each block (R, C) float32, from 0 to 1
-    rows     what the rows are called
-    images   (R,) how many each is the mean of
-    model    whose they are; title: of what
-    picture  (Y, X) or (Y, X, 3) uint8: the image that the model saw, where it is one
+    layers   module names of the blocks, in the network's order
+    weights  for each block (R, C) float32, from 0 to 1
+    rows     names of the rows
+    images   (R,) number of images averaged in each row
+    model    name or path of the model
+    title    description of the images
+    picture  (Y, X) or (Y, X, 3) uint8: the preprocessed image, for a single image
     """
 
     layers: tuple[str, ...]
@@ -59,7 +60,7 @@ class ChannelWeights:
         return f"ChannelWeights of {self.title!r} ({len(self.rows)} rows; channels of the blocks: {channels})"
 
     def of(self, layers: Sequence[int]) -> ChannelWeights:
-        """Of these blocks alone, by number from 0, negative from the end. Raises UserError for one that is not."""
+        """Select blocks by index, from 0, or negative from the end. Raise UserError if a block does not exist."""
         count = len(self.layers)
         for number in layers:
             if not -count <= number < count:
@@ -69,13 +70,16 @@ class ChannelWeights:
         )
 
     def last_of_stages(self) -> ChannelWeights:
-        """Of the last block of each stage, as the paper draws them."""
+        """Select the last block of each stage, as the paper draws them."""
         last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
         return self.of(list(last.values()))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What an NPZ file holds: "channels/0" (R, C) is the first block, and "channels/0/name" what it is called;
-        "rows" and "images" say what the rows are and of how many images each is the mean."""
+        """Return the content of an NPZ file.
+
+        "channels/0" (R, C) holds the first block, "channels/0/name" its name; "rows" holds the names of the rows, and
+        "images" the number of images averaged in each.
+        """
         arrays: dict[str, NDArray[Any]] = {
             "model": np.array(self.model), "title": np.array(self.title), "rows": np.array(self.rows),
             "images": self.images,
@@ -85,15 +89,15 @@ class ChannelWeights:
         return arrays
 
     def save(self, path: str | Path) -> None:
-        """As NPZ, without pickles; see `arrays`."""
+        """Write an NPZ file without pickles; see `arrays`."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def draw(self, path: str | Path) -> None:
-        """A picture, PNG or SVG by the suffix, with a panel for each block.
+        """Draw a picture, PNG or SVG by the suffix, with a panel for each block.
 
-        One row is drawn as bars in the order of the channels. Of several, each is a line of colours, below that of all
-        images, and channels stand in the order of their mean weight.
+        A single row is drawn as bars, in the order of the channels. Several rows are drawn as lines of a heat map,
+        below the mean of all images, with channels sorted by their mean weight.
         """
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
@@ -117,24 +121,26 @@ class ChannelWeights:
             for panel in panels[:, 0]:
                 panel.axis("off")
             panels[0, 0].imshow(self.picture, cmap="gray", interpolation="nearest")
-        below = "channels, by their mean weight" if several else "channel"
+        below = "channels, sorted by mean weight" if several else "channel"
         panels[-1, -1].set_xlabel(below, fontsize=8)
         if several:
             shown = panels[0, -1].images[0]
             bar = figure.colorbar(shown, ax=panels, location="bottom", shrink=0.5, aspect=30, pad=0.02)
-            bar.set_label("weight of a channel, mean over the images", fontsize=8)
+            bar.set_label("channel weight, mean over the images", fontsize=8)
             bar.ax.tick_params(labelsize=7)
         save(figure, path)
 
 
 def squeezes(model: nn.Module) -> dict[str, SqueezeExcitation]:
-    """The squeeze-and-excitation blocks of a model by name, in its order; none of a model without."""
+    """Return the squeeze-and-excitation blocks of a model by name, in order."""
     return {name: module for name, module in model.named_modules() if isinstance(module, SqueezeExcitation)}
 
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """The weights (B, C) that every block gives while this runs: by name, one for every call."""
+    """Record the weights (B, C) of every block while the `with` block runs: for each name, a list with one entry per
+    call.
+    """
     seen: dict[str, list[Tensor]] = {name: [] for name in squeezes(model)}
     with ExitStack() as undo:
         for name, block in squeezes(model).items():
@@ -157,17 +163,19 @@ def channel_weights(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
 ) -> ChannelWeights:
-    """The mean weights of the channels over images (B, C, Y, X), normalised as for training.
+    """Return the channel weights of images (B, C, Y, X), normalized as in training, averaged by row.
 
-    rows    what the rows are called, such as the classes
-    row_of  the row of each image, in the order of the batches; None: each image is one
+    rows    names of the rows, such as the classes
+    row_of  row index of each image, in the order of the batches; default: one row per image
 
-    The others become part of the result. Raises UserError for a model without such blocks, and for a row without
-    images.
+    `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
+    squeeze-and-excitation, and for a row without images.
     """
     blocks = squeezes(model)
     if not blocks:
-        raise UserError(f"{name or type(model).__name__} has no squeeze-and-excitation: its channels have no weights")
+        raise UserError(
+            f"{name or type(model).__name__} has no channel weights: expected a network with squeeze-and-excitation"
+        )
     order = np.arange(len(rows)) if row_of is None else np.asarray(row_of)
     sums: dict[str, Tensor] = {}
     done = 0
@@ -180,15 +188,15 @@ def channel_weights(
             total.index_add_(0, places, weights.double())
         done += len(images)
     counts = np.bincount(order, minlength=len(rows))
-    assert done == len(order), f"{done} images, {len(order)} of which have a row"
+    assert done == len(order), f"{done} images, expected {len(order)}"
     if not counts.all():
-        raise UserError(f"there is no image of {rows[int(counts.argmin())]}: leave it out, or give images of it")
+        raise UserError(f"no image of {rows[int(counts.argmin())]}: add images of it, or leave the class out")
     means = tuple((total.cpu().numpy() / counts[:, None]).astype(np.float32) for total in sums.values())
     return ChannelWeights(tuple(blocks), means, tuple(rows), counts, name, title, picture)
 
 
 def _called(layer: str) -> str:
-    """`stage 2, block 3`, counted from 1 as the paper does, of `stages.1.blocks.2.squeeze`."""
+    """Return a title such as `stage 2, block 3`, counted from 1 as in the paper, for `stages.1.blocks.2.squeeze`."""
     parts = layer.split(".")
     return f"stage {int(parts[1]) + 1}, block {int(parts[3]) + 1}" if parts[0] == "stages" else layer
 

@@ -1,4 +1,4 @@
-"""How exactly attention computes a convolution: the error inside the image, over alpha (Cordonnier 2020, theorem 1)."""
+"""Error of attention that computes a convolution, over alpha (Cordonnier 2020, theorem 1)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from manyheads.models.conv_attention import attention_of
 
 @dataclass(frozen=True)
 class Errors:
-    """The largest difference from the convolution inside the image, by kernel size and alpha; its values are about 1.
+    """Largest difference from the convolution inside the image, by kernel size and alpha. Outputs have unit variance.
 
-    parameters  of the attentions, by kernel size
+    parameters  number of parameters of the attention layer, by kernel size
     """
 
     alphas: tuple[float, ...]
@@ -40,13 +40,13 @@ def convolution_errors(
     images: int = 2,
     seed: int = 1,
 ) -> Errors:
-    """Random convolutions of random images of `size` x `size` pixels, as attention, in float64."""
+    """Compare random convolutions of random images of `size` x `size` pixels with attention, in float64."""
     if not kernels or not alphas:
-        raise UserError("there is nothing to measure: give one kernel and one alpha or more")
+        raise UserError("no kernels or no alphas: expected at least one of each")
     if wrong := [kernel for kernel in kernels if kernel < 1 or kernel % 2 == 0 or kernel > size]:
-        raise UserError(f"kernels {', '.join(map(str, wrong))}: expected odd ones, none larger than the image, {size}")
+        raise UserError(f"kernels {', '.join(map(str, wrong))}: expected odd sizes up to the image size {size}")
     if min(alphas) < 0 or channels < 1 or images < 1:
-        raise UserError(f"alpha {min(alphas):g}, {channels} channels, {images} images: expected 0, 1, 1 or more")
+        raise UserError(f"alpha {min(alphas):g}, {channels} channels, {images} images: expected at least 0, 1 and 1")
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(images, channels, size, size, generator=random, dtype=torch.float64)
     errors: dict[int, list[float]] = {}
@@ -54,7 +54,7 @@ def convolution_errors(
     for kernel in kernels:
         weight = torch.randn(channels, channels, kernel, kernel, generator=random, dtype=torch.float64)
         weight /= (channels * kernel * kernel) ** 0.5  # outputs of unit variance
-        exact = nn.functional.conv2d(x, weight)  # only where the whole kernel lies within the image
+        exact = nn.functional.conv2d(x, weight)  # only positions where the whole kernel lies within the image
         inside = slice(kernel // 2, size - kernel // 2)
         errors[kernel] = []
         for alpha in alphas:
@@ -67,7 +67,7 @@ def convolution_errors(
 
 
 def draw(measured: Errors, path: str | Path) -> None:
-    """The curves, one for each kernel, and exp(-alpha), which is what a neighbour of the pixel looked at still gets."""
+    """Draw the error for each kernel, and exp(-alpha), the weight that a neighbor of the attended pixel still gets."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 

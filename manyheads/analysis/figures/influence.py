@@ -1,11 +1,11 @@
-"""How the influence of a word fades with its distance, in a plain RNN, an LSTM, convolutions and attention.
+"""Influence of a word by its distance, in a plain RNN, an LSTM, convolutions and attention.
 
-The influence of the word k before the last one is the norm of a derivative, that of the state behind the last word by
-the vector of that word. It is measured before training, and after training nets to recall: one word of a text, anywhere
-in it, is marked, and which one it was is asked for at the end. What a net recalls at each distance stands beside it.
+The influence of the word k positions before the last is the norm of a derivative: of the final state with respect to
+the vector of that word. It is measured before and after training on a recall task: one word of a text is marked, and
+the network must name it at the end. The accuracy at each distance is reported, too.
 
     rnn, lstm    one layer: the influence passes through k steps, each of which makes it smaller or larger
-    convolution  `layers` of them, `kernel` wide: it ends at a distance of layers x (kernel - 1) / 2
+    convolution  `layers` layers with kernel size `kernel`: no influence beyond layers x (kernel - 1) / 2
     attention    two blocks: every word is one step away
 """
 
@@ -31,19 +31,19 @@ from manyheads.errors import UserError, extra
 from manyheads.models.sequence_baselines import Recurrent
 
 KINDS = ("rnn", "lstm", "convolution", "attention")
-SAMPLES = 16  # texts with the mark at each distance that an influence is averaged over
-ASKED = 64  # texts with the mark at each distance that are asked about
+SAMPLES = 16  # texts per distance, averaged in the influence
+ASKED = 64  # texts per distance, for the accuracy of recall
 BATCH = 64
-HEADS, BLOCKS = 4, 2  # of attention
+HEADS, BLOCKS = 4, 2  # of the attention network
 
 
-Parts = dict[str, dict[str, list[float]]]  # title -> name -> a value for each distance
-RECALLED = "share of marked words recalled"
+Parts = dict[str, dict[str, list[float]]]  # title -> network -> a value for each distance
+RECALLED = "fraction of marked words recalled"
 
 
 @dataclass(frozen=True)
 class Fading:
-    """By net, for each distance 0 to T - 1 from the last word: its influence, and the share that is recalled."""
+    """Influence and accuracy of each network, by distance 0 to T - 1 from the last word."""
 
     before: dict[str, list[float]]
     after: dict[str, list[float]]
@@ -53,12 +53,12 @@ class Fading:
 
     @property
     def parts(self) -> Parts:
-        return {"influence, before training": self.before, "influence, after it": self.after,
+        return {"influence, before training": self.before, "influence, after training": self.after,
                 RECALLED: self.recalled}  # fmt: skip
 
 
 def table(parts: Parts) -> str:
-    """The curves in numbers, at distances that double."""
+    """Return the curves as a table, at distances that double."""
     length = max(len(curve) for curves in parts.values() for curve in curves.values())
     shown = [k for k in (0, *(2**n for n in range(20))) if k < length - 1] + [length - 1]
     wide = 2 + max(len(name) for title, curves in parts.items() for name in (title, *curves))
@@ -72,9 +72,9 @@ def table(parts: Parts) -> str:
 
 
 class Recaller(nn.Module):
-    """Tokens (B, T) in, logits (B, S) of the marked symbol out. Token S + s is symbol s, marked.
+    """Network that maps tokens (B, T) to logits (B, S) of the marked symbol. Token S + s is the marked symbol s.
 
-    state(x)  vectors (B, T, D) -> what is known behind the last of them (B, D)
+    state(x)  final state (B, D) for vectors (B, T, D)
     """
 
     def __init__(self, kind: str, symbols: int, length: int, width: int, layers: int, kernel: int) -> None:
@@ -107,7 +107,9 @@ def _mixer(kind: str, length: int, width: int, layers: int, kernel: int) -> nn.M
 
 
 def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random tokens (B, T), of which that at distances (B,) from the last is marked, and its symbols (B,)."""
+    """Return random tokens (B, T) with the token at `distances` (B,) from the last marked, and the marked symbols
+    (B,).
+    """
     tokens = torch.randint(symbols, (len(distances), length), generator=random)
     rows, at = torch.arange(len(distances)), length - 1 - distances
     asked = tokens[rows, at]
@@ -116,9 +118,9 @@ def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator)
 
 
 def influence(state: Callable[[Tensor], Tensor], vectors: Tensor, random: torch.Generator) -> Tensor:
-    """The norms |d state / d vector| (B, T) of every position, Frobenius's, estimated along one random direction.
+    """Return the Frobenius norms |d state / d vector| (B, T), estimated along one random direction.
 
-    state    from vectors (B, T, D) to (B, N). The mean square over directions is the squared norm.
+    state    maps vectors (B, T, D) to (B, N). The mean square over directions equals the squared norm.
     """
     x = vectors.detach().requires_grad_()
     output = state(x)
@@ -131,13 +133,15 @@ def fading(
     length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
     seed: int = 1,
 ) -> Fading:  # fmt: skip
-    """Train the four nets to recall, and measure them. Raises UserError for sizes that do not fit.
+    """Train the four networks on recall and measure them. Raise UserError for invalid sizes.
 
-    layers, kernel  of the convolutions
-    steps           of training, each on 64 texts
+    layers, kernel  size of the convolutional network
+    steps           training steps, each on 64 texts
     """
     if kernel % 2 == 0 or width % HEADS:
-        raise UserError(f"kernel={kernel}, width={width}: expected an odd kernel, and a width of {HEADS} heads")
+        raise UserError(
+            f"kernel={kernel}, width={width}: expected an odd kernel, and a width divisible by {HEADS} heads"
+        )
     before, after, recalled, parameters = {}, {}, {}, {}
     for kind in KINDS:
         with torch.random.fork_rng(devices=[]):
@@ -152,7 +156,7 @@ def fading(
 
 
 def _by_distance(net: Recaller, length: int, seed: int) -> list[float]:
-    """The influence of the marked word, at each distance; in float64, and exactly zero where there is none."""
+    """Return the influence of the marked word at each distance, in float64; exactly zero beyond the receptive field."""
     random = torch.Generator().manual_seed(seed)
     precise = copy.deepcopy(net).double().eval()
     distances = torch.arange(length).repeat(SAMPLES)
@@ -176,7 +180,7 @@ def _train(net: Recaller, length: int, steps: int, seed: int) -> None:
 
 @torch.no_grad()
 def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
-    random = torch.Generator().manual_seed(seed + 1)  # texts that training has not shown
+    random = torch.Generator().manual_seed(seed + 1)  # texts not seen in training
     distances = torch.arange(length).repeat(ASKED)
     tokens, asked = texts(net.symbols, length, distances, random)
     right = net.eval()(tokens).argmax(-1) == asked
@@ -184,9 +188,9 @@ def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
 
 
 def draw(parts: Parts, path: str | Path, guessed: float | None = None) -> None:
-    """A panel for each part, over the distance; influences on a logarithmic scale, which end where there is none.
+    """Draw a panel for each part over the distance. Influences have a logarithmic scale; zeros are left out.
 
-    guessed  the share that guessing recalls, dotted
+    guessed  accuracy of guessing, drawn dotted
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure

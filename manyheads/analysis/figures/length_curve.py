@@ -1,6 +1,6 @@
-"""How well strings come out that are longer than those trained on: curves of recorded runs, beside each other.
+"""Accuracy on digit strings that are longer than those in training: curves of recorded runs.
 
-On the terminal: `manyheads curve RUN RUN --out lengths.png`.
+On the command line: `manyheads curve RUN RUN --out lengths.png`.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from manyheads.files import read_json
 
 Record = Mapping[str, Any]
 MEASURES = {
-    "accuracy": "characters in place",
+    "accuracy": "correct characters",
     "exact_match": "whole strings",
-    "forced_accuracy": "next characters, given the ones before",
+    "forced_accuracy": "correct next characters, given the previous ones",
 }
-STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}  # of models that may halt
+# recorded for models with halting
+STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}
 
 
 def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
-    """The records of runs, directories or their result.json, each with the name of its curve.
+    """Read the records of runs, directories or their result.json. Return (curve name, record) pairs.
 
-    That is `universal`, or with what else was set `universal, network.steps=6`; of several tasks, the recipe's name;
-    and where several runs would have the same name, also the path. Raises UserError for what is no record of a run on
-    digits.
+    The name is the model, with the settings that differ from the defaults: `universal, network.steps=6`. Runs of
+    several recipes have the recipe's name. If names coincide, the path is added. Raises UserError for a file that is
+    not the record of a run on digits.
     """
     files = [Path(run) / "result.json" if Path(run).is_dir() else Path(run) for run in runs]
     records = []
     for file in files:
         if not file.is_file():
-            raise UserError(f"{file}: no such file; expected a finished run of universal/..., or its result.json")
+            raise UserError(f"{file}: no such file: expected a finished run of universal/..., or its result.json")
         record = read_json(file, "expected the record of a run")
         if not isinstance(record, dict):
-            raise UserError(f"{file}: expected the record of a run, an object")
+            raise UserError(f"{file}: expected the record of a run, a JSON object")
         try:
             for measure in MEASURES:
                 curve(record, measure)
@@ -54,22 +55,26 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
 
 
 def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
-    """Lengths and values of a measure in a run's record. Raises UserError where it was not measured."""
+    """Return lengths and values of a measure in a run's record. Raise UserError if the record lacks it."""
     curves = record.get("curve")
     measured = curves.get(measure) if isinstance(curves, dict) else None
     if not isinstance(measured, dict) or not measured:
-        raise UserError(f"the record of {record.get('recipe')} has no {measure} by length: name runs of universal/...")
+        raise UserError(
+            f"the record of {record.get('recipe')} has no {measure} by length: expected runs of universal/..."
+        )
     lengths = [int(length) for length in measured]
     values = [value for value in measured.values() if isinstance(value, int | float)]
     if len(values) < len(lengths):
-        raise UserError(f"{measure} by length: expected numbers, got {measured}")
+        raise UserError(f"{measure} by length: expected numbers, found {measured}")
     return lengths, values
 
 
 def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
-    """A picture with a panel for each measure and in it a curve for each (name, record), the names below. Where some
-    may halt, two more panels have the mean steps of their positions. The line in grey is the longest string that was
-    trained on; the dotted one, what guessing digits gives."""
+    """Draw a panel for each measure, with a curve for each (name, record).
+
+    For models with halting, two more panels show the mean steps per position. The grey line marks the longest string in
+    training, the dotted line the accuracy of guessing digits.
+    """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 
@@ -95,7 +100,7 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 
 def _name(record: Record) -> str:
-    """What a run is called. Raises UserError for a record that lacks what is drawn."""
+    """Return the name of a run. Raise UserError for an incomplete record."""
     overrides, data = record.get("overrides"), record.get("data")
     if not (
         isinstance(overrides, dict)
@@ -104,6 +109,8 @@ def _name(record: Record) -> str:
         and isinstance(record.get("recipe"), str)
         and isinstance(record.get("model") or data.get("model"), str)
     ):
-        raise UserError("it lacks its recipe, overrides, model or data.longest: name finished runs of universal/...")
+        raise UserError(
+            "the record lacks recipe, overrides, model or data.longest: expected finished runs of universal/..."
+        )
     settings = {key: value for key, value in overrides.items() if key not in ("model", "threads")}
     return ", ".join([record.get("model") or data["model"], *(f"{key}={value}" for key, value in settings.items())])

@@ -1,6 +1,6 @@
-"""How models grew: parameters of presets, counted on their modules, by the month in which their paper came out.
+"""Growth of models: parameters of presets, counted on their modules, by the month of their paper.
 
-transformer/big 0.2 billion, three years later gpt3/175b: 800 times as many
+transformer/big has 0.2 billion; three years later, gpt3/175b has 800 times that number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from manyheads.errors import extra
 
 
 class Size(NamedTuple):
-    """When a model was published, "2017-06", what it reads, and how many parameters the preset has."""
+    """Month of publication such as "2017-06", preset, kind of input, and number of parameters."""
 
     month: str
     preset: str
@@ -22,7 +22,7 @@ class Size(NamedTuple):
     parameters: int
 
 
-# by arXiv's first version; GPT and GPT-2 by OpenAI's announcements
+# months of arXiv's first version; for GPT and GPT-2 of OpenAI's announcements
 PUBLISHED = (
     ("2017-06", "transformer/big", "text"),
     ("2018-06", "gpt/117m", "text"),
@@ -35,7 +35,7 @@ PUBLISHED = (
 
 
 def sizes() -> list[Size]:
-    """All of them, in order. No weights are made."""
+    """Return the sizes of all models in order. No weights are allocated."""
     return [
         Size(month, preset, reads, sum(costs.parameters(costs.preset_model(preset)).values()))
         for month, preset, reads in PUBLISHED
@@ -43,7 +43,7 @@ def sizes() -> list[Size]:
 
 
 def draw(found: list[Size], path: str | Path) -> None:
-    """Parameters over time, on a logarithmic scale."""
+    """Draw parameters over time, on a logarithmic scale."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 

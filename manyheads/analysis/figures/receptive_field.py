@@ -1,7 +1,7 @@
-"""How far a layer sees: which inputs the middle output depends on, measured by its gradient.
+"""Receptive field of layers: the inputs on which the middle output depends, measured by its gradient.
 
-A stack of convolutions 3 wide sees 3 positions, then 5, then 7: each layer adds a neighbour on both sides. Attention
-sees all positions from the first layer on.
+A stack of convolutions of width 3 sees 3 positions, then 5, then 7: each layer adds a neighbor on both sides.
+Attention sees all positions from the first layer on.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
 from manyheads.errors import UserError, extra
 
-SAMPLES = 8  # random inputs that an influence is averaged over
+SAMPLES = 8  # random inputs, averaged in an influence
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Influences on the middle output of stacks of 1 to N layers, each (N, T), and how many positions they are from."""
+    """Influence of each position on the middle output, for stacks of 1 to N layers, each (N, T)."""
 
     kernel: int
     convolution: Tensor
@@ -30,7 +30,7 @@ class Growth:
 
     @property
     def fields(self) -> list[tuple[int, int, int]]:
-        """(layers, positions that the convolutions see, positions that attention sees)."""
+        """Return (layers, positions that the convolutions see, positions that attention sees) for each depth."""
         influences = zip(self.convolution, self.attention, strict=True)
         return [(n, int((c > 0).sum()), int((a > 0).sum())) for n, (c, a) in enumerate(influences, 1)]
 
@@ -40,9 +40,9 @@ class Growth:
 
 
 def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed: int = 1) -> Tensor:
-    """|d output of the middle position / d input| for every position (T,), the mean over random inputs.
+    """Return the norm |d middle output / d input| for every position (T,), averaged over random inputs.
 
-    network  from x (1, T, D) to (1, T, D), in float64. What cannot reach the output has exactly zero.
+    network  maps x (1, T, D) to (1, T, D), in float64. Positions outside the receptive field are exactly zero.
     """
     random = torch.Generator().manual_seed(seed)
     total = torch.zeros(length, dtype=torch.float64)
@@ -56,9 +56,11 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 
 
 def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
-    """Stacks of 1 to `layers` random layers with tanh between them, `kernel` wide convolutions against attention."""
+    """Measure stacks of 1 to `layers` random layers with tanh in between: convolutions of width `kernel`, and
+    attention.
+    """
     if layers < 1 or kernel < 1 or kernel % 2 == 0:
-        raise UserError(f"layers={layers}, kernel={kernel}: expected a layer or more, and an odd kernel")
+        raise UserError(f"layers={layers}, kernel={kernel}: expected at least one layer, and an odd kernel")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         convolutions = [Along(nn.Conv1d(width, width, kernel, padding="same")).double() for _ in range(layers)]
@@ -71,26 +73,26 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
 
 
 def draw(growth: Growth, path: str | Path) -> None:
-    """A picture of the influences, one row for each number of layers, white where there is none."""
+    """Draw the influences, one row for each number of layers. White means no influence."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    titles = (f"convolutions, {growth.kernel} wide", "attention")
+    titles = (f"convolutions of width {growth.kernel}", "attention")
     for panel, title, values in zip(panels, titles, (growth.convolution, growth.attention), strict=True):
         middle, layers = values.shape[1] // 2, len(values)
         shown = values.masked_fill(values == 0, torch.nan).log10().numpy()
         extent = (-middle - 0.5, values.shape[1] - middle - 0.5, layers + 0.5, 0.5)
         image = panel.imshow(shown, aspect="auto", cmap="viridis", extent=extent, interpolation="nearest")
-        panel.set(title=title, xlabel="input position, from the output's")
+        panel.set(title=title, xlabel="input position, relative to the output")
         figure.colorbar(image, ax=panel, label="log10 influence")
     panels[0].set(ylabel="layers")
     save(figure, path)
 
 
 class Along(nn.Module):
-    """A convolution over x (B, T, D) along T."""
+    """Convolution along T of x (B, T, D)."""
 
     def __init__(self, convolution: nn.Conv1d) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""How alike the class token and the distillation token of a DeiT are, layer by layer (Touvron 2021, section 4).
+"""Similarity of the class and distillation tokens of a DeiT, layer by layer (Touvron 2021, section 4).
 
-The paper's network learns two different tokens, of cosine 0.06; layer by layer their states come closer, up to 0.93
-after the last one, similar but not the same: the teacher's labels are similar to the true ones, but not the same.
+The paper's network learns two different tokens, with cosine 0.06. Their states come closer from layer to layer, up to
+0.93 after the last layer: the teacher's labels are similar to the true labels, but not equal.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from manyheads.models.vit import ViT
 
 @dataclass(frozen=True)
 class TokenSimilarity:
-    """Cosines of the two tokens, the mean over images.
+    """Cosine similarity of the two tokens, averaged over images.
 
-    tokens  of the learned vectors themselves; the same for every image
-    layers  of their states: with their positions, then after each layer
-    output  after the final norm, as the heads read them
-    images  how many
+    tokens  of the learned vectors, equal for every image
+    layers  of the states, with positions added and then after each layer
+    output  of the states after the final norm, which the heads read
+    images  number of images
     """
 
     tokens: float
@@ -37,16 +37,16 @@ class TokenSimilarity:
         rows = [("tokens", self.tokens), ("with positions", self.layers[0])]
         rows += [(f"layer {n}", cosine) for n, cosine in enumerate(self.layers[1:], 1)]
         lines = [f"{name:15} {cosine:6.3f}" for name, cosine in [*rows, ("final norm", self.output)]]
-        return "\n".join([f"cosine of the class and the distillation token, {self.images:,} images", *lines])
+        return "\n".join([f"cosine similarity of the class and distillation tokens, {self.images:,} images", *lines])
 
 
 def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
-    """Cosines over batches of normalised images (B, C, Y, X), without dropout. The model's mode stays as it is.
+    """Return cosine similarities over batches of normalized images (B, C, Y, X), without dropout.
 
-    Raises UserError for a model without a distillation token, and where there is no image.
+    The model's mode is restored. Raises UserError for a model without a distillation token, and if there is no image.
     """
     if model.class_token is None or model.distillation_token is None:
-        raise UserError("the model has no distillation token: expected a DeiT, trained with distilled=true")
+        raise UserError("the model has no distillation token: expected a DeiT trained with distilled=true")
     total, images = torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
     with eval_mode(model):
         for batch in batches:
@@ -57,7 +57,7 @@ def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
             images += len(batch)
         tokens = float(_cosine(model.class_token, model.distillation_token))
     if not images:
-        raise UserError("no image to look at: expected at least one")
+        raise UserError("no images: expected at least one")
     *layers, output = (total / images).tolist()
     return TokenSimilarity(tokens, tuple(layers), output, images)
 

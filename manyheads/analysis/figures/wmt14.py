@@ -1,9 +1,9 @@
 """The published WMT14 table, kept as reference data, and the arithmetic of its training-cost column.
 
 The paper multiplies training time, devices and their sustained float32 speed (section 6.1): 9.5 TFLOPS for a P100, not
-its 18.7 of half precision. Beside it stands what the products of so many steps come to, counted on our modules: batches
-of about 25,000 source and as many target tokens (section 5.1), 100,000 steps of the base model and 300,000 of the big
-one (section 5.2).
+its 18.7 in half precision. Compared with it are the matrix products of all steps, counted on our modules: batches of
+about 25,000 source and 25,000 target tokens (section 5.1), 100,000 steps of the base and 300,000 of the big model
+(section 5.2).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from manyheads.analysis import costs
 
 
 def table() -> dict[str, Any]:
-    """Source, rows (model, BLEU and training FLOPs by language pair), and the Transformer's hardware and batches."""
+    """Return the table: source, rows (model, BLEU and training FLOPs by language pair), hardware and batches."""
     return json.loads(files("manyheads.analysis.figures").joinpath("wmt14.json").read_text(encoding="utf-8"))
 
 
 def training_cost(preset: str) -> dict[str, Any] | None:
-    """devices x speed x time of a published row beside the printed figure; None for presets that are not in the table.
+    """Return devices x speed x time of a published row and the printed figure; None for presets outside the table.
 
-    `agrees`: rounded to the printed two digits, they are equal. `counted`: the FLOPs of the products alone.
+    `agrees` is true if both are equal when rounded to two digits. `counted` holds the FLOPs of the matrix products
+    alone.
     """
     reference = table()
     for row in reference["rows"]:
@@ -46,13 +47,16 @@ def training_cost(preset: str) -> dict[str, Any] | None:
 
 
 def counted(preset: str, target_tokens: int) -> float:
-    """FLOPs of the products of training a preset on so many target tokens, and as many source tokens."""
+    """Return the FLOPs of the matrix products in training a preset.
+
+    target_tokens  number of target tokens; the number of source tokens is the same
+    """
     per_token: float = costs.flops(costs.preset_model(preset))["forward_per_token"]
     return costs.TRAINING_PASSES * per_token * target_tokens
 
 
 def compared() -> dict[str, Any]:
-    """The whole table, with our arithmetic (`training_cost`) in the rows of the Transformer."""
+    """Return the whole table, with our arithmetic (`training_cost`) in the rows of the Transformer."""
     reference = table()
     for row in reference["rows"]:
         if "preset" in row:

@@ -1,7 +1,7 @@
-"""What heads do: how sharply and how far they look, which are alike, which matter; which relations they follow.
+"""Functions of heads: statistics of attention maps, importance, and the relations that heads follow.
 
-`statistics` looks at any maps; `dependency` and `coreference` at maps between words, scored by `selections`;
-`probing_classifiers` measures what all heads know together.
+`statistics` measures any maps. `dependency` and `coreference` measure maps between words, scored by `selections`.
+`probing_classifiers` measures the syntax that all heads represent together.
 """
 
 from manyheads.analysis.heads.statistics import (

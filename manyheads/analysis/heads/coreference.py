@@ -1,12 +1,12 @@
-"""Which head attends to antecedents (Clark et al. 2019, section 4.3).
+"""Heads that attend to antecedents (Clark et al. 2019, section 4.3).
 
-A mention's head word picks, among the head words of the mentions before it, the one that it attends to most, or that
-attends to it most; it is right where both stand for the same entity. Scored for mentions that have an antecedent in the
-text that the model reads at once, by what their head word is. Beside the best head stand two baselines: the nearest
-mention before, and the nearest with the same head word (else the nearest).
+Among the head words of the preceding mentions, a mention's head word selects the one that it attends to most, or that
+attends to it most. The selection is correct if both mentions refer to the same entity. Mentions with an antecedent in
+the same input are scored, grouped by their head word. There are two baselines: the nearest preceding mention, and the
+nearest with the same head word (otherwise the nearest).
 
-The authors' code for this is not released; that only mentions of entities mentioned again are candidates follows
-CoNLL-2012, where no others are marked.
+The authors' code for this is not released. Only mentions of entities that are mentioned again are candidates, as in
+CoNLL-2012, which marks no others.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch import Tensor
 
 from manyheads.analysis.heads.selections import ALL, Hits, picks
 
-DIRECTIONS = ("mention->antecedent", "antecedent->mention")  # who looks at whom
-KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}  # by the head's universal part of speech; all others: nominal
+DIRECTIONS = ("mention->antecedent", "antecedent->mention")  # attending word -> attended word
+# by the head word's universal part of speech; all others are nominal
+KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}
 NEAREST, SAME_WORD = "nearest", "same word"
-# Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by kind; its baselines on all
+# Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by kind; baselines over all kinds
 PUBLISHED = {ALL: 0.651, "pronoun": 0.64, "proper noun": 0.73, "nominal": 0.58}
 PUBLISHED_BASELINES = {NEAREST: 0.27, SAME_WORD: 0.52}
 
 
 class Referring(NamedTuple):
-    """A mention: the entity, and where its head word stands in the text, with its universal part of speech."""
+    """A mention: its entity, and the index and universal part of speech of its head word."""
 
     entity: str
     head: int
@@ -39,9 +40,9 @@ class Referring(NamedTuple):
 def coreference_hits(
     maps: Tensor, words: Sequence[str], mentions: Sequence[Referring], *, cluster: int = 0
 ) -> Hits | None:
-    """Which heads of a model find an antecedent for which mentions; None where no mention has one.
+    """Return which heads find an antecedent for which mentions; None if no mention has one.
 
-    maps      (L, H, W, W) between the words of the text
+    maps      (L, H, W, W) attention between the words of the text
     mentions  of entities that are mentioned more than once in the document
     """
     ordered = sorted(mentions, key=lambda mention: mention.head)

@@ -1,11 +1,11 @@
-"""Which head attends along which dependency (Clark, Khandelwal, Levy & Manning 2019, section 4.2).
+"""Heads that attend along dependencies (Clark, Khandelwal, Levy & Manning 2019, section 4.2).
 
-Every head is taken as a parser: the word that a word attends to most, itself left out, is said to be its syntactic
-head. Both directions are scored: the dependent looks at its head, or the head at its dependent. Beside the best head of
-each relation stands the best fixed offset, such as "the word before".
+Each head is evaluated as a parser: the word that a word attends to most, other than itself, is its predicted syntactic
+head. Both directions are scored: the dependent attends to its head, or the head to its dependent. The best head of
+each relation is compared with the best fixed offset, such as "the previous word".
 
-The root has no head among the words and is left out, also of "all"; the authors' code counts it there as wrong.
-Relations are those of the treebank; `stanford` makes the paper's of them.
+The root has no head among the words and is left out, also from "all"; the authors' code counts it there as wrong.
+Relations are those of the treebank. `stanford` converts them to the paper's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.analysis.heads.stanford import MARKS
 from manyheads.errors import extra
 
-DIRECTIONS = ("dep->head", "head->dep")  # who looks at whom
-OFFSETS = (-3, -2, -1, 1, 2)  # of the head from the dependent, in words; 0 would be the word itself
+DIRECTIONS = ("dep->head", "head->dep")  # attending word -> attended word
+OFFSETS = (-3, -2, -1, 1, 2)  # offsets of the head from the dependent, in words; 0 would be the word itself
 POSSESSIVE = ("poss", "nmod:poss")
 
 
@@ -37,13 +37,13 @@ def dependency_hits(
     seen: Sequence[bool] | None = None,
     cluster: int = 0,
 ) -> Hits:
-    """Which heads of a model find which words of a sentence.
+    """Return which heads find which words of a sentence.
 
-    maps   (L, H, W, W) between words: summed over the tokens looked at, the mean over those that look
-    heads  the number of each word's head, from 0; negative for the root
-    seen   which words the tokenizer has kept; None: all. What it has not is no item, nor what hangs from it.
+    maps   (L, H, W, W) between words: summed over the attended tokens, averaged over the attending tokens
+    heads  index of each word's head, from 0; negative for the root
+    seen   whether the tokenizer kept each word; default: all. Other words, and words that depend on them, are left out.
 
-    A possessor before 's counts as found where the 's finds its head, as in the paper, for it is the 's that attends.
+    A possessor before 's counts as found if the 's finds its head, as in the paper, because the 's attends.
     """
     count = len(words)
     items = [i for i, head in enumerate(heads) if head >= 0 and (seen is None or (seen[i] and seen[head]))]
@@ -52,7 +52,7 @@ def dependency_hits(
     picked = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))  # (2, L, H, W)
     right = np.moveaxis(picked[..., reader] == answers, -1, 0)  # (N, 2, L, H)
     places = np.arange(count)
-    # beyond the end the last word, as in the authors' code; before the beginning none
+    # offsets beyond the end select the last word, as in the authors' code; offsets before the beginning select none
     offsets = {f"{k:+d}": np.maximum(np.minimum(places + k, count - 1), NONE) for k in OFFSETS}
     baselines = {name: guess[reader] == answers for name, guess in offsets.items()}
     return Hits(right, [relations[i] for i in items], baselines, cluster)
@@ -63,10 +63,10 @@ def _before_mark(word: int, words: Sequence[str], relations: Sequence[str]) -> b
 
 
 def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> None:
-    """A heat map: a row for each relation, a column for each head, its accuracy in the better direction as the colour.
+    """Draw a heat map: a row for each relation, a column for each head, colored by accuracy in the better direction.
 
-    A ring marks the best head of a relation, filled where it beats the best offset by more than its interval. The
-    column on the right is the offset itself.
+    A ring marks the best head of a relation. It is filled if the head is better than the best offset by more than its
+    confidence interval. The column on the right shows the best offset.
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     layers, heads = selections.right.shape[2:]
     accuracies = np.stack([selections.accuracies(row.group).max(0).reshape(-1) for row in rows])  # (R, L * H)
     base = np.array([[row.base] for row in rows])
-    wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4  # room for the title, too
+    wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4  # minimum width for the title
     figure = Figure(figsize=(wide, high), layout="constrained")
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
     look: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
@@ -91,8 +91,8 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     panel.set_xticks(middles, [f"\nlayer {layer}" for layer in range(layers)])
     panel.set_xticks(range(layers * heads), [str(i % heads) for i in range(layers * heads)], minor=True, fontsize=5)
     panel.set_yticks(range(len(rows)), [f"{row.group} ({row.items:,})" for row in rows], parse_math=False)
-    figure.suptitle("share of the words whose syntactic head is found, by layer and head", fontsize=11)
-    figure.supxlabel("ring: the best head; filled: beyond doubt (95%) better than the best offset", fontsize=10)
+    figure.suptitle("fraction of the words whose syntactic head is found, by layer and head", fontsize=11)
+    figure.supxlabel("ring: the best head; filled: significantly (95%) better than the best offset", fontsize=10)
     side.set_xticks([0], ["best\noffset"])
     side.set_yticks([])
     panel.tick_params(length=0, which="both")

@@ -1,13 +1,13 @@
-"""How much syntax all heads together know: parsers that see attention alone (Clark et al. 2019, section 5).
+"""Parsers that see attention weights alone, to probe the syntax in all heads (Clark et al. 2019, section 5).
 
-For word j, the probability that word i is its syntactic head, where a_k(i, j) is the attention of head k from i to j:
+The probability that word i is the syntactic head of word j, where a_k(i, j) is the attention of head k from i to j:
 
     attention          p(i | j) ~ exp( sum_k  w_k a_k(i, j) + u_k a_k(j, i) )
     attention + words  p(i | j) ~ exp( sum_k  W_k (v_i, v_j, 1) a_k(i, j) + U_k (v_i, v_j, 1) a_k(j, i) )
 
-The vectors v do not know their context (the paper's GloVe; here the model's own embeddings). The constant makes the
-first a special case of the second. As the baseline "distances + words", the same parser sees how far apart two words
-are, instead of attention. Nothing of the model is trained.
+The vectors v are without context (GloVe in the paper; here the model's own embeddings). The constant makes the first
+a special case of the second. The baseline "distances + words" is the same parser with distances between words instead
+of attention. The model itself is not trained.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from manyheads.errors import UserError
 
-REACH = 10  # words: farther apart is all the same to the baseline
-BATCH = 32  # sentences
+REACH = 10  # maximum distance in words that the baseline distinguishes
+BATCH = 32  # sentences per batch
 
 
 class Parsed(NamedTuple):
-    """A sentence with its tree: what a parser sees, and what is right.
+    """A sentence with its tree: input and target of a parser.
 
-    maps     (K, W, W) between words, any float type: of K heads
-    heads    the number of each word's syntactic head, from 0; negative: not asked for (the root)
-    vectors  (W, V) of the words, None for a parser that does not see them
+    maps     (K, W, W) attention of K heads between words, any float type
+    heads    index of each word's syntactic head, from 0; negative for words without a target (the root)
+    vectors  (W, V) word vectors, None for a parser without them
     """
 
     maps: Tensor
@@ -39,23 +39,25 @@ class Parsed(NamedTuple):
 
 
 class HeadParser(nn.Module):
-    """Scores of each word as each word's head; begins without an opinion.
+    """Scores of each word as the head of each other word; all equal at initialization.
 
-    maps     K
-    vectors  V, 0 for attention alone
+    maps     number of attention maps, K
+    vectors  size of the word vectors, V; 0 for attention alone
     """
 
     def __init__(self, maps: int, vectors: int = 0) -> None:
         super().__init__()
         self.constant = nn.Parameter(torch.zeros(2, maps))
-        # of direction, and of the head's and the dependent's vector
+        # (direction, vector of the head or the dependent, K, V)
         self.words = nn.Parameter(torch.zeros(2, 2, maps, vectors)) if vectors else None
 
     def forward(self, maps: Tensor, lengths: Tensor, vectors: Tensor | None = None) -> Tensor:
-        """maps (B, K, W, W), lengths (B,), vectors (B, W, V) -> log-probabilities (B, W, W): of the second word as the
-        head of the first."""
+        """Return log-probabilities (B, W, W) of the second word as the head of the first.
+
+        maps (B, K, W, W), lengths (B,), vectors (B, W, V)
+        """
         words = maps.shape[-1]
-        # direction 0: the head looks at the dependent, a(i, j), which is the map turned round; 1: the other way
+        # direction 0: the head attends to the dependent, a(i, j), the transposed map; 1: the opposite
         scores = torch.zeros((), device=maps.device)
         for direction, views in enumerate((maps.transpose(-1, -2), maps)):  # (B, K, W dependents, W heads)
             if self.words is None:
@@ -74,12 +76,12 @@ class HeadParser(nn.Module):
 def train_parser(
     sentences: Sequence[Parsed], *, epochs: int = 10, rate: float | None = None, seed: int = 1
 ) -> HeadParser:
-    """A parser of these sentences: most likely trees, by Adam with a rate that falls to zero.
+    """Train a parser to maximize the likelihood of the trees, by Adam with a learning rate that decays to zero.
 
-    rate   at first; None: 0.3 for attention alone, whose weights grow large, 0.01 with words
+    rate   initial learning rate; default: 0.3 for attention alone, whose weights grow large, and 0.01 with words
     """
     if not sentences:
-        raise UserError("no sentence to train a parser on")
+        raise UserError("no sentences to train a parser on")
     first = sentences[0]
     size = 0 if first.vectors is None else first.vectors.shape[1]
     generator = torch.Generator().manual_seed(seed)
@@ -95,7 +97,7 @@ def train_parser(
             scores = parser(maps, lengths, vectors)
             loss = F.nll_loss(scores.flatten(0, 1), heads.flatten(), ignore_index=-1)
             optimiser.zero_grad()
-            if loss.isfinite():  # a batch of roots alone asks for nothing
+            if loss.isfinite():  # not finite for a batch that contains only roots
                 loss.backward()
                 optimiser.step()
             schedule.step()
@@ -104,7 +106,10 @@ def train_parser(
 
 @torch.no_grad()
 def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
-    """The likeliest head of every word, in the order of the sentences; not made into trees, as in the paper."""
+    """Return the most likely head of every word, in the order of the sentences.
+
+    As in the paper, they may not form trees.
+    """
     heads: list[list[int]] = [[] for _ in sentences]
     for rows in _batches(sentences):
         maps, lengths, vectors, _ = _padded([sentences[i] for i in rows])
@@ -115,7 +120,7 @@ def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
 
 
 def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[bool]]:
-    """For every word that has a head, whether the parser finds it; the mean over words is the score (UAS)."""
+    """Return, for every word with a head, whether the parser finds it. The mean over words is the UAS."""
     return [
         [guess == head for guess, head in zip(guesses, sentence.heads, strict=True) if head >= 0]
         for guesses, sentence in zip(parse(parser, sentences), sentences, strict=True)
@@ -123,21 +128,21 @@ def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[boo
 
 
 def distances(words: int) -> Tensor:
-    """What the baseline sees instead of attention, (2 * REACH + 1, W, W): 1 where two words are so far apart."""
+    """Return the input of the baseline, (2 * REACH + 1, W, W): a one-hot encoding of the distance between two words."""
     at = torch.arange(words)
     apart = (at - at[:, None]).clamp(-REACH, REACH) + REACH
     return F.one_hot(apart, 2 * REACH + 1).permute(2, 0, 1).half()
 
 
 def _batches(sentences: Sequence[Parsed]) -> Iterator[list[int]]:
-    """Of sentences alike in length."""
+    """Yield the indices of sentences with similar lengths."""
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].heads))
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
 
 
 def _padded(sentences: Sequence[Parsed]) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Maps (B, K, W, W), lengths (B,), vectors (B, W, V), heads (B, W), -1 where there is none."""
+    """Return maps (B, K, W, W), lengths (B,), vectors (B, W, V), heads (B, W), with -1 for words without a target."""
     lengths = [len(sentence.heads) for sentence in sentences]
     room = [(max(lengths) - length) for length in lengths]
     maps = torch.stack([F.pad(s.maps.float(), (0, more, 0, more)) for s, more in zip(sentences, room, strict=True)])

@@ -1,7 +1,7 @@
-"""Heads as pickers: of all words, the one that a head attends to most is its answer; how often is it the right one?
+"""Accuracy of heads as selectors: the word that a head attends to most is its answer.
 
-What the analyses of dependencies and of coreference share (Clark et al. 2019, section 4): two directions, accuracy by
-group, the best head of each with its interval, and simple baselines beside it.
+Shared by the analyses of dependencies and coreference (Clark et al. 2019, section 4): two directions, accuracy by
+group, the best head of each group with its confidence interval, and simple baselines.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 
-NONE = -1  # picked where a head looks at no candidate
-ALL = "all"  # the group of every item
-Z = 1.959964  # of a normal distribution: 95% lie within
+NONE = -1  # selected if a head attends to no candidate
+ALL = "all"  # group of all items
+Z = 1.959964  # 95% quantile of the normal distribution, two-sided
 
 
 class Hits(NamedTuple):
-    """Of the items of one text: which heads pick right, (N, 2, L, H); the group of each; which baselines do, (N,).
+    """Results for the items of one text: correct selections (N, 2, L, H), groups, and correct baselines (N,).
 
-    cluster  the number of the text (sentence, document) whose items depend on one another
+    cluster  index of the text (sentence, document); its items are not independent
     """
 
     right: NDArray[np.bool_]
@@ -36,13 +36,13 @@ class Hits(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The head that answers most items of a group right, of all layers, heads and directions.
+    """Head with the highest accuracy in a group, over all layers, heads and directions.
 
-    layer, head  counted from 0, as `record` counts
-    low, high    where the accuracy lies with 95% confidence
-    held_out     the accuracy where the head is chosen on one half of the texts and scored on the other, so that the
-                 best of many heads does not look better than it is
-    baseline     the name of the best one, and `base` its accuracy; `baselines` has all of them
+    layer, head  from 0, as in `record`
+    low, high    95% confidence interval of the accuracy
+    held_out     accuracy if the head is selected on half of the texts and scored on the other half, which removes the
+                 bias of selecting the best of many heads
+    baseline     name of the best baseline; `base` is its accuracy, `baselines` has all of them
     """
 
     group: str
@@ -61,10 +61,10 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Selections:
-    """All items (N of them), from many texts.
+    """Selections for all N items of many texts.
 
-    layers      names, L of them
-    directions  what is meant by the first way (the word looks at the answer) and by the second (it is looked at)
+    layers      names of the L layers
+    directions  names of the two directions: the word attends to the answer, or the answer to the word
     """
 
     right: NDArray[np.bool_]  # (N, 2, L, H)
@@ -76,9 +76,9 @@ class Selections:
 
     @classmethod
     def of(cls, parts: Sequence[Hits], layers: Sequence[str], directions: tuple[str, str]) -> Selections:
-        """Raises UserError where there is no item."""
+        """Join the results of several texts. Raise UserError if there is no item."""
         if not sum(len(part.groups) for part in parts):
-            raise UserError("no item to score: expected texts with relations between words that the tokenizer keeps")
+            raise UserError("no items to score: expected texts with relations between words that the tokenizer keeps")
         sizes = [len(part.groups) for part in parts]
         return cls(
             np.concatenate([part.right for part in parts]),
@@ -94,12 +94,12 @@ class Selections:
         return f"Selections({len(self.groups):,} items of {len(set(self.groups))} groups, {layers} x {heads} heads)"
 
     def counts(self) -> dict[str, int]:
-        """How many items each group has, the largest first."""
+        """Return the number of items of each group, in descending order."""
         names, counts = np.unique(self.groups, return_counts=True)
         return dict(sorted(zip(names.tolist(), counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0])))
 
     def accuracies(self, group: str = ALL) -> NDArray[np.float64]:
-        """(2, L, H): by direction, layer and head."""
+        """Return the accuracies (2, L, H) of a group by direction, layer and head."""
         accuracies: NDArray[np.float64] = self.right[self._rows(group)].mean(0)
         return accuracies
 
@@ -117,22 +117,25 @@ class Selections:
         )  # fmt: skip
 
     def table(self, minimum: int = 1) -> list[Best]:
-        """The best head for all items, then for each group of at least so many, the largest first."""
+        """Return the best head for all items, then for each group with at least `minimum` items, in descending
+        order.
+        """
         return [self.best(), *(self.best(name) for name, count in self.counts().items() if count >= minimum)]
 
     def _rows(self, group: str) -> NDArray[np.bool_]:
         rows = np.full(len(self.groups), True) if group == ALL else self.groups == group
         if not rows.any():
-            raise UserError(f"no item is called {group!r}; there are {', '.join([ALL, *self.counts()])}")
+            raise UserError(f"no group {group!r}: valid are {', '.join([ALL, *self.counts()])}")
         return rows
 
 
 def picks(maps: Tensor, candidates: Tensor) -> NDArray[np.int64]:
-    """(2, L, H, W): the candidate that each word looks at most, and the one that looks at it most; NONE where it gets
-    no attention. Of equal ones the first.
+    """Return (2, L, H, W): the candidate that each word attends to most, and the candidate that attends to it most.
 
-    maps        (L, H, W, W) between the words of a text
-    candidates  (W, W), True where the second word may be the answer for the first
+    NONE stands for a word without attention to any candidate. Ties select the first candidate.
+
+    maps        (L, H, W, W) attention between the words of a text
+    candidates  (W, W), True if the second word may be the answer for the first
     """
     both = torch.stack([maps, maps.transpose(-1, -2)])
     most, at = both.masked_fill(~candidates, -1.0).max(-1)
@@ -140,17 +143,17 @@ def picks(maps: Tensor, candidates: Tensor) -> NDArray[np.int64]:
 
 
 def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[float, float]:
-    """Wilson's interval of a share at 95%, as wide as the texts make it.
+    """Return Wilson's 95% confidence interval of an accuracy, widened for dependence within texts.
 
-    Words of one sentence are not independent: where texts differ more than chance would have them, the items count
-    for as many fewer (Kish's design effect), never for more.
+    Words of one sentence are not independent. If accuracies vary more between texts than chance explains, the effective
+    number of items is reduced (Kish's design effect); it never exceeds the number of items.
     """
     n, share = len(hits), float(hits.mean())
     _, text = np.unique(clusters, return_inverse=True)
     sums, sizes = np.bincount(text, hits), np.bincount(text)
     effective, texts = float(n), len(sizes)
     if 0 < share < 1 and texts > 1:
-        between = np.square(sums - share * sizes).sum() * texts / (texts - 1) / n**2  # variance of a ratio
+        between = np.square(sums - share * sizes).sum() * texts / (texts - 1) / n**2  # variance of a ratio estimator
         effective = min(n, share * (1 - share) / between) if between else n
     middle = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * sqrt(share * (1 - share) / effective + Z**2 / (4 * effective**2))
@@ -158,7 +161,9 @@ def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[floa
 
 
 def _held_out(right: NDArray[np.bool_], clusters: NDArray[np.int64]) -> float:
-    """right (N, 2, L, H): every second text is scored by the head that is best on the others."""
+    """Return the accuracy (right (N, 2, L, H)) if every second text is scored by the head that is best on the
+    others.
+    """
     _, text = np.unique(clusters, return_inverse=True)
     flat, odd = right.reshape(len(right), -1), text % 2 == 1
     if odd.all() or not odd.any():

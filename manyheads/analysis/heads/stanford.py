@@ -1,14 +1,15 @@
-"""The paper's table of heads (Clark et al. 2019, table 1), and a treebank's arcs under the names that it has.
+"""The paper's table of heads (Clark et al. 2019, table 1), and conversion to Stanford Dependencies.
 
-The paper scores Stanford Dependencies. `stanford` makes them of Universal Dependencies, as far as the table needs:
+The paper scores Stanford Dependencies. `stanford` converts Universal Dependencies, as far as the table needs:
 
-    dobj, nn, poss, auxpass, prt   obj, compound (but of numbers), nmod:poss, aux:pass, compound:prt
-    pobj, prep                     of "sat on it", case is on -> it and obl is it -> sat; there, the noun hangs from its
-                                   preposition, and that from the verb. Made of nouns with one preposition.
+    dobj, nn, poss, auxpass, prt   obj, compound (except numbers), nmod:poss, aux:pass, compound:prt
+    pobj, prep                     in "sat on it", case is on -> it and obl is it -> sat. In Stanford Dependencies the
+                                   noun depends on its preposition, and the preposition on the verb. Converted for
+                                   nouns with one preposition.
     aux                            aux, and the mark "to"
-    possessive, neg                the case 's, and the advmod "not": no rows of the table, and not in those above
+    possessive, neg                the case 's, and the advmod "not"; they have no rows in the table
 
-All other words keep their arc and its name. So do those of a treebank that has Stanford's names already.
+All other words keep their arc and its name, and so does a treebank with Stanford names.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import NamedTuple
 
 from manyheads.analysis.heads.selections import ALL
 
-MARKS = ("'s", "s'", "'", "’s", "s’", "’")  # of possessors
+MARKS = ("'s", "s'", "'", "’s", "s’", "’")  # possessive markers
 RENAMED = {"obj": "dobj", "compound": "nn", "nmod:poss": "poss", "aux:pass": "auxpass", "compound:prt": "prt"}
 NUMERAL = "NUM"  # universal part of speech
 
 
 class Published(NamedTuple):
-    """Of BERT-base on the Wall Street Journal: the best head's accuracy, and the best fixed offset's.
+    """Results of BERT-base on the Wall Street Journal: accuracy of the best head and of the best fixed offset.
 
-    layer, head  counted from 1, as the paper does
-    note         what is known of them
+    layer, head  counted from 1, as in the paper
+    note         known deviations
     """
 
     layer: int
@@ -38,7 +39,7 @@ class Published(NamedTuple):
     note: str = ""
 
 
-# Offsets are those of the authors' notebook (Syntax_Analysis.ipynb), which has the table's figures but for two rows:
+# Offsets are those of the authors' notebook (Syntax_Analysis.ipynb). It has the table's figures except in two rows:
 # auxpass has its offset as the accuracy, and another row's as the offset (docs/errata.md, E23).
 PUBLISHED = {
     ALL: Published(7, 6, 0.345, "+1", 0.263, "the authors' notebook prints 0.347, offset 0.267"),
@@ -56,20 +57,20 @@ PUBLISHED = {
     "ccomp": Published(8, 1, 0.488, "-2", 0.124),
     "mark": Published(8, 2, 0.507, "+2", 0.145),
     "prt": Published(6, 7, 0.991, "-1", 0.914),
-    "cop": Published(7, 6, 0.722, "+1", 0.405, "of the authors' notebook; the table has no such row"),
+    "cop": Published(7, 6, 0.722, "+1", 0.405, "from the authors' notebook; the table has no such row"),
 }
 
 
 def stanford(
     words: Sequence[str], heads: Sequence[int], relations: Sequence[str], tags: Sequence[str]
 ) -> tuple[list[int], list[str]]:
-    """Heads and relations of a sentence in Stanford Dependencies, of those in Universal ones.
+    """Convert heads and relations of a sentence from Universal to Stanford Dependencies.
 
-    heads  the number of each word's head, from 0; negative for the root
+    heads  index of each word's head, from 0; negative for the root
     tags   universal parts of speech
     """
     new_heads, names = list(heads), [RENAMED.get(relation, relation) for relation in relations]
-    prepositions: dict[int, list[int]] = {}  # by their noun
+    prepositions: dict[int, list[int]] = {}  # prepositions by their noun
     for word, relation in enumerate(relations):
         lowered = words[word].lower()
         if relation == "case" and heads[word] >= 0:

@@ -1,4 +1,4 @@
-"""What heads do: how sharply and how far they look, which are alike, which matter, and what comes through all layers.
+"""Statistics of attention maps: entropy, distance, similarity of heads, importance, and attention rollout.
 
     with record(model) as maps:
         model.encode(tokens, lengths)
@@ -6,8 +6,8 @@
     statistics.add({name: calls[0] for name, calls in maps.items()}, lengths)
     print(statistics)
 
-Maps are (B, H, T, T): of queries and keys that are the same tokens. `lengths` (B,) say how many tokens of a row are
-real; None: all.
+Maps are (B, H, T, T), with the same tokens as queries and keys. `lengths` (B,) holds the number of tokens of each row
+without padding; default: all.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from manyheads.models.vit import ViT
 
 
 class Head(NamedTuple):
-    """The means of one head over all query tokens that look at anything (Clark et al. 2019, section 3).
+    """Means of one head over all query tokens that attend to anything (Clark et al. 2019, section 3).
 
-    entropy   of where a token looks, in nats; log(T) is looking everywhere alike, 0 at one token
-    distance  to what is looked at, in tokens
-    previous, itself, next  shares of the attention that go to those tokens
-    special   shares that go to the special tokens, by their names
+    entropy   entropy of the attention weights, in nats: log(T) if uniform, 0 for a single token
+    distance  mean distance of the attended tokens, in tokens
+    previous, itself, next  fractions of the attention on those tokens
+    special   fractions of the attention on special tokens, by name
     """
 
     layer: str
@@ -45,23 +45,27 @@ class Head(NamedTuple):
 
 
 class HeadStatistics:
-    """Sums over batches of maps; `heads()` gives the means."""
+    """Running sums over batches of maps. `heads()` returns the means."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]] = {}
-        self._counts: dict[str, Tensor] = {}  # (H,) of each layer: tokens that look at anything
+        self._counts: dict[str, Tensor] = {}  # number of attending tokens for each layer, (H,)
 
     def add(
         self, maps: Mapping[str, Tensor], lengths: Tensor | None = None, special: Mapping[str, Tensor] | None = None
     ) -> None:
-        """maps by layer, each (B, H, T, T); special: bool tables (B, T), True where such a token stands. Every call
-        gives the same layers; a UserError says so."""
+        """Add a batch of maps by layer, each (B, H, T, T). Raise UserError if the layers differ from earlier calls.
+
+        special  boolean tables (B, T) by name, True at the special tokens
+        """
         if not maps or (self._sums and list(maps) != list(self._sums)):
-            raise UserError(f"maps of {', '.join(maps) or 'nothing'}: expected {', '.join(self._sums) or 'some'}")
+            raise UserError(
+                f"maps of {', '.join(maps) or 'no layer'}: expected {', '.join(self._sums) or 'at least one layer'}"
+            )
         shape = next(iter(maps.values())).shape
         real = _real(shape[0], shape[-1], lengths)  # (B, T)
         at = torch.arange(shape[-1])
-        away = at - at[:, None]  # (T, T): of the key from the query
+        away = at - at[:, None]  # (T, T) offset of the key from the query
         for layer, map in maps.items():
             kept = map.detach().cpu().float() * real[:, None, :, None]  # (B, H, T, T)
             measures = {
@@ -76,9 +80,9 @@ class HeadStatistics:
                 sums[name] = sums.get(name, torch.zeros(())) + values.double().sum((0, 2))  # (H,)
 
     def heads(self) -> list[Head]:
-        """Layer by layer. Raises UserError before any token was added."""
+        """Return the means of all heads, layer by layer. Raise UserError if nothing was added."""
         if not any(count.any() for count in self._counts.values()):
-            raise UserError("no token was added: give maps of texts or images first")
+            raise UserError("no maps were added: add maps of texts or images first")
         own = Head._fields[2:-1]
         heads = []
         for layer, sums in self._sums.items():
@@ -101,13 +105,16 @@ class HeadStatistics:
 
 
 def entropy(map: Tensor) -> Tensor:
-    """(..., Tq, Tk) -> (..., Tq), in nats. A row of zeros has none."""
+    """Return the entropy of attention maps (..., Tq, Tk) in nats, (..., Tq). A row of zeros has entropy 0."""
     return -(map * map.clamp(min=torch.finfo(map.dtype).tiny).log()).sum(-1)
 
 
 def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Tensor:
-    """How unlike the heads are: (N, N), N heads of all layers in their order, the mean over query tokens of the
-    Jensen-Shannon divergence between where both look; from 0 to log 2 (Clark et al. 2019, section 6)."""
+    """Return the pairwise divergence of heads, (N, N), for the N heads of all layers in order.
+
+    It is the Jensen-Shannon divergence of their attention, averaged over query tokens, from 0 to log 2 (Clark et al.
+    2019, section 6).
+    """
     stacked = torch.cat([map.detach().cpu().float() for map in maps.values()], 1)  # (B, N, T, T)
     real = _real(stacked.shape[0], stacked.shape[-1], lengths)
     rows = stacked.transpose(1, 2)[real].transpose(0, 1)  # (N, queries, T)
@@ -120,9 +127,9 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
 
 
 def place(divergences: Tensor) -> Tensor:
-    """Points (N, 2) whose distances are as near as may be to those given (N, N): classical multidimensional scaling."""
+    """Return points (N, 2) whose distances approximate those given (N, N), by classical multidimensional scaling."""
     if len(divergences) < 2:
-        raise UserError(f"{len(divergences)} head: expected two or more, to lie apart from each other")
+        raise UserError(f"found {len(divergences)} head: expected two or more")
     squared = divergences.double().square()
     centred = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centred / 2)
@@ -130,28 +137,32 @@ def place(divergences: Tensor) -> Tensor:
 
 
 def clusters(divergences: Tensor, count: int) -> Tensor:
-    """(N,): the number of the cluster of each head, of `count` that average linkage finds in (N, N)."""
+    """Return the cluster index of each head, (N,), for `count` clusters by average linkage of the divergences (N,
+    N).
+    """
     with extra("analysis", "clustering heads"):
         from sklearn.cluster import AgglomerativeClustering
     heads = len(divergences)
     if heads < 2 or not 1 <= count <= heads:
-        raise UserError(f"{count} clusters of {heads} heads: expected 1 to {heads}, of two heads or more")
+        raise UserError(f"{count} clusters of {heads} heads: expected two or more heads, and 1 to {heads} clusters")
     clustering = AgglomerativeClustering(count, metric="precomputed", linkage="average").fit(divergences.numpy())
     return torch.from_numpy(clustering.labels_)
 
 
 def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
-    """How much of each token of the input is in each token of the output (Abnar & Zuidema 2020, section 3): (B, T, T).
+    """Return attention rollout (B, T, T): the fraction of each input token in each output token.
 
-    maps      of all layers, each (B, H, T, T), the first first; the heads are averaged
-    residual  the share of the residual path; what is left is the attention's
+    maps      maps of all layers in order, each (B, H, T, T); heads are averaged
+    residual  fraction of the residual connection; the rest is the attention's
+
+    Source: Abnar & Zuidema 2020, section 3.
     """
     if not maps:
-        raise UserError("no map to roll out: expected those of every layer")
+        raise UserError("no maps: expected those of every layer")
     if bad := [tuple(map.shape) for map in maps if map.shape[-2:] != (map.shape[-1], maps[0].shape[-1])]:
-        raise UserError(f"a map of shape {bad[0]}: expected the same tokens as queries and as keys in every layer")
+        raise UserError(f"found a map of shape {bad[0]}: expected the same tokens as queries and keys in every layer")
     if not 0 <= residual <= 1:
-        raise UserError(f"residual is {residual}: expected a share from 0 to 1")
+        raise UserError(f"residual is {residual}: expected a fraction from 0 to 1")
     same = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device)
     mixed = same
     for map in maps:
@@ -160,17 +171,20 @@ def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
 
 
 def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
-    """How far the heads of each layer look, (H,) in pixels: the mean distance between patches, weighted by the
-    attention between them (Dosovitskiy 2020, figure 7).
+    """Return the mean attention distance of each layer's heads, (H,), in pixels (Dosovitskiy 2020, figure 7).
 
-    images  (B, C, Y, X), normalised as for training. What goes to the class token is left out.
+    It is the mean distance between patches, weighted by the attention between them. Attention to the class token is
+    left out.
+
+    images  (B, C, Y, X), normalized as in training
     """
     if not isinstance(model, ViT) or not len(images):
-        raise UserError(f"{len(images)} images and a {type(model).__name__}: expected some, and a ViT or DeiT")
+        raise UserError(f"found {len(images)} images and a {type(model).__name__}: expected images, and a ViT or DeiT")
     c = model.config
     rows, columns = c.grid
-    at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch  # (P, 2)
-    apart = torch.cdist(at, at)  # (P, P)
+    # (P, 2) position of each patch
+    at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch
+    apart = torch.cdist(at, at)  # (P, P) distances
     first = c.tokens - rows * columns
     with eval_mode(model), record(model) as maps:
         model(images)
@@ -183,15 +197,18 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
 
 
 def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) -> dict[str, Tensor]:
-    """By how much the loss grows when a head is silenced, (H,) of each layer (Michel, Levy & Neubig 2019, section 3).
+    """Return the increase of the loss when a head is removed, (H,) for each layer (Michel, Levy & Neubig 2019, section
+    3).
 
-    loss    computes it with the model as it is, without dropout; called once for each head, and once for none
-    layers  as of `record`: names, patterns, numbers; None: all
+    loss    computes the loss with the current model, without dropout; called once per head, and once for the whole
+            model
+    layers  as in `record`: names, patterns, indices; default: all
     """
-    with record(model, layers, heads=[0], queries=[0]) as maps:  # which exist, and which the loss depends on: no more
+    # minimal recording, to find the layers that the loss uses
+    with record(model, layers, heads=[0], queries=[0]) as maps:
         whole = loss()
     if not math.isfinite(whole):
-        raise UserError(f"the loss is {whole} with all heads: expected a finite one")
+        raise UserError(f"the loss is {whole} with all heads: expected a finite number")
     modules, growth = tapped(model), {}
     for layer in (layer for layer, calls in maps.items() if calls):
         grown = []
@@ -204,11 +221,12 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
 
 
 def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
-    """(B, T): which tokens are no padding."""
+    """Return the mask (B, T) of tokens that are not padding."""
     if lengths is None:
         return torch.ones(batch, tokens, dtype=torch.bool)
     if len(lengths) != batch or int(lengths.max()) > tokens:
         raise UserError(
-            f"lengths of {len(lengths)} texts up to {int(lengths.max())}: the maps have {batch} of {tokens}"
+            f"found {len(lengths)} lengths up to {int(lengths.max())}: expected {batch} lengths up to {tokens}, as"
+            " in the maps"
         )
     return torch.arange(tokens) < lengths.cpu()[:, None]

@@ -1,13 +1,13 @@
-"""The attention maps of one input: as arrays, as a table, as a picture, as a page.
+"""Attention maps of one input as arrays, data frame, picture or interactive page.
 
-`attention_maps(model, *inputs)` runs a model once and sorts what its heads looked at by axis:
+`attention_maps(model, *inputs)` runs a model once and sorts the maps of its heads by axis:
 
-    "encoder", "decoder", "cross"    of a model that has cross-attention
-    "self"                           of every other one
+    "encoder", "decoder", "cross"    for models with cross-attention
+    "self"                           for all other models
 
-`manyheads.load(MODEL).attend(...)` does so with the tokens' names. Every map has the exchange shape
-(1, heads, queries, keys). A layer that runs several times in one pass (tied depth) gives one map for each step; where
-its positions halt, a map tells of every position how many steps it took.
+`manyheads.load(MODEL).attend(...)` also adds the names of the tokens. Every map has the shape
+(1, heads, queries, keys). A layer that runs several times per pass (tied depth) has one map per step. With halting,
+the number of steps of each position is recorded, too.
 """
 
 from manyheads.analysis.maps.attention_maps import AttentionMaps

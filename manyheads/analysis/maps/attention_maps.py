@@ -1,4 +1,4 @@
-"""The maps of one input, which can show themselves as a page or a picture."""
+"""Attention maps of one input, with methods to write a page or a picture."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from manyheads.files import write
 
 @dataclass(frozen=True, repr=False)
 class AttentionMaps(RecordedMaps):
-    """The maps of one input, by axis; `maps["cross"][0].weights` is an array (1, heads, queries, keys)."""
+    """Attention maps of one input, by axis. `maps["cross"][0].weights` is an array (1, heads, queries, keys)."""
 
     def _repr_html_(self) -> str:
         return frame([self])
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """One interactive page that needs nothing else; `others` stand beside. Returns what had to be left out.
+        """Write a self-contained interactive page. Return notes about omitted parts.
 
-        first  the token that a page begins with, of a text that is longer than a page shows; from 0
+        others  maps of other inputs or models, shown side by side
+        first   index of the first token shown, from 0, for a text that is too long for a page
 
-        Raises UserError for weights that are no numbers, and for a first token that no text can begin with.
+        Raises UserError for weights that are not finite, and for `first` outside the text.
         """
         html, left_out = page([self, *others], first)
         write(Path(path), html)
         return left_out
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
-        """A picture, PNG or SVG by the suffix; `choices` are those of `maps.picture.draw`. Returns what it lacks."""
+        """Write a picture, PNG or SVG by the suffix. Return notes about missing characters.
+
+        choices  keyword arguments of `maps.picture.draw`
+        """
         return draw(self, Path(path), **choices)

@@ -1,4 +1,4 @@
-"""What the heads of a model looked at, layer by layer, and the forms that it is shown in."""
+"""Recorded attention maps by layer, and their conversion to arrays and data frames."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Calculation:
-    """What a layer's maps and its heads' outputs come from: softmax(scale * query @ key^T + added) @ value.
+    """Inputs of a layer's attention, softmax(scale * query @ key^T + added) @ value.
 
     query (heads, queries, Dh), key (heads, keys, Dh), value (heads, keys, Dv), all float32
-    added  (heads or 1, queries, keys): a bias, and minus infinity where a mask hides a key; None: neither
+    added  (heads or 1, queries, keys): bias, and minus infinity at masked keys; None without bias and mask
     """
 
     query: NDArray[np.float32]
@@ -33,21 +33,21 @@ class Calculation:
     added: NDArray[np.float32] | None
 
     def tables(self) -> dict[str, NDArray[np.float32]]:
-        """All that are there, by name."""
+        """Return the tables that are present, by name."""
         tables = {"query": self.query, "key": self.key, "value": self.value}
         return tables if self.added is None else tables | {"added": self.added}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What the heads of a layer looked at.
+    """Attention map of one layer.
 
-    name     as `record` calls the layer
-    number   which of its axis, from 0
+    name     name of the layer, as in `record`
+    number   index of the layer within its axis, from 0
     weights  (1, heads, queries, keys) float32, before dropout
-    heads    their numbers in the layer
-    step     which of the layer's runs this is, from 1, where it runs several times in one pass
-    calculation  what the weights were computed from, where that was asked for
+    heads    indices of the heads in the layer
+    step     index of the run, from 1, for a layer that runs several times per pass; otherwise None
+    calculation  inputs of the attention, if requested
     """
 
     name: str
@@ -61,36 +61,38 @@ class Layer:
 
     @property
     def shares(self) -> bool:
-        """Whether the weights are shares of each query's attention, as a softmax gives them."""
+        """True if the weights of each query sum to one, as after a softmax."""
         sums = self.weights.sum(-1)
         return bool((self.weights >= 0).all() and ((np.abs(sums - 1) < 0.02) | (sums == 0)).all())
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """(queries,): which took fewer steps. The state of such a position goes on, for others to look at, but where
-        it looks is no longer part of what it returns."""
+        """Mask (queries,) of positions that halted before this step.
+
+        The state of a halted position is still updated, so that others can attend to it, but its output is frozen.
+        """
         if self.step is None or self.queries.steps is None:
             return np.zeros(len(self.queries), dtype=bool)
         return np.array(self.queries.steps) < self.step
 
     def words(self) -> Layer:
-        """Sub-words merged: what a word's pieces get is added up, what they give is averaged (Clark 2019)."""
+        """Return the map between words: a word's keys are added, its queries are averaged (Clark 2019)."""
         queries, keys = self.queries.merged(), self.keys.merged()
         rows, columns = self.queries.groups(), self.keys.groups()  # (words, tokens) of 0 and 1
         running = rows * ~self.halted
-        rows = np.where(running.any(1, keepdims=True), running, rows)  # pieces that have halted give nothing more
+        rows = np.where(running.any(1, keepdims=True), running, rows)  # exclude tokens of a word that have halted
         merged = (rows / rows.sum(1, keepdims=True)) @ self.weights @ columns.T
         return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys, calculation=None)
 
 
 @dataclass(frozen=True)
 class RecordedMaps:
-    """The maps of one input as data, by axis; `maps["cross"][0].weights` is an array (1, heads, queries, keys).
+    """Recorded maps of one input, by axis. `maps["cross"][0].weights` is an array (1, heads, queries, keys).
 
-    model     whose they are
-    title     of what input
-    picture   (Y, X) or (Y, X, 3) uint8: the image that the model saw
-    stepwise  axes whose queries come one after another: a text that is written or read from left to right
+    model     name of the model
+    title     description of the input
+    picture   (Y, X) or (Y, X, 3) uint8: the preprocessed image
+    stepwise  axes whose queries are read or generated from left to right
     """
 
     axes: dict[str, list[Layer]]
@@ -110,19 +112,18 @@ class RecordedMaps:
         return "\n".join([f"{type(self).__name__} of {self.title!r} (layers x (1, heads, queries, keys))", *lines])
 
     def words(self) -> Self:
-        """The same with sub-words merged into words; patches and special tokens stay, calculations do not."""
+        """Return the maps between words. Patches and special tokens stay; calculations are dropped."""
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `save` writes: "cross/0" is the first map of that axis. Beside it stand
+        """Return the content of the NPZ file. "cross/0" is the first map of that axis, with
 
-        cross/0/name, layer, step          of the layer its name, its number within the axis, and which of its runs
-                                           this is (only where it runs several times in one pass)
-        cross/0/heads                      their numbers
-        cross/0/queries, cross/0/keys      the tokens of both sides
-        cross/0/queries/grid, keys/grid    the rows and columns of patches, where a side is an image
-        cross/0/queries/steps, keys/steps  how many steps each position took, where positions halt
-        cross/0/calculation/query, key, value, scale, added  see `Calculation`, where that was asked for
+        cross/0/name, layer, step          name and index of the layer, and the step if it runs several times per pass
+        cross/0/heads                      indices of the heads
+        cross/0/queries, cross/0/keys      tokens of queries and keys
+        cross/0/queries/grid, keys/grid    rows and columns of image patches
+        cross/0/queries/steps, keys/steps  number of steps of each position, with halting
+        cross/0/calculation/query, key, value, scale, added  see `Calculation`, if requested
         """
         arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
@@ -147,14 +148,15 @@ class RecordedMaps:
         return arrays
 
     def save(self, path: str | Path) -> None:
-        """As NPZ, without pickles; see `arrays`."""
+        """Write an NPZ file without pickles; see `arrays`."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def frame(self) -> DataFrame:
-        """One row for every weight: axis, layer, step, head, both positions with their tokens, and the weight.
+        """Return a data frame with one row per weight: axis, layer, step, head, both positions with their tokens, and
+        weight.
 
-        Where positions halt, also `query_steps` and `key_steps`, how many each took.
+        With halting, the columns `query_steps` and `key_steps` hold the number of steps of each position.
         """
         with extra("analysis", "a data frame"):
             import pandas
@@ -174,7 +176,7 @@ class RecordedMaps:
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
-    """Raises UserError for an axis that the model has not."""
+    """Return `axis`. Raise UserError if the model does not have it."""
     if axis not in axes:
         raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
     return axis

@@ -1,13 +1,12 @@
-"""Attention maps as one interactive page: a file that needs no network, no server and no other file.
+"""Attention maps as one interactive page that needs no network, server or other file.
 
-The page is `assets/page.html` with its style, its script and the data inside. Weights are packed: of each head the root
-of weight / largest in 255 steps (127 in each direction where weights may be negative), so a weight is off by at most
-0.4% of its head's largest; all maps of an input are one zlib stream in base64, which browsers inflate themselves.
+The page is `assets/page.html` with its style, scripts and data. Weights are quantized: for each head, the square root
+of weight / maximum in 255 steps (127 in each direction for negative weights), an error of at most 0.4% of the head's
+maximum. All maps of an input form one zlib stream in base64, which browsers inflate themselves. Calculations form a
+second stream of exact float32 values.
 
-With calculations, what weights are computed from is a second stream, of float32, as exact as the model's own numbers.
-
-What is too much for a page is told on it: of a text SHOWN tokens are kept, from a chosen one on, and of an image as
-many patches as PATCHES, by merging neighbours (added up as keys, averaged as queries).
+Large inputs are reduced, and a note on the page says so: at most SHOWN tokens of a text, from a given token on, and at
+most PATCHES patches of an image, by merging neighbors (keys are added, queries averaged).
 """
 
 from __future__ import annotations
@@ -31,25 +30,27 @@ from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
 
-SHOWN = 256  # tokens of a text
-PATCHES = 32 * 32  # of an image
-NUMBERS = 2**20  # of calculations: some 5 MB of the file
-TITLE = 60  # characters of an input's title in a note
-SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")  # in the order of what they need
+SHOWN = 256  # maximum number of tokens of a text
+PATCHES = 32 * 32  # maximum number of patches of an image
+NUMBERS = 2**20  # maximum number of values in calculations, about 5 MB of the file
+TITLE = 60  # maximum number of characters of a title in a note
+SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")  # in the order of their dependencies
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
-HEIGHT = 760  # pixels, in a notebook
+HEIGHT = 760  # height of the frame in a notebook, in pixels
 
 
 def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]]:
-    """The page of one input, or of some side by side, and what it had to leave out."""
+    """Return the page of one or more inputs, side by side, and notes about omitted parts."""
     sides = [side for maps in inputs for layers in maps.axes.values() for layer in layers
              for side in (layer.queries, layer.keys)]  # fmt: skip
     longest = max((len(side) for side in sides if side.grid is None), default=0)
     if first < 0:
-        raise UserError(f"first is {first}: expected the number of a token, 0 or more")
+        raise UserError(f"first is {first}: expected the index of a token, 0 or more")
     if first and not SHOWN < longest > first:
-        there = f"the text has {longest:,} tokens" if longest > SHOWN else f"it shows all {longest} of the text"
-        raise UserError(f"a page cannot begin with token {first + 1:,}: {there if longest else 'it shows no text'}")
+        there = f"the text has {longest:,} tokens" if longest > SHOWN else f"all {longest} tokens of the text are shown"
+        raise UserError(
+            f"a page cannot begin with token {first + 1:,}: {there if longest else 'the input is not a text'}"
+        )
     _check_calculations(inputs)
     notes: list[str] = []
     panels = [panel(maps, first, notes) for maps in inputs]
@@ -60,23 +61,23 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in inputs))
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
-    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: data may look like a place
+    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: the data may contain placeholders
     return text, notes
 
 
 def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
-    """Raise UserError for more numbers than a page takes, and for rows of which it could not show every key."""
+    """Raise UserError if the calculations have too many values, or more keys than a page shows."""
     layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
-    hint = "choose fewer layers or heads (--axis, --layers, --heads), or shorten the text"
+    hint = "select fewer layers or heads (--axis, --layers, --heads), or shorten the text"
     if (longest := max((max(layer.weights.shape[2:]) for layer in layers), default=0)) > SHOWN:
-        raise UserError(f"calculations of {longest:,} tokens: a page shows those of {SHOWN}: shorten the text")
+        raise UserError(f"calculations of {longest:,} tokens: expected at most {SHOWN}: shorten the text")
     numbers = sum(table.size for layer in layers if layer.calculation for table in layer.calculation.tables().values())
     if numbers > NUMBERS:
-        raise UserError(f"the calculations take {numbers:,} numbers, a page at most {NUMBERS:,}: {hint}")
+        raise UserError(f"the calculations have {numbers:,} values, expected at most {NUMBERS:,}: {hint}")
 
 
 def frame(inputs: Sequence[RecordedMaps]) -> str:
-    """The page as an element of a notebook."""
+    """Return the page as an element for a notebook."""
     return (
         f'<iframe srcdoc="{html.escape(page(inputs)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
         ' sandbox="allow-scripts" title="Attention maps"></iframe>'
@@ -84,8 +85,11 @@ def frame(inputs: Sequence[RecordedMaps]) -> str:
 
 
 def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
-    """One input, as the scripts' `Panel` takes it: its sides, each once, and its layers, which name them by number; the
-    maps in the order of layers. What is left out is added to the notes."""
+    """Return one input as data for the scripts' `Panel`, and append notes about omitted parts to `all_notes`.
+
+    Each side (tokens of queries or keys) is stored once; layers refer to it by index. Maps are in the order of the
+    layers.
+    """
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
     packed: list[bytes] = []
@@ -95,7 +99,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any
         rows = []
         for layer in layers:
             if not np.isfinite(layer.weights).all():
-                raise UserError(f"{layer.name} has weights that are NaN or infinite: a page needs numbers")
+                raise UserError(f"{layer.name} has weights that are NaN or infinite: a page needs finite weights")
             shown, left_out = _fitted(layer, first, TEXT_NAMES.get(axis, ("", "")))
             notes += [note for note in left_out if note not in notes]
             scale, signed, data = _packed(np.where(shown.halted[:, None], 0, shown.weights[0]))
@@ -132,7 +136,10 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any
 
 
 def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
-    """Maps (H, Tq, Tk) as the largest size of a weight of each head, whether they are signed, and a byte a weight."""
+    """Quantize maps (H, Tq, Tk).
+
+    Return the maximum of each head, whether weights are signed, and one byte per weight.
+    """
     signed = bool((weights < 0).any())
     largest = np.abs(weights).max(axis=(1, 2), keepdims=True)
     roots = np.sqrt(np.abs(weights) / np.maximum(largest, np.finfo(np.float32).tiny))
@@ -141,7 +148,10 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
 
 
 def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
-    """What a page can show of a layer, and what it leaves out; `names` are those of its texts, with a blank behind."""
+    """Return the part of a layer that a page can show, and notes about omitted parts.
+
+    names  prefixes of queries and keys in the notes, such as "target "
+    """
     if layer.queries.grid is None:
         notes, parts = [], []
         for side, name in zip((layer.queries, layer.keys), names, strict=True):
@@ -149,7 +159,7 @@ def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, li
             parts.append(slice(start, start + SHOWN))
             if len(side) > SHOWN:
                 span = f"{name}tokens {start + 1:,} to {start + SHOWN:,} of {len(side):,}"
-                notes.append(f"{span} are shown; --first N shows others")
+                notes.append(f"{span} are shown; use --first N for others")
         queries, keys = parts
         shown = replace(
             layer, weights=layer.weights[:, :, queries, keys],
@@ -160,11 +170,11 @@ def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, li
     merged = False
     while _patches(side := layer.queries if _patches(layer.queries) > PATCHES else layer.keys) > PATCHES:
         layer, merged = _coarser(layer, side is layer.queries), True
-    return layer, ["neighbouring patches are merged where there are too many"] if merged else []
+    return layer, ["neighboring patches are merged, because the image has too many"] if merged else []
 
 
 def _patches(side: Side) -> int:
-    """How many there are, without a class token and its like."""
+    """Return the number of patches, without class tokens."""
     return 0 if side.grid is None else side.grid[0] * side.grid[1]
 
 
@@ -173,7 +183,7 @@ def _last_start(side: Side) -> int:
 
 
 def _coarser(layer: Layer, of_queries: bool) -> Layer:
-    """2 x 2 patches become one, of queries or of keys: keys are added up, queries averaged."""
+    """Merge 2 x 2 patches into one, for queries (averaged) or keys (added)."""
     side = layer.queries if of_queries else layer.keys
     assert side.grid is not None
     (rows, columns), before = side.grid, len(side) - side.grid[0] * side.grid[1]
@@ -182,7 +192,7 @@ def _coarser(layer: Layer, of_queries: bool) -> Layer:
     merge = np.zeros((before + grid[0] * grid[1], len(side)), dtype=np.float32)
     merge[np.arange(before), np.arange(before)] = 1
     merge[before + owner.ravel(), np.arange(before, len(side))] = 1
-    # of an odd number of rows the last stands in half of its cell, which reaches beyond the image
+    # with an odd number of rows, the last merged patch extends beyond the image
     cover = side.cover[0] * 2 * grid[0] / rows, side.cover[1] * 2 * grid[1] / columns
     made = Side.patches(grid, side.tokens[:before], cover)
     if of_queries:

@@ -1,6 +1,6 @@
-"""Attention maps as a picture, PNG or SVG: every head at a glance, its tokens where there is room for them.
+"""Attention maps as a picture, PNG or SVG, with one panel per head.
 
-Lines are as Vaswani drew them. All maps of a picture have one scale, so that they can be compared.
+The style "lines" follows the figures of Vaswani et al. All maps of a picture have one scale.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".png", ".svg")
-NAMED = 4  # maps of a picture, up to which tokens have their names
-LONGEST = 80  # tokens that have theirs
-SIZE, SMALLEST = 8.0, 5.0  # points of a name; of more maps, names at the outer edges where they are no smaller
-FAINT = 0.02  # of the largest weight: no line
-MOST_LINES = 2**16  # of a picture: more take minutes and tens of megabytes, and cannot be told apart
-PAGE = "or make a page (.html)"
+NAMED = 4  # maximum number of maps in a picture with names of tokens at each map
+LONGEST = 80  # maximum number of tokens with names
+SIZE, SMALLEST = 8.0, 5.0  # font size of names in points: default, and minimum at the outer edges of many maps
+FAINT = 0.02  # fraction of the maximum weight below which no line is drawn
+MOST_LINES = 2**16  # more lines take minutes and tens of megabytes, and cannot be distinguished
+PAGE = "or write a page (.html)"
 TITLE_LINES = 8
 
 
@@ -41,17 +41,18 @@ def draw(
     style: Literal["matrix", "lines"] = "matrix",
     query: int | None = None,
 ) -> list[str]:
-    """Draw the maps of one axis, layers down and heads across; for fewer, ask for fewer layers and heads.
+    """Draw the maps of one axis, with layers down and heads across. Return notes about missing characters.
 
-    Where positions halt, a number behind a token tells how many steps it took, and it looks nowhere in later steps.
-    Returns what the picture lacks. Raises UserError for one that cannot be drawn.
+    With halting, the number after a token is its number of steps; in later steps its row is grey.
 
-    axis   None: cross-attention where there is one, else the first
-    style  "lines": one picture a layer, from each query to its keys, a colour for each head; texts only
-    query  of an image: the number of the token that looks; None: the class token, else the patch in the middle
+    axis   default: cross-attention if present, otherwise the first axis
+    style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
+    query  for an image: index of the query token; default: the class token, otherwise the patch in the middle
+
+    Raises UserError for a picture that cannot be drawn.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path}: a picture is {' or '.join(SUFFIXES)}")
+        raise UserError(f"{path}: expected a name that ends in {' or '.join(SUFFIXES)}")
     axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
     layers = maps[axis]
     pictured = layers[0].queries.grid is not None
@@ -71,11 +72,11 @@ def draw(
 
 
 class _Layout(NamedTuple):
-    """Where panels go, in inches.
+    """Positions and sizes of panels, in inches.
 
-    columns  panels of a layer
-    named    whether every token has its name beside each map
-    heights  of each layer's panels
+    columns  panels per layer
+    named    whether every map has the names of its tokens
+    heights  height of the panels of each layer
     """
 
     columns: int
@@ -105,7 +106,7 @@ class _Layout(NamedTuple):
 
 
 def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
-    """Draw one panel a layer: lines from each query to its keys, a color for each head."""
+    """Draw one panel per layer: lines from each query to its keys, a color for each head."""
     from matplotlib.lines import Line2D
 
     for panel, layer in zip(panels[:, 0], layers, strict=True):
@@ -116,7 +117,7 @@ def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
 
 
 def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[Layer], images: ImageMaps | None) -> None:
-    """Draw one panel a head, layers down, with one color bar."""
+    """Draw one panel per head, with layers down, and one color bar."""
     colors = _colors(layers) if images is None else images.colors
     for row, layer in enumerate(layers):
         for column in range(layout.columns):
@@ -142,13 +143,13 @@ def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[La
         images.label(bar)
     elif all(layer.shares for layer in layers):
         bar.ax.xaxis.set_major_formatter(lambda value, _: percent(value))
-        bar.set_label("share of a query's attention", fontsize=8)
+        bar.set_label("fraction of a query's attention", fontsize=8)
     else:
         bar.set_label("weight", fontsize=8)
 
 
 def _colors(layers: list[Layer]) -> ScalarMappable:
-    """From a weight to a colour: one scale for a whole picture."""
+    """Return the color map, with one scale for a whole picture."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -158,12 +159,12 @@ def _colors(layers: list[Layer]) -> ScalarMappable:
 
 
 def _longest(layers: list[Layer]) -> tuple[int, ...]:
-    """The heads that there are: layers may have different numbers of them."""
+    """Return the heads of the layer with the largest number of heads."""
     return max((layer.heads for layer in layers), key=len)
 
 
 def _called(layer: Layer, layers: list[Layer]) -> str:
-    """As the page calls it: where depth is tied there is one layer, and its steps."""
+    """Return a layer's title, as on the page: for tied depth, the step."""
     if layer.step is None:
         return f"layer {layer.number}"
     tied = all(other.number == layer.number for other in layers)
@@ -171,32 +172,34 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
 
 
 def _check_lines(layers: list[Layer], pictured: bool) -> None:
-    """Raise UserError for what cannot be told apart as lines."""
+    """Raise UserError if lines could not be distinguished."""
     if pictured:
-        raise UserError("lines are for texts: an image is drawn as it is")
+        raise UserError("style 'lines' applies to texts: use 'matrix' for an image")
     heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
     if heads > len(HUES):
         raise UserError(
-            f"lines of {heads} heads cannot be told apart, {len(HUES)} can: choose fewer (--heads 0,1), {PAGE}"
+            f"lines of {heads} heads cannot be distinguished: select at most {len(HUES)} (--heads 0,1), {PAGE}"
         )
     if tokens > LONGEST:
-        raise UserError(f"lines between {tokens} tokens are too dense, {LONGEST} are not: shorten the text, {PAGE}")
+        raise UserError(
+            f"lines between {tokens} tokens cannot be distinguished: shorten the text to {LONGEST} tokens, {PAGE}"
+        )
     if (lines := sum(layer.weights.size for layer in layers)) > MOST_LINES:
         raise UserError(
-            f"a picture of {lines:,} lines is too large, {MOST_LINES:,} are not: choose fewer layers or heads "
+            f"a picture of {lines:,} lines is too large, expected at most {MOST_LINES:,}: select fewer layers or heads "
             f"(--layers 0,1, --heads 0,1), {PAGE}"
         )
 
 
 def _names(side: Side) -> list[str]:
-    """Tokens, with the steps that they took where they halt."""
+    """Return the tokens, with their number of steps in the case of halting."""
     if side.steps is None:
         return list(side.tokens)
     return [f"{token} ({steps})" for token, steps in zip(side.tokens, side.steps, strict=True)]
 
 
 def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, float]:
-    """Inches of a panel, width and height."""
+    """Return width and height of a panel in inches."""
     queries, keys = len(layer.queries), len(layer.keys)
     if style == "lines":
         return 4.5, 0.5 + 0.19 * max(queries, keys)
@@ -207,14 +210,14 @@ def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, f
 
 
 def _edge_size(layer: Layer, columns: int) -> float:
-    """Points that a name has beside a small map; 0 where it could not be read."""
+    """Return the font size of names at the edge of a small map, in points; 0 if it would be too small to read."""
     points = 0.8 * 72 * _size(layer, False, "matrix", columns)[0] / max(layer.weights.shape[2:])
     return min(SIZE, points) if points >= SMALLEST else 0.0
 
 
 def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colors: ScalarMappable) -> None:
-    """`queries` and `keys`: points of their names, 0 for none."""
-    shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])  # nothing, on grey
+    """Draw one map. `queries` and `keys` are the font sizes of the names in points, 0 for no names."""
+    shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])  # halted rows are drawn grey
     panel.imshow(colors.to_rgba(shown), aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")
     if max(shown.shape) > LONGEST:
@@ -246,6 +249,6 @@ def _lines(panel: Axes, layer: Layer) -> None:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """In lines of so many characters; of a text that is longer than a title can be, the beginning."""
+    """Wrap a text at `width` characters. Keep at most TITLE_LINES lines."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, max(width, 20))]
     return "\n".join(lines if len(lines) <= TITLE_LINES else [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1] + " …"])

@@ -1,4 +1,4 @@
-"""Attention maps over an image, of one query: the more a patch gets above an even share, the more orange it is."""
+"""Attention maps of one query over an image, colored by how much a patch exceeds a uniform distribution."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.colorbar import Colorbar
 
 
-HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)  # over an image in grey: more than an even share; negative
+# colors over the grey image: above uniform attention, and negative weights
+HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)
 OPAQUE = 0.9
-FULL = 4  # even shares: the least that is drawn in full colour, so that the noise of a head that looks evenly is not
-TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # even shares
+FULL = 4  # multiple of uniform attention with full color, at least; prevents saturated noise in nearly uniform heads
+TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # multiples of uniform attention
 
 
 class ImageMaps:
-    """Where one query looks, in layers whose queries and keys are patches of an image.
+    """Attention of one query in layers whose queries and keys are image patches.
 
-    query     number of the token that looks; None: the class token, else the patch in the middle
+    query     index of the query token; None: the class token, otherwise the patch in the middle
     picture   (Y, X) or (Y, X, 3) uint8
-    shares    whether all weights are shares of the query's attention, and colours count even shares
-    colours   from a weight, or a number of even shares, to a colour: one scale for all layers and heads
-    subtitle  who looks, and what the numbers are
+    shares    whether all weights sum to one per query; then colors show multiples of uniform attention
+    colors    color map for weights or multiples, with one scale for all layers and heads
+    subtitle  description of the query and the numbers
 
-    Raises UserError for a query that a layer has not.
+    Raises UserError for a query that a layer does not have.
     """
 
     def __init__(self, layers: Sequence[Layer], query: int | None, picture: NDArray[np.uint8] | None) -> None:
@@ -42,16 +43,16 @@ class ImageMaps:
         self._queries = [_query(layer, query) for layer in layers]
         self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
-        # without black and white, on which a colour is hard to see
+        # reduced contrast, since colors are hard to see on black and white
         self._grey = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
         self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
         who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
-        number = "largest share of one patch" if self.shares else "largest weight"
-        self.subtitle = f"where {who} looks; the number below a map is the {number}"
+        number = "largest fraction on one patch" if self.shares else "largest weight"
+        self.subtitle = f"attention of {who}; the number below a map is the {number}"
 
     def draw(self, panel: Axes, layer: int, head: int) -> None:
-        """The map of one head, over the image in grey."""
+        """Draw the map of one head over the image in grey."""
         from matplotlib.patches import Rectangle
 
         if self._grey is not None:
@@ -82,7 +83,7 @@ class ImageMaps:
         bar.set_ticks(ticks, labels=[f"{tick}x" for tick in ticks], minor=False)
         bar.ax.xaxis.set_minor_locator(NullLocator())
         even = {percent(share) for share in self._even}
-        bar.set_label("times an even share" + (f" ({even.pop()})" if len(even) == 1 else ""), fontsize=8)
+        bar.set_label("times uniform attention" + (f" ({even.pop()})" if len(even) == 1 else ""), fontsize=8)
 
     def _scale(self) -> ScalarMappable:
         from matplotlib.cm import ScalarMappable
@@ -113,7 +114,7 @@ def _query(layer: Layer, query: int | None) -> int:
 
 
 def _before(layer: Layer) -> int:
-    """How many queries stand before the patches."""
+    """Return the number of queries before the patches."""
     assert layer.queries.grid is not None
     return len(layer.queries) - layer.queries.grid[0] * layer.queries.grid[1]
 
@@ -124,7 +125,7 @@ def _name(layer: Layer, query: int) -> str:
 
 
 def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:
-    """(H, rows, columns): what the query gives the patches."""
+    """Return the attention (H, rows, columns) of the query on the patches."""
     assert layer.keys.grid is not None
     rows, columns = layer.keys.grid
     return layer.weights[0, :, query, len(layer.keys) - rows * columns :].reshape(-1, rows, columns)

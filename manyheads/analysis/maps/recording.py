@@ -1,4 +1,4 @@
-"""Runs a model on one input and sorts its attention maps by axis, with what their queries and keys stand for."""
+"""Record the attention maps of a model on one input, sorted by axis."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Sides = Mapping[str, tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class MapOptions:
-    """Which maps are kept, of which layers and heads.
+    """Selection of maps by axis, layer and head.
 
     axis    one of AXES; None for all that the model has
-    layers  their numbers within each axis; if an axis is one layer that runs several times, those of its steps, which
-            count from 1. Negative from the end, None for all
-    heads   their numbers in each layer. Negative from the end, None for all
-    calculation  also keep what the maps are computed from: `Layer.calculation`
+    layers  indices within each axis; for an axis with a single layer that runs several times, its steps, from 1.
+            Negative indices count from the end; None for all
+    heads   indices in each layer. Negative indices count from the end; None for all
+    calculation  also record the inputs of the attention, `Layer.calculation`
     """
 
     axis: str | None = None
@@ -44,7 +44,7 @@ class MapOptions:
 
 
 class _Recording(NamedTuple):
-    """One pass of a model: the maps of each layer, the shapes of their inputs, and the steps of halting positions."""
+    """Recording of one forward pass: maps of each layer, shapes of their inputs, and steps of halting positions."""
 
     maps: Mapping[str, list[Tensor]]
     calculations: Mapping[str, list[tap.Calculation]]
@@ -62,11 +62,13 @@ def attention_maps(
     picture: NDArray[np.uint8] | None = None,
     stepwise: Sequence[str] = (),
 ) -> AttentionMaps:
-    """Run the model on one input, as its `forward` takes it, and return the maps of its heads.
+    """Run the model on one input and return the attention maps.
 
-    sides   what queries and keys of an axis stand for; unless given, their positions, or the patches of an image
+    inputs  arguments of the model's `forward`
+    sides   names of queries and keys by axis; default: their indices, or the patches of an image
 
-    The others become part of the result. Raises UserError for an axis, layer or head that the model has not.
+    The other arguments become fields of the result. Raises UserError for an axis, layer or head that the model does not
+    have.
     """
     selection = _Selection.of(model, options, name or type(model).__name__)
     recording = _record(model, inputs, selection, calculation=options.calculation)
@@ -75,11 +77,11 @@ def attention_maps(
 
 
 class _Selection(NamedTuple):
-    """Which layers and heads are recorded.
+    """Selected layers and heads.
 
-    every  the names of all layers, by axis
-    names  those of the selected layers, by axis
-    layers, heads  the selected numbers; None for all
+    every  names of all layers, by axis
+    names  names of the selected layers, by axis
+    layers, heads  selected indices; None for all
     """
 
     every: Mapping[str, list[str]]
@@ -89,11 +91,11 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
-        """Check the options against the model. `called`: the model's name in errors."""
+        """Check the options against the model. `called` is the model's name in errors."""
         layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
         every = _by_axis(model)
         if not every:
-            raise UserError(f"{called} has no attention to look at")
+            raise UserError(f"{called} has no attention layers")
         axes = every if options.axis is None else [known_axis(options.axis, every, called)]
         return cls(every, {axis: _chosen(axis, every[axis], layers) for axis in axes}, layers, heads)
 
@@ -122,7 +124,7 @@ def _record(
 def _layers(
     model: nn.Module, recording: _Recording, selection: _Selection, axis: str, sides: tuple[Side, Side] | None
 ) -> list[Layer]:
-    """Return the recorded layers of an axis; a layer that ran several times once for each selected step."""
+    """Return the recorded layers of an axis. A layer that ran several times appears once for each selected step."""
     query_steps, key_steps = _steps_of(axis, recording.thoughts)
     every, layers, modules = selection.every[axis], [], tapped(model)
     for name in selection.names[axis]:
@@ -136,7 +138,7 @@ def _layers(
             over_image = _over_image(model, module, recording.shapes.get(name), call)
             weights, queries, keys = over_image or (call, *_fitting(sides, call))
             if weights.dim() != 4 or len(weights) != 1:
-                raise UserError(f"{name} gave maps of shape {tuple(call.shape)}: expected those of one input")
+                raise UserError(f"{name} recorded maps of shape {tuple(call.shape)}: expected those of one input")
             calculations = recording.calculations.get(name)
             layers.append(Layer(
                 name, every.index(name), weights.cpu().numpy(), heads,
@@ -148,7 +150,10 @@ def _layers(
 
 
 def _calculation(call: tap.Calculation, heads: int) -> Calculation:
-    """That of one text, as arrays; what is added has its whole size, and one table where all heads share it."""
+    """Return the calculation of one text as arrays.
+
+    `added` has full size, with a single table if all heads share it.
+    """
     query, key, value = (part[0].float().cpu().numpy() for part in call[:3])  # (h, T, D)
     added = None
     if call.added is not None:
@@ -159,13 +164,13 @@ def _calculation(call: tap.Calculation, heads: int) -> Calculation:
 
 
 def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
-    """The map (1, H, Tq, Tk) and its sides, of a layer that works on an image; None for one that does not.
+    """Return the map (1, H, Tq, Tk) and its sides for a layer over an image, otherwise None.
 
-    shape  of the layer's input
+    shape  shape of the layer's input
     """
     if hasattr(module, "grids"):
         grids = module.grids(shape)
-    elif hasattr(model, "grids"):  # a ViT's layers are those of any encoder
+    elif hasattr(model, "grids"):  # the layers of a ViT are plain encoder layers
         grids = model.grids()
     else:
         return None
@@ -174,7 +179,7 @@ def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor)
 
 
 def _by_axis(model: nn.Module) -> dict[str, list[str]]:
-    """The names of the layers that can be seen, by axis, from the input on."""
+    """Return the names of the attention layers by axis, from input to output."""
     names = list(tapped(model))
     if not any(name.endswith(".cross") for name in names):
         return {"self": names} if names else {}
@@ -186,7 +191,7 @@ def _by_axis(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _numbers(what: str, chosen: Any) -> list[int] | None:
-    """Numbers as a caller gives them: a list, a tuple, an array."""
+    """Return indices given as a list, tuple or array as a list of int."""
     if chosen is None:
         return None
     try:
@@ -194,18 +199,18 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
     except TypeError:
         raise UserError(f"{what} are {chosen!r}: expected whole numbers such as [0, 5], or None for all") from None
     if not numbers:
-        raise UserError(f"{what} are empty: there is nothing to look at; expected some numbers, or None for all")
+        raise UserError(f"{what} are empty: expected at least one number, or None for all")
     return numbers
 
 
 def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    if layers is None or len(names) == 1:  # `layers` may count the runs of a single layer: see `_chosen_steps`
+    if layers is None or len(names) == 1:  # for a single layer, `layers` selects its steps: see `_chosen_steps`
         return names
     return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
 
 
 def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
-    """Those numbers, negative ones from the end."""
+    """Return the selected values of a range. Negative indices count from the end."""
     for number in chosen:
         if number not in valid and not -len(valid) <= number < 0:
             raise UserError(f"{what} {number} does not exist: valid are {valid[0]} to {valid[-1]}")
@@ -213,7 +218,7 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
 
 
 def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
-    """Which runs of a layer, from 1: where it is the only one of its axis, they are what `layers` chooses."""
+    """Return the selected steps of a layer, from 1: if the layer is the only one of its axis, `layers` selects them."""
     if layers is None or len(names) > 1:
         return range(1, count + 1)
     if count == 1:
@@ -223,15 +228,15 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
 
 
 def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
-    """How many steps each query and each key of an axis took, of one input."""
+    """Return the number of steps of each query and each key of an axis, for one input."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")
-    return (taken.get(axis) or next(iter(taken.values()), None),) * 2  # "self" is the only stack that there is
+    return (taken.get(axis) or next(iter(taken.values()), None),) * 2  # "self" is the only stack
 
 
 def _fitting(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
-    """The sides of a map (1, H, Tq, Tk). What a model reads behind a text's end is padding."""
+    """Return the sides of a map (1, H, Tq, Tk). Positions after the end of a text are padding."""
     sizes = call.shape[-2:]
     if sides is None:
         return Side.positions(sizes[0]), Side.positions(sizes[1])

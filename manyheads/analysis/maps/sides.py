@@ -1,4 +1,4 @@
-"""What the queries and the keys of a map stand for: tokens of a text, or patches of an image."""
+"""Names of the queries and keys of an attention map: tokens of a text, or patches of an image."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-SPECIAL = -1  # the word of a token that belongs to none: [CLS], a class token, padding
+SPECIAL = -1  # word index of special tokens and padding
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two sides of a map.
+    """Names of the queries or of the keys of a map.
 
-    tokens  as they are shown
-    words   which word each is part of, ascending; SPECIAL for none
-    grid    rows and columns of the patches that the last tokens stand for, row by row; None where there is no image
-    cover   share of the image, down and across, that the patches cover; above 1 where they reach beyond it
-    steps   how many each position took, in a Universal Transformer whose positions halt; else None
+    tokens  displayed names
+    words   index of the word of each token, ascending; SPECIAL for none
+    grid    rows and columns of image patches, which are the last tokens, row by row; None for text
+    cover   fraction of the image that the patches cover, down and across; above 1 if they extend beyond it
+    steps   number of steps of each position in a Universal Transformer with halting, otherwise None
     """
 
     tokens: tuple[str, ...]
@@ -33,31 +33,31 @@ class Side:
 
     @classmethod
     def positions(cls, count: int) -> Side:
-        """Tokens that have no names."""
+        """Return a side whose tokens are named by their index."""
         return cls(tuple(map(str, range(count))), tuple(range(count)))
 
     @classmethod
     def patches(
         cls, grid: tuple[int, int], before: Sequence[str] = (), cover: tuple[float, float] = (1.0, 1.0)
     ) -> Side:
-        """The patches of an image, called by row and column, behind other tokens."""
+        """Return a side of image patches, named by row and column, after the tokens `before`."""
         rows, columns = grid
         names = (*before, *(f"{row},{column}" for row in range(rows) for column in range(columns)))
         return cls(names, (*[SPECIAL] * len(before), *range(rows * columns)), grid, cover)
 
     def padded(self, size: int) -> Side:
-        """With padding behind, up to `size` tokens."""
+        """Return the side with padding tokens added, up to `size` tokens."""
         missing = size - len(self)
-        assert missing >= 0, f"a map of {size} tokens, but {len(self)} are named"
+        assert missing >= 0, f"a map of {size} tokens, but {len(self)} names"
         return Side((*self.tokens, *["[padding]"] * missing), (*self.words, *[SPECIAL] * missing), self.grid)
 
     def part(self, kept: Sequence[int]) -> Side:
-        """The tokens of a text at those places."""
+        """Return the tokens of a text at the given indices."""
         steps = None if self.steps is None else tuple(self.steps[at] for at in kept)
         return Side(tuple(self.tokens[at] for at in kept), tuple(self.words[at] for at in kept), steps=steps)
 
     def _runs(self) -> list[list[int]]:
-        """The positions of each word's tokens; a special token is on its own."""
+        """Return the token indices of each word. A special token is a word by itself."""
         runs: list[list[int]] = []
         for at, word in enumerate(self.words):
             if runs and word != SPECIAL and word == self.words[at - 1]:
@@ -67,7 +67,7 @@ class Side:
         return runs
 
     def groups(self) -> NDArray[np.float32]:
-        """(words, tokens): 1 where a token is part of a word."""
+        """Return the matrix (words, tokens) with 1 if a token belongs to a word."""
         runs = self._runs()
         groups = np.zeros((len(runs), len(self)), dtype=np.float32)
         for row, run in enumerate(runs):
@@ -75,7 +75,7 @@ class Side:
         return groups
 
     def merged(self) -> Side:
-        """Words instead of tokens; a word has halted when all of its tokens have."""
+        """Return words instead of tokens. A word has halted when all of its tokens have halted."""
         runs = self._runs()
         tokens = tuple("".join(self.tokens[at] for at in run) for run in runs)
         words = tuple(self.words[run[0]] for run in runs)

@@ -1,1 +1,1 @@
-"""Corpora that need no download: every machine that has the package has them."""
+"""Corpora that require no download because the package contains or generates them."""

@@ -1,6 +1,6 @@
-"""Strings of digits and what becomes of them: copied, reversed, added (Kaiser & Sutskever 2016; Dehghani 2018, 4.4).
+"""Digit strings for the tasks copy, reverse and addition (Kaiser & Sutskever 2016; Dehghani 2018, section 4.4).
 
-Nothing is read: the examples of a split depend on its name, its number and the seed alone.
+The examples of a split are generated and depend only on its name, its size and the seed.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from manyheads.data.text.tokenizers import END, PAD, UNKNOWN, character_tokenize
 from manyheads.errors import UserError
 
 Algorithm = Literal["copy", "reverse", "addition"]
-SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # characters of an input
+SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # minimum characters of an input
 DIGITS = "0123456789"
 
 
 def algorithmic_pairs(
     algorithm: Algorithm, count: int, longest: int, *, shortest: int | None = None, seed: int, split: str
 ) -> Pairs:
-    """So many inputs with their outputs; lengths are drawn evenly from `shortest` (None: the least) to `longest`.
+    """Generate `count` inputs with outputs; the lengths are uniform from `shortest` (None: the minimum) to `longest`.
 
-    copy      "3141" -> "3141"; "reverse" -> "1413"
-    addition  "21+9" -> "12": two numbers with the least significant digit first, as the sum is (the published code);
-              of an input's digits each number has at least one, how many is drawn evenly.
-    Raises UserError for lengths that the algorithm has no input of.
+    copy      "3141" -> "3141"
+    reverse   "3141" -> "1413"
+    addition  "21+9" -> "12": two numbers and their sum, least significant digit first (as in the published code). The
+              position of the plus sign is uniform; each number has at least one digit
+
+    Raises UserError for lengths that are impossible for the algorithm.
     """
-    least = SHORTEST[algorithm]
-    shortest = least if shortest is None else shortest
-    if not least <= shortest <= longest:
-        raise UserError(f"{algorithm} of {shortest} to {longest} characters: expected {least} or more, shortest first")
+    minimum = SHORTEST[algorithm]
+    shortest = minimum if shortest is None else shortest
+    if not minimum <= shortest <= longest:
+        raise UserError(
+            f"expected {algorithm} of {minimum} characters or more, minimum first; found {shortest} to {longest}"
+        )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, *split.encode()])))
     sources, targets = [], []
     for length in random.integers(shortest, longest, size=count, endpoint=True).tolist():
         digits = "".join(map(str, random.integers(10, size=length).tolist()))
         if algorithm == "addition":
-            at = int(random.integers(1, length - 1))
-            digits = f"{digits[:at]}+{digits[at + 1 :]}"
+            plus_index = int(random.integers(1, length - 1))
+            digits = f"{digits[:plus_index]}+{digits[plus_index + 1 :]}"
         sources.append(digits)
         targets.append(_output(algorithm, digits))
     return Pairs(sources, targets)
@@ -53,7 +57,7 @@ def _output(algorithm: Algorithm, digits: str) -> str:
 
 
 def _sum(first: str, second: str) -> str:
-    """Of two numbers, least digit first. Python's own `int` refuses texts of more than 4,300 digits."""
+    """Add two numbers, least significant digit first. Python's `int` rejects strings of more than 4,300 digits."""
     digits, carry = [], 0
     for a, b in zip_longest(first, second, fillvalue="0"):
         carry, digit = divmod(int(a) + int(b) + carry, 10)
@@ -62,7 +66,10 @@ def _sum(first: str, second: str) -> str:
 
 
 def digit_tokenizer() -> Tokenizer:
-    """One id for each digit and for the plus sign, in the layout of `data/tokenizers.py`; texts get an end token."""
+    """Return a tokenizer with one id per digit and one for the plus sign, in the layout of `data/text/tokenizers.py`.
+
+    Each text gets an end token.
+    """
     tokenizer = character_tokenizer([END, UNKNOWN, *DIGITS, "+", PAD], special=[END, UNKNOWN, PAD])
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])
     return tokenizer

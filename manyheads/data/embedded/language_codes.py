@@ -1,6 +1,7 @@
-"""The 60 languages of the embedded corpus of text classification."""
+"""The 60 languages of the embedded corpus for text classification."""
 
-# two at a time are written together; neighbors among languages stand apart, so that no phrase is a near translation
+# Phrases are generated for two consecutive languages at a time. Related languages are not paired, because their phrases
+# could be near-identical.
 LANGUAGES = [
     "en", "ja", "de", "ru", "fr", "uk", "es", "el", "it", "bg", "pt", "tr", "nl", "ar", "sv",
     "cs", "da", "he", "nb", "hu", "fi", "sr", "is", "hi", "et", "ko", "lv", "th", "lt", "zh",

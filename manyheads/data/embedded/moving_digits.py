@@ -1,7 +1,7 @@
-"""Clips of a moving digit that is seen through a slit: which number is it?
+"""Video classification task: clips of a moving digit that is visible through a slit.
 
-A frame shows a few of the digit's columns, others than the frame before: the number has to be put together from all
-frames. The digits are scikit-learn's, 8 x 8; those of a split are handwriting that no other split has.
+Each frame shows a few columns of the digit, at a position that varies between frames, so the digit must be inferred
+from all frames. The digits are those of scikit-learn, 8 x 8; the splits contain different handwritten digits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 LABELS = tuple(map(str, range(10)))
-DIGIT = 8  # pixels of a side
-FASTEST = 2  # pixels from frame to frame, in both directions
+DIGIT = 8  # side in pixels
+MAX_SPEED = 2  # maximum speed in pixels per frame, in each direction
 
 
 @dataclass(frozen=True)
 class Clips:
-    """Clips (N, T, Y, X) of grey pixels with their labels."""
+    """Clips (N, T, Y, X) of grayscale pixels with their labels."""
 
     pixels: NDArray[np.uint8]
     labels: list[str]
@@ -39,13 +39,19 @@ class Clips:
         return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
 
 
-MOST_PIXELS = 2**32  # of all clips, which are held
+MAX_PIXELS = 2**32  # maximum pixels of all clips together, which are in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSource(Source[Clips]):
-    """`size` clips to train on, `tested` to validate with and as many to test, each of so many `frames`, whose `side`
-    is in pixels; a frame shows `slit` columns of the digit, drawn at random."""
+    """Source of generated clips.
+
+    size    number of training clips
+    tested  number of validation clips, and of test clips
+    frames  frames per clip
+    side    side of a frame in pixels
+    slit    visible columns of the digit in each frame, at a random position
+    """
 
     kind = "clips"
     unit = "clips"
@@ -58,42 +64,42 @@ class ClipSource(Source[Clips]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least, most in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
-            if not isinstance(value := getattr(self, name), int) or not least <= value <= most:
-                raise UserError(f"{name} is {value!r}: expected {least} to {most:,}")
-        if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MOST_PIXELS:
-            raise UserError(f"the clips have {pixels:,} pixels: expected at most {MOST_PIXELS:,}")
+        for name, minimum, maximum in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
+            if not isinstance(value := getattr(self, name), int) or not minimum <= value <= maximum:
+                raise UserError(f"{name} is {value!r}; expected {minimum} to {maximum:,}")
+        if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MAX_PIXELS:
+            raise UserError(f"expected at most {MAX_PIXELS:,} pixels in all clips together, found {pixels:,}")
 
     def embedded(self) -> SplitData[Clips]:
-        written = digits(self.seed)
-        assert written.test is not None
+        digit_images = digits(self.seed)
+        assert digit_images.test is not None
         return SplitData(
-            self._drawn(written.train, self.size, 0), self._drawn(written.validation, self.tested, 1),
-            self._drawn(written.test, self.tested, 2),
+            self._generate(digit_images.train, self.size, 0), self._generate(digit_images.validation, self.tested, 1),
+            self._generate(digit_images.test, self.tested, 2),
         )  # fmt: skip
 
     def report(self, splits: SplitData[Clips]) -> str:
         shape = " x ".join(map(str, splits.train.pixels.shape[1:]))
-        return f"{len(splits.train):,} clips of {shape} to train on, {len(splits.validation):,} to validate with"
+        return f"{len(splits.train):,} training clips of {shape}, {len(splits.validation):,} validation clips"
 
     def content(self, data: Clips, split: str) -> list[str]:
         return [fingerprint([data.pixels.tobytes()]), *data.labels]
 
-    def _drawn(self, written: ImageData, count: int, split: int) -> Clips:
+    def _generate(self, digit_images: ImageData, count: int, split: int) -> Clips:
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, split])))
         pixels = np.zeros((count, self.frames, self.side, self.side), dtype=np.uint8)
-        chosen = random.integers(len(written), size=count).tolist()
+        chosen = random.integers(len(digit_images), size=count).tolist()
         for clip, index in zip(pixels, chosen, strict=True):
-            digit = written.items[index].source
+            digit = digit_images.items[index].source
             assert isinstance(digit, np.ndarray)
             self._move(clip, digit, random)
-        return Clips(pixels, [written.labels[index] for index in chosen])
+        return Clips(pixels, [digit_images.labels[index] for index in chosen])
 
     def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
-        """The digit on its way through the frames (T, Y, X); it turns back at the borders."""
+        """Draw the moving digit into the frames (T, Y, X); it is reflected at the borders."""
         room = self.side - DIGIT
         at = random.integers(0, room, 2, endpoint=True)
-        speed = random.integers(-FASTEST, FASTEST, 2, endpoint=True)
+        speed = random.integers(-MAX_SPEED, MAX_SPEED, 2, endpoint=True)
         for frame, slit in zip(clip, random.integers(0, DIGIT - self.slit, len(clip), endpoint=True), strict=True):
             y, x = at.tolist()
             columns = slice(int(slit), int(slit) + self.slit)

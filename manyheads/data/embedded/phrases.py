@@ -1,12 +1,13 @@
-"""The embedded corpus: phrases that the Unicode CLDR data inside Babel formats in two locales; needs no download.
+"""Embedded parallel corpus: phrases in two locales, generated from the Unicode CLDR data inside Babel, without
+download.
 
-Fragments are dates, times, spans, relative times, intervals, numbers, percents, currencies, units, lists and
-combinations of territory and language names; phrases are one to three of them, or names, joined by the locales' own
-patterns. A fragment belongs to training, validation or test by a hash of its source, and phrases are composed within
-one split: a date x pattern, amount x unit or list held out occurs nowhere in training, not even inside a longer phrase.
-A date with a time, and an interval, are fragments of their own: the date or the time within may be held out by itself.
-Names and patterns cannot be inferred, so whatever a held-out phrase needs of them occurs in training.
-No-break and thin spaces become plain ones: nobody types them.
+Fragments are dates, times, spans, relative times, intervals, numbers, percentages, currencies, units, lists and
+combinations of territory and language names. A phrase consists of one to three fragments or names, joined by the
+patterns of the locales. A hash of a fragment's source determines its split, and phrases are composed within one split.
+A held-out combination (date x pattern, amount x unit, list) therefore does not occur in training, not even inside a
+longer phrase. Dates with times and intervals are separate fragments; the date or time inside may be held out itself.
+Names and patterns cannot be inferred, so all that a held-out phrase requires occur in training. No-break and thin
+spaces are replaced by plain spaces, which users type.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")
-_HELD = 0.05  # share of the fragments held out for validation, and for test
-PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")  # and no direction marks
-_TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not change by the day
+_HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and for test
+# also removes direction marks
+PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")
+_TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not depend on the current date
 _EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
-# longer forms first: where two give one source ("May 5, 2026"), the first decides the target
+# longer formats first: if two give the same source ("May 5, 2026"), the first determines the target
 _DATE_FORMATS: tuple[Literal["full", "long", "medium", "short"], ...] = ("full", "long", "medium", "short")
 _DATE_SKELETONS = ("yMMMM", "MMMMd", "yMMMEd", "MMMEd", "MMMd")
 _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
@@ -39,19 +41,20 @@ _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
 class Fragment(NamedTuple):
     source: str
     target: str
-    needs: tuple[str, ...]  # names and patterns that training must have shown
+    needs: tuple[str, ...]  # names and patterns that must occur in training
 
 
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
-    """`size` training pairs (fewer where the locales do not yield that many), size // 30 each for validation and test.
+    """Generate `size` training pairs (or all that the locales yield), and size // 30 each for validation and test.
 
-    No source occurs twice. Deterministic for a seed and a Babel version. Raises UserError for an unknown locale.
+    No source occurs twice. The result is deterministic for a seed and a Babel version. Raises UserError for an unknown
+    locale.
     """
     first, second = locale_of(source), locale_of(target)
     if first == second:
         raise UserError(f"source and target are both {source!r}; expected two different locales")
     if size < 1000:
-        raise UserError(f"size={size}: expected at least 1,000 pairs, or names go untrained")
+        raise UserError(f"size={size}: expected at least 1,000 pairs; with fewer, some names are not trained")
     return Writer(first, second, Random(seed)).corpus(size)
 
 
@@ -60,22 +63,22 @@ def locale_of(name: str) -> Locale:
         return Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError):
         near = difflib.get_close_matches(name.replace("-", "_"), localedata.locale_identifiers(), n=1, cutoff=0.0)
-        raise UserError(f"unknown locale {name!r}; nearest is {near[0]!r}") from None
+        raise UserError(f"unknown locale {name!r}; the nearest is {near[0]!r}") from None
 
 
 def split_of(source: str) -> str:
-    share = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
-    return _SPLITS[(share < 2 * _HELD) + (share < _HELD)]
+    fraction = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest()) / 2**64
+    return _SPLITS[(fraction < 2 * _HELD_OUT_FRACTION) + (fraction < _HELD_OUT_FRACTION)]
 
 
 class Writer:
-    """Formats fragments in both locales and composes phrases of them."""
+    """Generator of fragments in two locales, and of phrases composed of them."""
 
     def __init__(self, source: Locale, target: Locale, random: Random) -> None:
         self.locales = (source, target)
         self.random = random
-        self.targets: dict[str, str] = {}  # a source has one target, wherever it occurs
-        # the languages that are official somewhere: a model of three minutes can learn that many names
+        self.targets: dict[str, str] = {}  # each source has a single target
+        # Official languages only: a model trained for three minutes can learn that number of names.
         codes = {
             str(language).split("_")[0]
             for territory in filter(str.isalpha, source.territories)
@@ -98,7 +101,7 @@ class Writer:
         return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
-        """`size` distinct phrases, those of `alone` among them; every kind of fragment is as likely as any other."""
+        """Compose `size` distinct phrases, including `alone`. All kinds of fragments have equal probability."""
         pools = [pool for pool in pools if pool]
         phrases = {f.source: f for f in alone[:size]}
         random, choose = self.random, self.random.choice
@@ -121,12 +124,14 @@ class Writer:
         return Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
 
     def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[Fragment]:
-        """The fragment that `form` writes in the two locales; none where one lacks the pattern or the source is taken
-        by another target."""
+        """Format a fragment in both locales.
+
+        Returns an empty list if a locale lacks the pattern, or if the source already has another target.
+        """
         try:
             texts = (form(*args, locale=locale, **options).translate(PLAIN_SPACES) for locale in self.locales)
             source, target = (" ".join(text.split()) for text in texts)
-        except (LookupError, ValueError, AttributeError):  # how Babel says that a locale lacks a pattern
+        except (LookupError, ValueError, AttributeError):  # raised by Babel if a locale lacks a pattern
             return []
         if not source or not target or self.targets.setdefault(source, target) != target:
             return []
@@ -142,7 +147,7 @@ class Writer:
         return [fragment for code in codes for fragment in self._both((f"{kind} {code}",), name, code)]
 
     def kinds(self) -> dict[str, Iterator[Fragment]]:
-        """The kinds of fragments. What has many names to learn comes as more than one kind."""
+        """Return the kinds of fragments. Fragments with many names to learn are divided into several kinds."""
         return {
             "dates": self._dates(),
             "times": self._times(),
@@ -166,7 +171,7 @@ class Writer:
         return date.fromordinal(self.random.randint(_EARLIEST, _LATEST))
 
     def _amount(self, digits: int, *, decimal: bool) -> float:
-        """Every number of digits is as likely; with one decimal if asked."""
+        """Draw an amount; all numbers of digits have equal probability. `decimal` adds one decimal place."""
         number = 10 ** self.random.uniform(0, digits)
         return round(number, 1) if decimal else int(number)
 
@@ -188,7 +193,7 @@ class Writer:
     def _moments(self) -> Iterator[Fragment]:
         for _ in range(3000):
             moment = datetime.combine(self._day(), time(self.random.randrange(24), self.random.randrange(60)))
-            # as in _dates: "May 5, 2026" is the long form, here too
+            # as in _dates: "May 5, 2026" is the long format
             forms = [form for form in _DATE_FORMATS if self._both((), dates.format_date, moment, form)]
             form = self.random.choice(forms)
             needs = (f"date {form} month {moment.month}", f"date {form} weekday {moment.weekday()}")
@@ -197,7 +202,7 @@ class Writer:
     def _spans(self) -> Iterator[Fragment]:
         for unit, seconds in dates.TIMEDELTA_UNITS:
             for number in range(1, 100):
-                for sign in (0, 1, -1):  # a span, in the future, in the past
+                for sign in (0, 1, -1):  # a span without direction, in the future, in the past
                     needs = (f"span {unit} {sign} {self._plural(number)}",)
                     delta = timedelta(seconds=seconds * number * (sign or 1))
                     yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)
@@ -217,15 +222,15 @@ class Writer:
         for i in range(1000):
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(7, decimal=False))
             yield from self._both(("decimal",), numbers.format_decimal, self._amount(5, decimal=True))
-            share = self._amount(3, decimal=i % 2 == 0) / 100
-            yield from self._both(("percent",), numbers.format_percent, share, decimal_quantization=False)
+            fraction = self._amount(3, decimal=i % 2 == 0) / 100
+            yield from self._both(("percent",), numbers.format_percent, fraction, decimal_quantization=False)
             scale, count = self.random.choice((10**6, 10**9, 10**12)), self._amount(2, decimal=True)
             needs = (f"compact {scale} {self._plural(count)}",)
             options: dict[str, Any] = {"format_type": "long", "fraction_digits": 1}
             yield from self._both(needs, numbers.format_compact_decimal, round(count * scale), **options)
 
     def _sums(self, form: Literal["standard", "name"]) -> Iterator[Fragment]:
-        """Money in every currency that is legal tender in a territory; whole numbers of it when it is spelt out."""
+        """Yield amounts in all currencies that are legal tender somewhere; spelled-out amounts are integers."""
         territories = sorted(filter(str.isalpha, self.locales[0].territories))
         codes = sorted({str(code) for t in territories for code in numbers.get_territory_currencies(t, _TODAY)})
         options = {"format_type": form, "currency_digits": form == "standard"}
@@ -250,7 +255,7 @@ class Writer:
             yield from self._both(needs, _list, texts, style)
 
     def _places(self) -> Iterator[Fragment]:
-        """A language and where it is spoken, in the form that CLDR gives names of locales."""
+        """Yield a language with a territory, in the format of locale names in CLDR."""
         for _ in range(4000 if self.languages and self.territories else 0):
             yield self._join("{} ({})", self.random.choice(self.languages), self.random.choice(self.territories))
 

@@ -1,4 +1,4 @@
-"""The embedded corpora that are shipped: generated once, so that the usual ones need no locale data.
+"""Shipped embedded corpora: generated in advance, so that the default corpora require no locale data.
 
 `python -m lab.embedded_corpora` writes them. Other locales, seeds and sizes are generated with Babel (extra `locales`).
 """
@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import Data, SplitData
 from manyheads.errors import extra
@@ -21,7 +21,7 @@ from manyheads.errors import extra
 FOLDER = files("manyheads.data.embedded") / "corpora"
 SUFFIX = ".json.xz"
 
-Columns = list[tuple[list[Any], list[Any]]]  # of each split, the two columns
+Columns = list[tuple[list[Any], list[Any]]]  # the two columns of each split
 D = TypeVar("D", bound=Data)
 
 
@@ -35,11 +35,11 @@ def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]
     return cldr_pairs(source, target, seed=seed, size=size)
 
 
-def languages(*, seed: int, size: int) -> SplitData[Labelled]:
+def languages(*, seed: int, size: int) -> SplitData[Labeled]:
     """Return the corpus of `languages.cldr_languages`."""
     name = f"languages-seed{seed}-size{size}"
     if (columns := _read(name)) is not None:
-        return _splits(columns, Labelled)
+        return _splits(columns, Labeled)
     with _babel(name):
         from manyheads.data.embedded.languages import cldr_languages
     return cldr_languages(seed=seed, size=size)
@@ -61,7 +61,7 @@ def _splits(columns: Columns, make: Callable[[list[Any], list[Any]], D]) -> Spli
 
 
 def names() -> list[str]:
-    """Return the shipped corpora: kind, locales, seed and size."""
+    """Return the names of the shipped corpora, with kind, locales, seed and size."""
     return sorted(file.name.removesuffix(SUFFIX) for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
 
 
@@ -73,5 +73,5 @@ def _read(name: str) -> Columns | None:
 
 
 def _babel(name: str) -> AbstractContextManager[None]:
-    """Name the extra, and the corpora that need none, if Babel is missing."""
-    return extra("locales", f"the embedded corpus {name} (expected, without an extra: one of {', '.join(names())})")
+    """Return a context that reports a missing Babel: it names the extra, and the corpora that do not require it."""
+    return extra("locales", f"the embedded corpus {name} (available without an extra: {', '.join(names())})")

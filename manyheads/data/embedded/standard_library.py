@@ -1,4 +1,4 @@
-"""Python's standard library: its source text, and the English prose of its documentation."""
+"""Text of Python's standard library: its source code, and the English prose of its documentation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from manyheads.data.readers.documents import Document, Documents, sentences
 
 
 def source_files() -> list[Path]:
-    """The modules of the standard library (about 5 MB). Packages are left out: much of theirs is tests and tables."""
+    """Return the modules of the standard library (about 5 MB).
+
+    Packages contain many tests and tables and are left out.
+    """
     return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 
 
 def documentation() -> Documents:
-    """The documentation inside the modules, more than 1 MB.
+    """Return the documentation inside the modules, more than 1 MB.
 
-    The docstrings of a module are one document, and so is every topic of the language reference that `help` shows. A
-    sentence that occurs again is left out.
+    The docstrings of a module form one document, as does each topic of the language reference in `help`. Repeated
+    sentences are left out.
     """
     import pydoc_data.topics
 
@@ -40,6 +43,6 @@ def documentation() -> Documents:
 
 
 def _prose(texts: Iterable[str]) -> Document:
-    """Texts whose lines are wrapped, as one document: paragraphs are joined before they are cut into sentences."""
+    """Convert wrapped text into a document: join the lines of each paragraph, then split it into sentences."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return [sentence for paragraph in paragraphs for sentence in sentences(paragraph)]

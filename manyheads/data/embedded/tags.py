@@ -1,9 +1,9 @@
-"""The embedded corpus for tagging: phrases of Unicode CLDR fragments, with IOB2 tags of what each part is.
+"""Embedded corpus for tagging: phrases of Unicode CLDR fragments with IOB2 tags for the kind of each part.
 
-The fragments are those of `phrases.py`, in one locale: dates, times, durations, sums of money, quantities, numbers,
-percents, places and languages. A phrase is one of them or several, put together by the locale's own lists, its pattern
-of date and time, and punctuation. What is tested are combinations: a date x pattern or an amount x unit that is held
-out occurs in no training phrase; names cannot be inferred, so a phrase that is made of names is held out as a whole.
+The fragments are those of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities, numbers,
+percentages, places and languages. A phrase is one fragment, or several joined by the locale's list pattern, its pattern
+of date and time, or punctuation. The test split contains new combinations: a held-out combination (date x pattern,
+amount x unit) does not occur in training. Names cannot be inferred, so phrases of names are held out as a whole.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 NAMES = ("PLACE", "LANGUAGE")
-_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # no dash: "May 5 – 7" is one date
+_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # no dash, because "May 5 – 7" is one date
 
 
 class _Part(NamedTuple):
-    """A fragment of a phrase, or what stands between two ("" is its kind)."""
+    """Fragment of a phrase, or separating text (its kind is "")."""
 
     text: str
     kind: str
-    needs: tuple[str, ...] = ()  # patterns and names that training must have shown
+    needs: tuple[str, ...] = ()  # patterns and names that must occur in training
 
 
 class _Template(NamedTuple):
-    """A pattern such as "{1} at {0}", and the kinds of what is put in; None: any."""
+    """Pattern such as "{1} at {0}", and the kinds of its arguments; None: any kind."""
 
     pattern: str
     kinds: tuple[str | None, ...]
 
 
 def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> SplitData[Tagged]:
-    """`size` tagged phrases for training, size // 16 each for validation and test, no phrase twice.
+    """Generate `size` tagged phrases for training, and size // 16 each for validation and test; no phrase occurs twice.
 
-    Deterministic for a seed and a Babel version. Raises UserError for an unknown locale, and for one that puts no
-    spaces between words.
+    The result is deterministic for a seed and a Babel version. Raises UserError for an unknown locale, and for a locale
+    without spaces between words.
     """
     if size < 1000:
-        raise UserError(f"size={size}: expected at least 1,000 phrases, or names go untrained")
+        raise UserError(f"size={size}: expected at least 1,000 phrases; with fewer, some names are not trained")
     where, random = locale_of(locale), Random(seed)
     parts = _parts(Writer(where, where, random))
     templates = list(_templates(where))
@@ -78,8 +78,8 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
                 words.append(sentence[0])
                 tags.append(sentence[1])
         if len(words) < count:
-            raise UserError(f"{locale}: only {len(words):,} of {count:,} phrases can be tagged word by word: expected "
-                             "a locale that puts spaces between words, or a smaller size")  # fmt: skip
+            raise UserError(f"{locale}: only {len(words):,} of {count:,} phrases can be tagged by word; use "
+                             "a locale with spaces between words, or a smaller size")  # fmt: skip
         order = random.sample(range(count), count)
         corpora.append(Tagged(words, tags).subset(order))
     train, validation, test = corpora
@@ -87,7 +87,7 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
 
 
 def _parts(writer: Writer) -> list[_Part]:
-    """Every fragment once, under the first kind that it has: "May" is a month before it is anything else."""
+    """Return each distinct fragment with its first kind: "May" is a month, even if it is also something else."""
     parts = {f.source: _Part(f.source, "PLACE", f.needs) for f in writer.territories}
     parts |= {f.source: _Part(f.source, "LANGUAGE", f.needs) for f in writer.languages}
     kinds = writer.kinds()
@@ -124,7 +124,7 @@ def _templates(locale: Locale) -> Iterator[_Template]:
 
 
 def _phrase(random: Random, pools: dict[str, list[_Part]], templates: list[_Template]) -> list[_Part]:
-    """Parts whose texts, one after another, are a phrase: of one template or of two or three in a row."""
+    """Return parts that form a phrase: one template, or several joined by punctuation."""
     kinds = sorted(pools)
 
     def filled() -> list[_Part]:
@@ -146,8 +146,8 @@ def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
 
 
 def _tagged(text: str, phrase: list[_Part]) -> tuple[list[str], list[str]] | None:
-    """Words and tags; None where a word belongs to two parts, as where there are no spaces between words."""
-    kinds: list[tuple[str, int]] = []  # of every character: its part's kind and number
+    """Return words and tags, or None if a word belongs to two parts (for example, without spaces between words)."""
+    kinds: list[tuple[str, int]] = []  # kind and index of the part of each character
     for number, part in enumerate(phrase):
         kinds += [(part.kind, number)] * len(part.text)
     words, tags, before = [], [], -1

@@ -1,7 +1,7 @@
-"""Images changed at random while training: DeiT's recipe (Touvron 2021, table 9), each part with a switch of its own.
+"""Random image augmentation for training: the recipe of DeiT (Touvron 2021, table 9), each part with a separate switch.
 
-Operations and their strengths are those of timm, which DeiT was trained with; they are done by Pillow on bytes. Every
-draw comes from a generator made of (seed, epoch, item, repeat), or of (seed, epoch, batch) for what mixes a batch.
+Operations and strengths follow timm, which DeiT was trained with; Pillow performs them on 8-bit pixels. The RNG of each
+image is seeded with (seed, epoch, item, repeat), the RNG of batch operations with (seed, epoch, batch).
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.errors import UserError
 
-_ORDER, _ITEM, _BATCH = 1, 2, 3  # what a generator is for: no two share a stream
+_ORDER, _ITEM, _BATCH = 1, 2, 3  # purpose of a generator: each purpose has a separate stream
 
 
-_Share = Annotated[float, Range(0, 1, above=True)]
-_Strength = Annotated[float, Range(0, 100)]  # 0: off
+_Fraction = Annotated[float, Range(0, 1, above=True)]
+_Strength = Annotated[float, Range(0, 100)]  # 0 disables the operation
 
 
 @dataclass(frozen=True)
 class Augmentation(Config):
-    """What is done to the training images, in this order; the defaults do nothing.
+    """Augmentation of training images, in this order; the defaults disable all operations.
 
-    crop         "resized": a random part, `scale` of the area and 3/4 to 4/3 as wide as high, becomes the image
-                 (Szegedy 2015); "padded": the image, framed by `padding` black pixels, is cropped at random (He 2015)
-    flip         probability of a mirror image
-    jitter       colour jitter: brightness, contrast and saturation each changed by up to this share, in random order
-    randaugment  how many of the 15 operations are drawn (Cubuk 2019); each happens with probability 1/2, at a strength
-                 of `magnitude` of 10, which varies by `magnitude_std`
-    erasing      probability that 2% to a third of the area becomes noise (Zhong 2017)
-    mixup        alpha: two images are laid over each other, weighted by a draw of Beta(alpha, alpha) (Zhang 2017)
-    cutmix       alpha: a box of one image, whose area is drawn likewise, is put into another (Yun 2019)
-    switch       probability of cutmix where both are on
-    repeats      copies of each image in a batch, each changed in its own way; an epoch stays as long, so that it sees a
-                 part of the images only (Hoffer 2019)
+    crop         "resized": resize a random part with `scale` of the area and an aspect ratio from 3/4 to 4/3 (Szegedy
+                 2015); "padded": pad the image with `padding` black pixels, then crop it at random (He 2015)
+    flip         probability of a horizontal flip
+    jitter       color jitter: change brightness, contrast and saturation by up to this fraction, in random order
+    randaugment  number of operations that are drawn from 15 (Cubuk 2019). Each is applied with probability 1/2, with a
+                 strength of `magnitude` (maximum 10), whose standard deviation is `magnitude_std`
+    erasing      probability of replacing 2% to a third of the area with noise (Zhong 2017)
+    mixup        alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
+    cutmix       alpha: paste a box of one image into another; the area is drawn in the same way (Yun 2019)
+    switch       probability of cutmix if both mixup and cutmix are enabled
+    repeats      copies of each image in a batch, augmented independently. The length of an epoch does not change, so an
+                 epoch uses only a part of the images (Hoffer 2019)
     """
 
     crop: Literal["none", "padded", "resized"] = "none"
     padding: Annotated[int, Range(0, 10_000)] = 4
-    scale: tuple[_Share, _Share] = (0.08, 1.0)
+    scale: tuple[_Fraction, _Fraction] = (0.08, 1.0)
     flip: Rate = 0.0
     jitter: Rate = 0.0
     randaugment: Annotated[int, Range(0, 100)] = 0
@@ -62,15 +62,15 @@ class Augmentation(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scale[0] > self.scale[1]:
-            raise UserError(f"scale is {self.scale}: expected the least share of the area, then the largest")
+            raise UserError(f"scale is {self.scale}; expected the minimum fraction of the area, then the maximum")
 
     @property
     def mixes(self) -> bool:
-        """Whether labels become soft."""
+        """True if labels become soft."""
         return self.mixup > 0 or self.cutmix > 0
 
     def image(self, image: Image.Image, preprocessing: Preprocessing, random: Generator) -> NDArray[np.float32]:
-        """(C, Y, X), normalised: one image changed."""
+        """Augment one image. Returns normalized pixels, (C, Y, X)."""
         size = preprocessing.size
         if self.crop == "resized":
             box = resized_crop_box(*image.size, self.scale, random)
@@ -79,7 +79,7 @@ class Augmentation(Config):
             image = preprocessing.framed(image)
         if self.crop == "padded":
             left, top = (int(at) for at in random.integers(0, 2 * self.padding + 1, 2) - self.padding)
-            image = image.crop((left, top, left + size, top + size))  # black where there is no image
+            image = image.crop((left, top, left + size, top + size))  # pixels outside the image are black
         if random.random() < self.flip:
             image = ImageOps.mirror(image)
         if self.jitter:
@@ -103,30 +103,30 @@ class Augmentation(Config):
         random: Generator,
         others: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mixup or cutmix: images (B, C, Y, X) and labels (B,) -> images and soft labels (B, L).
+        """Apply mixup or cutmix: images (B, C, Y, X) and labels (B,) -> images and soft labels (B, L).
 
-        Each image meets its counterpart from the other end of the batch, with one weight for all, as in timm; of a part
-        of a batch, the counterparts are given as `others`.
+        Each image is combined with its counterpart from the other end of the batch, with one weight for the batch, as
+        in timm. If the images are only part of a batch, `others` are the counterparts.
         """
         assert self.mixes
         other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
-        share = float(random.beta(alpha, alpha))  # of the image itself
+        weight = float(random.beta(alpha, alpha))  # weight of the image itself
         if cut:
-            rows, columns = cutmix_box(images.shape[2], images.shape[3], share, random)
+            rows, columns = cutmix_box(images.shape[2], images.shape[3], weight, random)
             mixed = images.copy()
             mixed[:, :, rows, columns] = other_images[:, :, rows, columns]
-            share = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
+            weight = 1 - (rows.stop - rows.start) * (columns.stop - columns.start) / math.prod(images.shape[2:])
         else:
-            mixed = images * np.float32(share) + other_images * np.float32(1 - share)
-        certain = np.eye(classes, dtype=np.float32)
-        return mixed, certain[labels] * np.float32(share) + certain[other_labels] * np.float32(1 - share)
+            mixed = images * np.float32(weight) + other_images * np.float32(1 - weight)
+        one_hot = np.eye(classes, dtype=np.float32)
+        return mixed, one_hot[labels] * np.float32(weight) + one_hot[other_labels] * np.float32(1 - weight)
 
 
-# what DeiT's code does by default. Its colour jitter (0.4) is left out by timm where RandAugment is on, hence here.
+# Defaults of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
 DEIT = Augmentation(crop="resized", flip=0.5, randaugment=2, erasing=0.25, mixup=0.8, cutmix=1.0, repeats=3)
-# the same on images of 32 x 32: a part of 8% would be a handful of pixels, so they are moved instead
+# The same for images of 32 x 32: 8% of their area would be only a few pixels, so they are padded and cropped instead.
 DEIT_SMALL = replace(DEIT, crop="padded")
 CLASSIC = Augmentation(crop="padded", flip=0.5)  # He 2015, section 4.2, on CIFAR-10
 
@@ -140,8 +140,11 @@ def batch_random(seed: int, epoch: int, batch: int) -> Generator:
 
 
 def epoch_order(items: int, seed: int, epoch: int, repeats: int = 1) -> NDArray[np.int64]:
-    """(items, 2): an epoch's items in their order, and which copy each is. With repeated augmentation the copies of an
-    image follow each other, and the epoch ends after as many items as without."""
+    """Return the items of an epoch in random order and the index of each copy, (items, 2).
+
+    With repeated augmentation, the copies of an image are adjacent, and the number of items in an epoch does not
+    change.
+    """
     order = _generator(_ORDER, seed, epoch).permutation(items)[: -(-items // repeats)]
     copies = np.stack([np.repeat(order, repeats), np.tile(np.arange(repeats), len(order))], axis=1)
     return copies[:items]
@@ -154,7 +157,10 @@ def _generator(*numbers: int) -> Generator:
 def resized_crop_box(
     width: int, height: int, scale: tuple[float, float], random: Generator
 ) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of a part of an image: area and proportions at random, else the middle."""
+    """Return a crop (left, top, right, bottom) of random area and aspect ratio.
+
+    After ten attempts that do not fit into the image, it is the center crop.
+    """
     for _ in range(10):
         wide, high = _sides(width * height, scale, 4 / 3, random)
         if 0 < wide <= width and 0 < high <= height:
@@ -165,16 +171,22 @@ def resized_crop_box(
     return left, top, left + wide, top + high
 
 
-def _sides(pixels: int, shares: tuple[float, float], longest: float, random: Generator) -> tuple[int, int]:
-    """Sides of a rectangle: a share of so many pixels, the first side up to `longest` times the other, or the other."""
-    area = random.uniform(*shares) * pixels
-    proportion = math.exp(random.uniform(math.log(1 / longest), math.log(longest)))
+def _sides(pixels: int, fractions: tuple[float, float], max_ratio: float, random: Generator) -> tuple[int, int]:
+    """Return the sides of a random rectangle.
+
+    Its area is between `fractions` of the pixels, its aspect ratio between 1 / `max_ratio` and `max_ratio`.
+    """
+    area = random.uniform(*fractions) * pixels
+    proportion = math.exp(random.uniform(math.log(1 / max_ratio), math.log(max_ratio)))
     return round(math.sqrt(area * proportion)), round(math.sqrt(area / proportion))
 
 
-def cutmix_box(height: int, width: int, share: float, random: Generator) -> tuple[slice, slice]:
-    """Rows and columns of a box of 1 - `share` of the area, whose centre is anywhere: it may be cut off."""
-    side = math.sqrt(1 - share)
+def cutmix_box(height: int, width: int, weight: float, random: Generator) -> tuple[slice, slice]:
+    """Return the rows and columns of a box with 1 - `weight` of the area and a random center.
+
+    The image may clip the box.
+    """
+    side = math.sqrt(1 - weight)
     spans = []
     for length in (height, width):
         cut, center = int(length * side), int(random.integers(length))
@@ -183,7 +195,7 @@ def cutmix_box(height: int, width: int, share: float, random: Generator) -> tupl
 
 
 def erase(pixels: NDArray[np.float32], random: Generator) -> None:
-    """Fills a rectangle of an image (C, Y, X) with normal noise, in place."""
+    """Fill a random rectangle of an image (C, Y, X) with normal noise, in place."""
     channels, height, width = pixels.shape
     for _ in range(10):
         high, wide = _sides(height * width, (0.02, 1 / 3), 1 / 0.3, random)
@@ -203,7 +215,7 @@ def color_jitter(image: Image.Image, strength: float, random: Generator) -> Imag
 
 
 class Fill(NamedTuple):
-    """What a pixel from outside the image is, and how one between two is made."""
+    """Color of pixels outside the image, and resampling filter."""
 
     color: int | tuple[int, ...]
     filter: Image.Resampling
@@ -214,19 +226,20 @@ class Fill(NamedTuple):
         return cls(mean if len(mean) > 1 else mean[0], preprocessing.filter)
 
 
-Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # image, level 0 to 1, sign, fill -> image
+Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # (image, level from 0 to 1, sign, fill) -> image
 
 
-def _moved(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
+def _affine(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=fill.filter, fillcolor=fill.color)
 
 
-def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
     return lambda image, level, sign, fill: kind(image).enhance(max(0.1, 1 + sign * 0.9 * level))
 
 
 def _posterize(image: Image.Image, level: float, sign: float, fill: Fill) -> Image.Image:
-    return ImageOps.posterize(image, max(4 - int(4 * level), 1))  # timm fails at level 1: Pillow 13 keeps no 0 bits
+    # timm fails at level 1, because Pillow 13 rejects 0 bits
+    return ImageOps.posterize(image, max(4 - int(4 * level), 1))
 
 
 def _solarize_add(image: Image.Image, level: float, sign: float, fill: Fill) -> Image.Image:
@@ -236,7 +249,8 @@ def _solarize_add(image: Image.Image, level: float, sign: float, fill: Fill) -> 
     )
 
 
-# those of `rand-...-inc1` in timm, in its order: the higher the level, the stronger. Levels are timm's tenths.
+# Operations of `rand-...-inc1` in timm, in its order. Their strength increases with the level, which is a tenth of
+# timm's.
 OPERATIONS: tuple[Operation, ...] = (
     lambda image, level, sign, fill: ImageOps.autocontrast(image),
     lambda image, level, sign, fill: ImageOps.equalize(image),
@@ -245,12 +259,12 @@ OPERATIONS: tuple[Operation, ...] = (
     _posterize,
     lambda image, level, sign, fill: ImageOps.solarize(image, 256 - min(256, int(256 * level))),
     _solarize_add,
-    _enhanced(ImageEnhance.Color),
-    _enhanced(ImageEnhance.Contrast),
-    _enhanced(ImageEnhance.Brightness),
-    _enhanced(ImageEnhance.Sharpness),
-    lambda image, level, sign, fill: _moved(image, (1, sign * 0.3 * level, 0, 0, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
-    lambda image, level, sign, fill: _moved(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
+    _enhance(ImageEnhance.Color),
+    _enhance(ImageEnhance.Contrast),
+    _enhance(ImageEnhance.Brightness),
+    _enhance(ImageEnhance.Sharpness),
+    lambda image, level, sign, fill: _affine(image, (1, sign * 0.3 * level, 0, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
+    lambda image, level, sign, fill: _affine(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
 )

@@ -1,6 +1,6 @@
-"""Every image is decoded once, in threads, before any is used, so that a faulty one stops a run before it trains.
+"""Checks of all images before training: each image is decoded once, in threads, so that a faulty one stops a run early.
 
-The outcomes may be kept in a file, so that a run that starts again, or is resumed, need not decode all images again.
+The results may be saved in a file, so that a restarted or resumed run need not decode all images again.
 """
 
 from __future__ import annotations
@@ -23,32 +23,41 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labelled import label_name, number_fault, score_fault
-from manyheads.data.readers.splits import half_character
+from manyheads.data.readers.labeled import label_name, number_fault, score_fault
+from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-MOST_BYTES = 2**30  # of an image's file; /proc/kcore, to which a link may lead, says 2**47
-SMALL = 2**20  # bytes of pixels of an image that is small enough to be kept decoded
-_LISTED = 8  # labels that an error names
-_AT_ONCE = 16  # images that a thread decodes at a time
+MAX_FILE_BYTES = 2**30  # maximum size of an image file; a link may lead to /proc/kcore, whose size is 2**47
+MAX_SMALL_BYTES = 2**20  # maximum bytes of the pixels of an image that stays in memory
+_MAX_NAMES = 8  # maximum labels in an error message
+_IMAGES_PER_TASK = 16  # images per task of a thread
 
 
 class Check(NamedTuple):
-    """What is known of a decoded image: a hash of its pixels, (width, height) upright, the mode of its file."""
+    """Result of decoding an image.
+
+    key     hash of the pixels
+    size    (width, height) after rotation by the EXIF orientation
+    mode    Pillow mode of the file
+    notes   warnings of the decoder
+    """
 
     key: str
     size: tuple[int, int]
     mode: str
-    nbytes: int  # of its pixels
+    nbytes: int  # size of the pixels
     notes: list[str]
-    stamp: str = ""  # identifies the image in the file of checks; empty: it is not kept there
-    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3), of a small image that is to stay decoded
+    stamp: str = ""  # key of the image in the file of checks; empty: not saved
+    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image that stays in memory
 
 
-def remembered(file: Path) -> dict[str, Check]:
-    """The checks in a file by their stamps: the path, size and time of an image's file or, where it is a cell of a
-    table, a hash of its bytes. A damaged line is the same as none."""
+def read_checks(file: Path) -> dict[str, Check]:
+    """Read saved checks, by stamp. Damaged lines are ignored.
+
+    The stamp of an image file depends on its path, size and modification time; that of a table cell is a hash of its
+    bytes.
+    """
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         try:
@@ -60,39 +69,39 @@ def remembered(file: Path) -> dict[str, Check]:
     return checks
 
 
-def remember(file: Path, checks: Iterable[Check]) -> None:
-    """Adds to the file. Raises UserError where it cannot be written."""
+def append_checks(file: Path, checks: Iterable[Check]) -> None:
+    """Append checks to a file. Raises UserError if writing fails."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
-        with file.open("a") as memory:  # begins with a line's end: the last line may have been cut short
+        with file.open("a") as memory:  # starts with a newline, because the last line may be incomplete
             memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
-        raise UserError(f"{file}: cannot write: {error.strerror}; make room") from error
+        raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
 
 
-def checked(
+def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
-    """Each entry with its check or its fault. A few images at a time are decoded in threads, as Pillow releases
-    Python's lock.
+    """Yield each entry with its check or its fault. A few images at a time are decoded in threads (Pillow releases
+    the GIL).
 
-    known  earlier checks, by their stamps
-    room   bytes of pixels that the checks may hold together. The first image that is not small or does not fit ends
-           this: it and all later ones come without pixels, and those in `known` are not decoded again.
+    known  saved checks, by stamp
+    room   maximum bytes of pixels in all checks together. After the first image that is not small or does not fit,
+           checks contain no pixels, and images in `known` are not decoded again
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
-    large: dict[str, Check | ImageFault] = {}  # and faulty ones: a table may name an image in many rows
+    large: dict[str, Check | ImageFault] = {}  # also faulty ones; a table may name the same image in many rows
 
     def check(part: list[Entry]) -> list[Check | ImageFault]:
         return [_check(entry, names, known, large, room) for entry in part]
 
     with ThreadPoolExecutor(threads) as pool:
-        while window := list(islice(rest, _AT_ONCE * threads)):
-            parts = [window[i : i + _AT_ONCE] for i in range(0, len(window), _AT_ONCE)]
+        while window := list(islice(rest, _IMAGES_PER_TASK * threads)):
+            parts = [window[i : i + _IMAGES_PER_TASK] for i in range(0, len(window), _IMAGES_PER_TASK)]
             for part, results in zip(parts, pool.map(check, parts), strict=True):
                 for entry, result in zip(part, results, strict=True):
                     if isinstance(result, Check):
-                        room = room - result.nbytes if result.nbytes <= SMALL else -1
+                        room = room - result.nbytes if result.nbytes <= MAX_SMALL_BYTES else -1
                         result = result if room >= 0 else result._replace(pixels=None)
                     yield entry, result
 
@@ -106,57 +115,60 @@ def _check(
         return check_pixels(entry.source, "L")
     assert entry.source is not None
     stamp = _stamp(entry.source)
-    if stamp in known and known[stamp].nbytes > min(SMALL, room):
+    if stamp in known and known[stamp].nbytes > min(MAX_SMALL_BYTES, room):
         return known[stamp]
     if stamp in large:
         return large[stamp]
-    outcome = _decoded(entry.source, entry.place, stamp)
+    outcome = _decode_checked(entry.source, entry.place, stamp)
     if stamp and (isinstance(outcome, ImageFault) or outcome.pixels is None):
         large[stamp] = outcome
     return outcome
 
 
-def _decoded(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
+def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    except ImageFault as error:  # as a new one: this one holds the frames that raised it, and with them the image
-        if isinstance(source, Path) and str(source) != place:  # named by a row of another file
+    # raised again as a new exception, because this one keeps the image alive through its traceback
+    except ImageFault as error:
+        if isinstance(source, Path) and str(source) != place:  # the path was in a row of another file
             return ImageFault(f"{source}: {error.fault}", error.hint)
         return ImageFault(error.fault, error.hint)
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
-    """Of pixels (Y, X) or (Y, X, 3)."""
+    """Return the check of pixels (Y, X) or (Y, X, 3)."""
     digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
-    small = pixels if pixels.nbytes <= SMALL else None
+    small = pixels if pixels.nbytes <= MAX_SMALL_BYTES else None
     size = (pixels.shape[1], pixels.shape[0])
     return Check(digest.hexdigest(), size, mode, pixels.nbytes, list(notes), pixels=small)
 
 
 def open_image(
-    source: Stored | Path | Member | str | bytes | NDArray[np.uint8], most: int = MOST_PIXELS
+    source: Stored | Path | Member | str | bytes | NDArray[np.uint8], max_pixels: int = MOST_PIXELS
 ) -> Image.Image:  # fmt: skip
-    """The image in a file, in the bytes of one, or of pixels: upright, in mode L or RGB. Raises UserError, also for a
-    file of more than `most` pixels, before it is decoded."""
+    """Open an image from a file, from the bytes of a file, or from pixels. It is upright, in mode L or RGB.
+
+    Raises UserError; files of more than `max_pixels` pixels are rejected before they are decoded.
+    """
     if isinstance(source, Stored):
         source = source.image()
     if isinstance(source, np.ndarray):
         return Image.fromarray(source)
     if isinstance(source, str):
         if not source.strip():
-            raise UserError(f"the path {source!r} is empty: give the path of an image")
+            raise UserError(f"the path {source!r} is empty; give the path of an image")
         source = Path(source)
     try:
-        return decode(content(source), most).image
+        return decode(content(source), max_pixels).image
     except ImageFault as error:
         place = f"{source}: " if isinstance(source, Path) else f"{source.tar}: " if isinstance(source, Member) else ""
         raise UserError(f"{place}{error.fault}; {error.hint}") from None
 
 
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+def join_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
 
 def _stamp(source: bytes | Path | Member) -> str:
@@ -165,53 +177,56 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # opening it says why
+    except (OSError, ValueError):  # the reason is reported when the file is opened
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
 
 
 def content(source: bytes | Path | Member) -> bytes:
-    """The bytes of an image's file. Raises ImageFault."""
+    """Return the bytes of an image file. Raises ImageFault."""
     if isinstance(source, bytes):
         return source
     try:
         if isinstance(source, Member):
             return source.read()
         if source.exists() and not source.is_file() and not source.is_dir():
-            raise ImageFault("no regular file (a pipe or a device)", "give the path of an image")
-        if (size := source.stat().st_size) > MOST_BYTES:
-            raise ImageFault(f"{size:,} bytes, more than any image's", "remove it")
+            raise ImageFault("not a regular file (a pipe or a device)", "give the path of an image")
+        if (size := source.stat().st_size) > MAX_FILE_BYTES:
+            raise ImageFault(f"{size:,} bytes, too large for an image", "remove it")
         return source.read_bytes()
     except FileNotFoundError:
         if isinstance(source, Member):
-            raise ImageFault("no such file any more", "leave it where it is during a run") from None
-        link = f"a broken link, to {source.readlink()}" if source.is_symlink() else "no such file"
+            raise ImageFault("the file was removed", "do not move files during a run") from None
+        link = f"a broken link to {source.readlink()}" if source.is_symlink() else "no such file"
         raise ImageFault(link, "give the path of an image") from None
     except IsADirectoryError:
         raise ImageFault("a directory, not an image", "give the path of an image") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL byte
         reason = getattr(error, "strerror", None) or error
-        raise ImageFault(f"cannot be read ({reason})", "make it readable, or remove it") from None
+        raise ImageFault(f"failed to read ({reason})", "make it readable, or remove it") from None
 
 
 def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
-    """Why an entry cannot be used, as far as that is known without opening the image."""
+    """Return the fault of an entry that is known without opening the image, or None."""
     label = entry.label
     if entry.fault:
         return entry.fault
     if fault := score_fault(label, "label"):
         return ImageFault(*fault)
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
-        return ImageFault(f"the label is {label!r}", "write a name or an integer from 0 on")
+        return ImageFault(f"the label is {label!r}", "write a name or an integer of 0 or more")
     if str(label) == "-1":
-        return ImageFault("the label -1 means that there is none", "label or remove the image")
+        return ImageFault("the label -1 means unlabeled", "label or remove the image")
     if re.fullmatch(r"-\d+", str(label).strip()):
-        return ImageFault(f"the label is {label!r}", "count labels from 0 on, or write names")
-    if half_character(str(label)) is not None:
-        return ImageFault(f"the label {label!r} is no Unicode text", "correct it")
+        return ImageFault(f"the label is {label!r}", "number labels from 0, or write names")
+    if lone_surrogate(str(label)) is not None:
+        return ImageFault(f"the label {label!r} is not valid Unicode", "correct it")
     if fault := number_fault(str(label).strip()):
         return ImageFault(*fault)
     if names and label_name(label, names) not in names:
-        return ImageFault(f"label {str(label)!r} is none of {listed(names)} (0 to {len(names) - 1})", "correct it")
+        return ImageFault(
+            f"expected one of the labels {join_names(names)} (0 to {len(names) - 1}), found {str(label)!r}",
+            "correct it",
+        )
     return None

@@ -1,4 +1,4 @@
-"""A clip: a folder of frames, or a file that holds several, such as an animated GIF, PNG or WebP or a TIFF of pages."""
+"""Clips: folders of frames, or files with several frames (animated GIF, PNG or WebP, multi-page TIFF)."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from manyheads.errors import UserError
 
 
 class Clip(NamedTuple):
-    """Frames, in mode L or RGB, and which of the clip each is, from 0."""
+    """Frames in mode L or RGB, and the index of each frame in the clip, from 0."""
 
     frames: list[Image.Image]
-    numbers: list[int]
+    indices: list[int]
 
 
-def read_clip(path: str | Path, most: int) -> Clip:
-    """At most so many frames, evenly spaced, the first among them, and where there are two or more, the last.
+def read_clip(path: str | Path, max_frames: int) -> Clip:
+    """Read at most `max_frames` evenly spaced frames. They include the first and, if there are at least two, the last.
 
-    A folder's frames are its images in the order of their names (with the numbers in them of one length, the order
-    of time). An image is a clip of one frame. Raises UserError.
+    The frames of a folder are its images in the order of their names. Numbers in the names must have equal numbers of
+    digits, so that this is the order of time. An image is a clip of one frame. Raises UserError.
     """
     path = Path(path)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURES and file.name[0] != ".")
         if not files:
-            raise UserError(f"{path}: no images in it: expected the frames of a clip ({', '.join(PICTURES)})")
-        numbers = evenly(len(files), most)
-        return Clip([open_image(files[number]) for number in numbers], numbers)
+            raise UserError(f"{path}: found no images; expected the frames of a clip ({', '.join(PICTURES)})")
+        indices = evenly_spaced(len(files), max_frames)
+        return Clip([open_image(files[number]) for number in indices], indices)
     try:
-        return Clip(*decode_frames(content(path), lambda count: evenly(count, most)))
+        return Clip(*decode_frames(content(path), lambda count: evenly_spaced(count, max_frames)))
     except ImageFault as error:
         raise UserError(f"{path}: {error.fault}; {error.hint}") from None
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """At most so many of 0 to count - 1, evenly spaced, with both ends."""
-    if count <= most:
+def evenly_spaced(count: int, max_frames: int) -> list[int]:
+    """Return at most `max_frames` evenly spaced integers from 0 to count - 1, including both ends."""
+    if count <= max_frames:
         return list(range(count))
-    return [round(i * (count - 1) / max(most - 1, 1)) for i in range(most)]
+    return [round(i * (count - 1) / max(max_frames - 1, 1)) for i in range(max_frames)]

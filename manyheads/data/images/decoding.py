@@ -1,12 +1,12 @@
-"""From the bytes of any image file to 8-bit pixels, grey or red, green and blue; a fault is one line.
+"""Decoding of image files to 8-bit pixels, grayscale or RGB. A fault is described in one line.
 
-How each kind becomes one of two modes, L or RGB:
+All formats are converted to one of two modes, L or RGB:
 
-    1, L, 16 bits        grey; 16 bits are divided by 257, so that black stays 0 and white becomes 255
-    P, CMYK, YCbCr       converted by Pillow (ICC profiles are not applied)
-    alpha, transparency  laid on white, as most programs show them: hidden pixels may have any colour
-    EXIF orientation     turned upright
-    several frames       the first one
+    1, L, 16 bits        grayscale; 16-bit values are divided by 257, so that black stays 0 and white becomes 255
+    P, CMYK, YCbCr       converted by Pillow (without ICC profiles)
+    alpha, transparency  composited on white, as in most programs, because hidden pixels may have any color
+    EXIF orientation     rotated upright
+    several frames       the first frame
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from PIL import Image, ImageOps
 
 from manyheads.errors import UserError
 
-# The largest image, 360 MB when decoded: cameras make 108 million pixels. It is checked in the header, before anything
-# is decoded, as a file of a few bytes can claim to hold far more.
+# Maximum pixels (360 MB decoded); cameras produce up to 108 million. The header is checked before decoding, because a
+# file of a few bytes can claim a huge image.
 MOST_PIXELS = 120_000_000
-MOST_COMPOSED = 4 * MOST_PIXELS  # of an animation, to show one frame: Pillow draws all that come before it
+MAX_COMPOSED_PIXELS = 4 * MOST_PIXELS  # maximum pixels for a frame of an animation: Pillow renders all preceding frames
 
-_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # no EPS: that runs a program
-_REMEDY = "save it again, or remove it"
+# not EPS, because decoding it runs a program
+_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+_DEFAULT_HINT = "save the image again, or remove it"
 
 
 class ImageFault(Exception):
-    """Why an image cannot be used, and what to do about it."""
+    """Fault of an image, with a hint on how to correct it."""
 
-    def __init__(self, fault: str, hint: str = _REMEDY) -> None:
+    def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
         self.fault, self.hint = fault, hint
 
 
 class Decoded(NamedTuple):
-    image: Image.Image  # in mode L or RGB
-    mode: str  # that it had
-    notes: list[str]  # what Pillow warns of, such as a corrupt EXIF part
+    image: Image.Image  # mode L or RGB
+    mode: str  # mode of the file
+    notes: list[str]  # warnings of Pillow, for example for corrupt EXIF data
 
 
-def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
-    """The image in the bytes of a file, of `most` pixels at most. Raises ImageFault."""
+def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
+    """Decode an image file of at most `max_pixels` pixels. Raises ImageFault."""
     if not data:
         raise ImageFault("the image is empty (0 bytes)")
     notes: list[str] = []
@@ -59,43 +60,45 @@ def decode(data: bytes, most: int = MOST_PIXELS) -> Decoded:
             image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
-        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", most)) from None
-    except MemoryError:  # the machine's fault, not the image's
+        raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
+    except MemoryError:  # not a fault of the image
         raise
-    except Exception:  # a parser given garbage raises whatever it stumbles upon
-        raise _not_opened(data) from None
-    mode, plain = image.mode, _upright(image, notes, most)
+    except Exception:  # for invalid data, a parser may raise any exception
+        raise _open_fault(data) from None
+    mode, plain = image.mode, _upright(image, notes, max_pixels)
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data, image.size):
-        raise ImageFault("a PNG image that is truncated or corrupt (it holds fewer rows than it says)")
+        raise ImageFault("truncated or corrupt PNG image (it contains fewer rows than its header says)")
     return Decoded(plain, mode, notes)
 
 
 def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list[Image.Image], list[int]]:
-    """Frames of a file that holds several, in mode L or RGB: those whose numbers `choose` gives for their count, and
-    these numbers. Raises ImageFault."""
+    """Decode the frames of a file that `choose` selects, given their number. Frames are in mode L or RGB.
+
+    Returns the frames and their indices. Raises ImageFault.
+    """
     first, notes = decode(data).image, list[str]()
     try:
         with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            numbers = choose(getattr(image, "n_frames", 1))
-            shown, pixels = [], 0
-            drawn = 0 if image.format == "TIFF" else (max(numbers) + 1) * image.width * image.height
-            if drawn > MOST_COMPOSED:
-                raise ImageFault(*_too_large(f"{drawn:,} pixels of all its frames", MOST_COMPOSED))
-            for number in numbers:
-                image.seek(number)
-                pixels += image.width * image.height  # of a frame, which need not be those of the first one
+            indices = choose(getattr(image, "n_frames", 1))
+            frames, pixels = [], 0
+            rendered_pixels = 0 if image.format == "TIFF" else (max(indices) + 1) * image.width * image.height
+            if rendered_pixels > MAX_COMPOSED_PIXELS:
+                raise ImageFault(*_too_large(f"{rendered_pixels:,} pixels in all frames", MAX_COMPOSED_PIXELS))
+            for index in indices:
+                image.seek(index)
+                pixels += image.width * image.height  # frames may differ in size
                 if pixels > MOST_PIXELS:
-                    raise ImageFault(*_too_large(f"{pixels:,} pixels of its frames", MOST_PIXELS))
-                shown.append(image.copy())
+                    raise ImageFault(*_too_large(f"{pixels:,} pixels in the selected frames", MOST_PIXELS))
+                frames.append(image.copy())
     except (ImageFault, MemoryError):
         raise
-    except Exception as error:  # any, as above
-        raise ImageFault(f"frames that are truncated or corrupt ({error})") from None
-    return [_upright(frame, notes) if number else first for frame, number in zip(shown, numbers, strict=True)], numbers
+    except Exception as error:  # any exception, as above
+        raise ImageFault(f"truncated or corrupt frames ({error})") from None
+    return [_upright(frame, notes) if index else first for frame, index in zip(frames, indices, strict=True)], indices
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
-    """An image that Pillow has opened or that was made in memory, as its file would be read: upright, in mode L or RGB.
+    """Convert an image that Pillow opened, or an image in memory, in the same way as a file: upright, in mode L or RGB.
 
     Raises UserError, which begins with `name`.
     """
@@ -105,56 +108,64 @@ def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
         raise UserError(f"{name}: {error.fault}; {error.hint}") from None
 
 
-def _upright(image: Image.Image, notes: list[str], most: int = MOST_PIXELS) -> Image.Image:
+def _upright(image: Image.Image, notes: list[str], max_pixels: int = MOST_PIXELS) -> Image.Image:
     if 0 in image.size:
-        raise ImageFault(f"{image.width} x {image.height} pixels are no image")
-    if image.width * image.height > most:
-        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", most))
+        raise ImageFault(f"expected an image, found {image.width} x {image.height} pixels")
+    if image.width * image.height > max_pixels:
+        raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", max_pixels))
     try:
-        image.load()  # the first frame; raises where it is cut short
+        image.load()  # loads the first frame; raises if it is truncated
         with _warnings_into(notes):
             upright = ImageOps.exif_transpose(image)
         return _plain(upright)
     except (ImageFault, MemoryError):
         raise
-    except Exception as error:  # any, as above
+    except Exception as error:  # any exception, as above
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         kind = f"a {image.format} image" if image.format else "an image"
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
-_one_at_a_time = threading.Lock()  # Python has one setting of warnings for all threads
+_warnings_lock = threading.Lock()  # Python's warning filters are shared by all threads
 
 
 @contextmanager
 def _warnings_into(notes: list[str]) -> Iterator[None]:
-    with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
+    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is the bound here
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is checked instead
         yield
     notes += [" ".join(str(warning.message).split()) for warning in caught]
 
 
-def _not_opened(data: bytes) -> ImageFault:
+def _open_fault(data: bytes) -> ImageFault:
     for kind in _FORMATS:
         accept = Image.OPEN[kind][1]
         if accept is not None and accept(data[:16]):
-            return ImageFault(f"a {kind} image that is truncated or corrupt in its header")
-    return ImageFault(f"not an image ({', '.join(_FORMATS)})", "remove it, or convert it if it is one of another kind")
+            return ImageFault(f"a {kind} image with a truncated or corrupt header")
+    return ImageFault(
+        f"not an image in a supported format ({', '.join(_FORMATS)})",
+        "convert the file if it is an image, or remove it",
+    )
 
 
 def _may_lack_rows(image: Image.Image) -> bool:
-    """Whether one of the last two rows is black: Pillow fills missing rows with black and reports nothing. Two, because
-    the last pass of an interlaced image holds every other row only."""
+    """Return True if one of the last two rows is black, because Pillow silently fills missing rows with black.
+
+    Two rows are checked, because the last pass of an interlaced image contains only every other row.
+    """
     end = np.asarray(image.crop((0, max(image.height - 2, 0), image.width, image.height)))
     return getattr(image, "n_frames", 1) == 1 and not all(row.any() for row in end)
 
 
 def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
-    """Whether the pixels of a PNG are fewer bytes than its header says (PNG specification, sections 7.2, 8.2 and 9)."""
+    """Return True if a PNG contains fewer bytes of pixels than its header says.
+
+    Source: PNG specification, sections 7.2, 8.2 and 9.
+    """
     width, height, depth, color, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-    if (width, height) != size or color not in channels:  # a second header has told Pillow something else
+    if (width, height) != size or color not in channels:  # a second header gave Pillow other values
         return True
     bits = depth * channels[color]
     passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -174,8 +185,8 @@ def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
         return True
 
 
-def _too_large(size: str, most: int) -> tuple[str, str]:
-    return f"{size} are more than the {most:,} that are decoded", "make it smaller"
+def _too_large(size: str, max_pixels: int) -> tuple[str, str]:
+    return f"{size} exceed the maximum of {max_pixels:,}", "reduce the size of the image"
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -187,13 +198,17 @@ def _plain(image: Image.Image) -> Image.Image:
     if mode.startswith("I"):
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65_535:
-            raise ImageFault("32-bit pixels beyond 16 bits, whose white is not known", "save it with 8 or 16 bits")
+            raise ImageFault(
+                "32-bit pixels exceed 16 bits, so their white level is unknown", "save the image with 8 or 16 bits"
+            )
         return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     if mode == "F":
-        raise ImageFault("floating-point pixels, whose black and white are not known", "save it with 8 or 16 bits")
+        raise ImageFault(
+            "floating-point pixels have an unknown black and white level", "save the image with 8 or 16 bits"
+        )
     if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        grey = mode in ("L", "LA", "La")
+        is_grayscale = mode in ("L", "LA", "La")
         layer = image.convert("RGBA")
         flat = Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer)
-        return flat.convert("L" if grey else "RGB")
+        return flat.convert("L" if is_grayscale else "RGB")
     return image.convert("RGB")

@@ -1,7 +1,7 @@
-"""Images with a label each, read strictly.
+"""Labeled images.
 
-`files.py` names the forms that are read, `decoding.py` says how each kind of image becomes grey or RGB, `checking.py`
-how every image is looked at once.
+See `files.py` for the formats, `decoding.py` for the conversion to grayscale or RGB, and `checking.py` for the check of
+every image.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.data.images import checking
-from manyheads.data.images.checking import checked, fault_of
+from manyheads.data.images.checking import check_images, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labelled import label_name, label_order
+from manyheads.data.readers.labeled import label_name, label_order
 from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
 
-KEPT_DECODED = 256 * 2**20  # bytes of pixels up to which a corpus stays decoded, if none of its images is a photograph
-_MEMORY = "checked.jsonl"  # file of the folder `kept`
+MAX_DECODED_BYTES = 256 * 2**20  # maximum bytes of pixels for a corpus that stays decoded, if all its images are small
+_CHECKS_FILE = "checked.jsonl"  # file in the folder `kept`
 
 
 class Item(NamedTuple):
-    """An image with its label."""
+    """Image with its label."""
 
     source: Path | Member | Stored | NDArray[np.uint8]
     label: str
-    key: str  # a hash of its pixels: the same for copies, however they are encoded
-    size: tuple[int, int]  # (width, height), upright
-    mode: str  # that its file has
-    place: str = ""  # where it was read, as errors name it
+    key: str  # hash of the pixels; copies have equal keys, independent of their encoding
+    size: tuple[int, int]  # (width, height) of the upright image
+    mode: str  # mode of the file
+    place: str = ""  # location for error messages
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images with their labels, decoded when asked for.
+    """Images with labels, decoded on access.
 
-    names   the different labels in the order that a model counts them
-    skips   what was left out: the reason, and how many
-    notes   what is odd about images that are used, a line each
+    names   distinct labels in class order
+    skips   number of skipped images, by reason
+    notes   warnings about images that are used, one per line
     """
 
     items: list[Item]
@@ -79,7 +79,7 @@ class ImageData:
         return self.items[index].place or f"image {index + 1:,}"
 
     def image(self, index: int) -> Image.Image:
-        """An image in mode L or RGB. Raises UserError where its file has changed since it was read."""
+        """Return an image in mode L or RGB. Raises UserError if its file changed after it was read."""
         return checking.open_image(self.items[index].source)
 
 
@@ -93,43 +93,43 @@ def read_images(
     follows: bool = False,
     limit: int | None = None,
 ) -> ImageData:
-    """Reads one corpus, in any of the forms of `files.py`, and decodes every image once.
+    """Read one corpus, in any of the formats of `files.py`, and decode every image once.
 
-    names           what the labels 0, 1, ... are called, if `labels.txt` does not say so
-    columns         of a table, where they are not named as usual
-    skip_bad_lines  leave out what cannot be used and count it
-    kept            folder for what is known of the images, so that the same ones need not be decoded again, and for
-                    images that have no files of their own. None: nothing is remembered
-    follows         the folder is another process's, which has read the same before: nothing is written there
-    limit           how many images are looked at
+    names           names of the labels 0, 1, ..., unless `labels.txt` gives them
+    columns         columns of a table, if they differ from the defaults
+    skip_bad_lines  leave out and count unusable images
+    kept            folder for the results of the checks, so that unchanged images need not be decoded again, and for a
+                    scratch file of images that are not in separate files. None: results are not saved
+    follows         True if another process owns the folder and has read the same data: nothing is written to it
+    limit           maximum number of images to read
 
-    Raises FileNotFoundError or a one-line UserError that names file, row and remedy.
+    Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
     """
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     items, notes, skips = list[Item](), list[str](), Counter[str]()
     scratch = None if follows else kept
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
-    known, fresh = {} if kept is None else checking.remembered(kept / _MEMORY), list[checking.Check]()
+    known, new_checks = {} if kept is None else checking.read_checks(kept / _CHECKS_FILE), list[checking.Check]()
     try:
-        for entry, check in checked(islice(rows, limit), names, known, KEPT_DECODED):
+        for entry, check in check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES):
             if isinstance(check, ImageFault):
                 _skip_or_raise(path, entry, check, skips, skip_bad_lines)
                 continue
             if check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
             if check.stamp not in known:
-                fresh.append(check._replace(pixels=None))
+                new_checks.append(check._replace(pixels=None))
             assert entry.source is not None
             source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
         if kept is not None and not follows:
-            checking.remember(kept / _MEMORY, fresh)
+            checking.append_checks(kept / _CHECKS_FILE, new_checks)
     if not items:
-        raise _nothing(path, skips)
-    if len(pixels) == len(items):  # all are small, and fit together
+        raise _no_images_error(path, skips)
+    if len(pixels) == len(items):  # all images are small and fit into memory together
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     return ImageData(items, names or label_order(item.label for item in items), file, dict(skips), notes)
@@ -138,9 +138,9 @@ def read_images(
 def read_labels(
     path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool
 ) -> tuple[list[str], tuple[str, ...]]:
-    """(the label of each image; the different ones in the order that a model counts them): no image is opened.
+    """Return the label of each image, and the distinct labels in class order, without opening the images.
 
-    Raises as `read_images` does, as far as faults can be seen.
+    Raises the same errors as `read_images` for faults that are visible without decoding.
     """
     rows, own_names = entries(path, columns, images=False)
     names, labels, skips = tuple(names) or own_names, list[str](), Counter[str]()
@@ -150,7 +150,7 @@ def read_labels(
         else:
             labels.append(label_name(entry.label, names))
     if not labels:
-        raise _nothing(path, skips)
+        raise _no_images_error(path, skips)
     return labels, names or label_order(labels)
 
 
@@ -161,19 +161,21 @@ def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Cou
     skips[f"{path}: {fault.fault}"] += 1
 
 
-def _nothing(path: str | Path, skips: Counter[str]) -> UserError:
+def _no_images_error(path: str | Path, skips: Counter[str]) -> UserError:
     first = next(iter(skips), "").removeprefix(f"{path}: ")
-    skipped = f" (skipped: {skips.total():,}, such as {first})" if skips else ""
-    return UserError(f"{path}: no usable image in it{skipped}; give data that have some")
+    skipped = f" (skipped {skips.total():,}, for example: {first})" if skips else ""
+    return UserError(f"{path}: found no usable image{skipped}; give data with images")
 
 
 def digits(seed: int = 0) -> SplitData[ImageData]:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8, grey: about a fifth of them, always the same, are the test data,
-    and a tenth of the others, chosen by the seed, the validation data."""
+    """Return the splits of scikit-learn's 1,797 handwritten digits (8 x 8, grayscale).
+
+    A fixed fifth of the images is the test split. A tenth of the rest, selected by the seed, is the validation split.
+    """
     with extra("vision", "the set of digits"):
         from sklearn.datasets import load_digits
     loaded = load_digits()
-    pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), published as 0 to 16
+    pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), originally 0 to 16
     items = [
         Item(p, str(label), *checking.check_pixels(p, "L")[:3]) for p, label in zip(pixels, loaded.target, strict=True)
     ]

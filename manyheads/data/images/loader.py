@@ -1,4 +1,4 @@
-"""An epoch of image batches: decoded and changed in worker processes, the same however many of them there are."""
+"""Batches of images, decoded and augmented by worker processes. The batches do not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from manyheads.data.batching import part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
-from manyheads.data.images.checking import listed, open_image
+from manyheads.data.images.checking import join_names, open_image
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
 from manyheads.errors import UserError
 
-_AHEAD = 2  # batches that each worker has before it
+_BATCHES_AHEAD = 2  # batches that are prepared in advance for each worker
 
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Images (B, C, Y, X), normalised, with labels (B,) or, where images are mixed, their shares (B, L).
+    """Normalized images (B, C, Y, X) with labels (B,), or with soft labels (B, L) after mixup or cutmix.
 
-    Arrays, not tensors, so that the workers need no torch: `torch.from_numpy` makes tensors of them without a copy.
+    The fields are arrays, so that workers do not import torch. `torch.from_numpy` converts them without a copy.
     """
 
     images: NDArray[np.float32]
@@ -39,13 +39,13 @@ class ImageBatch:
 
     @property
     def items(self) -> int:
-        """What the loss is summed over: items."""
+        """Number of items that the loss is summed over."""
         return len(self.labels)
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes any batch of any epoch; workers have a copy, but for the images, which stay in their files."""
+    """Factory for the batches of all epochs. Each worker has a copy; the images stay in their files."""
 
     sources: list[Path | Member | Stored | NDArray[np.uint8]]
     labels: NDArray[np.int64]
@@ -60,26 +60,28 @@ class _Maker:
         return -(-len(self.sources) // self.batch_items)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """For each batch of an epoch (B, 2): its items, and which copy each is."""
+        """Return for each batch of an epoch the items and the index of each copy, (B, 2)."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
         else:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
-        return np.array_split(order, self.batches)  # alike in size: none is left with a single image
+        return np.array_split(order, self.batches)  # batches of nearly equal size, so that none contains a single image
 
-    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
-        """Of a batch of these rows those that are asked for. No other is decoded, unless it is mixed with them."""
+    def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
+        """Return the rows `local_rows` of a batch. Other rows are decoded only if they are mixed with these."""
         mixes = self.augmentation is not None and self.augmentation.mixes
-        partners = len(rows) - 1 - own
-        needed = np.union1d(own, partners) if mixes else own
+        partners = len(rows) - 1 - local_rows
+        needed = np.union1d(local_rows, partners) if mixes else local_rows
         decoded = np.stack([self._image(epoch, int(item), int(copy)) for item, copy in rows[needed]])  # (N, C, Y, X)
         labels = self.labels[rows[:, 0]]
         if self.augmentation is None or not mixes:
-            return ImageBatch(decoded, labels[own])
+            return ImageBatch(decoded, labels[local_rows])
         random = batch_random(self.seed, epoch, batch)
-        images, others = (decoded[np.searchsorted(needed, wanted)] for wanted in (own, partners))  # (B, C, Y, X)
-        mixed = self.augmentation.batch(images, labels[own], self.classes, random, (others, labels[partners]))
+        images, others = (
+            decoded[np.searchsorted(needed, indices)] for indices in (local_rows, partners)
+        )  # (B, C, Y, X)
+        mixed = self.augmentation.batch(images, labels[local_rows], self.classes, random, (others, labels[partners]))
         return ImageBatch(*mixed)
 
     def _image(self, epoch: int, item: int, copy: int) -> NDArray[np.float32]:
@@ -90,14 +92,14 @@ class _Maker:
 
 
 class ImageLoader:
-    """Batches of images, epoch by epoch.
+    """Loader of image batches.
 
-    labels        of the model, in its order
-    augmentation  None: no change, and in the order of the data, for scoring
-    batch_items   images of a batch, or up to one in each batch fewer, so that all are alike in size
-    workers       processes that decode and change images, kept until `close`; 0: this one does it
+    labels        labels of the model, in class order
+    augmentation  None: no augmentation, and data order, for evaluation
+    batch_items   maximum images per batch; batches may have one image fewer, so that their sizes are nearly equal
+    workers       processes that decode and augment images until `close`; 0: use the current process
 
-    Content and order depend on seed and epoch alone. Raises UserError for a label that `labels` has not.
+    Content and order depend only on seed and epoch. Raises UserError for a label that is not in `labels`.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class ImageLoader:
         index = {label: i for i, label in enumerate(labels)}
         for i, label in enumerate(data.labels):
             if label not in index:
-                fault = f"{data.place(i)}: label {label!r} is none of the model's, which are {listed(labels)}"
+                fault = f"{data.place(i)}: expected a label of the model ({join_names(labels)}), found {label!r}"
                 raise UserError(f"{fault}; correct it, or remove the image")
         numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
         sources = [item.source for item in data.items]
@@ -123,15 +125,15 @@ class ImageLoader:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """(N,): the labels' numbers in the order of the data, which is that of scoring; nothing is decoded."""
+        """Class index of each image, (N,), in data order, which is also the order of evaluation. Nothing is decoded."""
         return self._maker.labels
 
     def epoch(self, epoch: int = 0) -> Sequence[ImageBatch]:
-        """The batches of an epoch, made when indexed, from any one on; following ones are made ahead by the workers."""
-        return _Epoch(self._maker, epoch, self._pool, _AHEAD * self._workers)
+        """Return the batches of an epoch. A batch is created when it is indexed; workers prepare the following ones."""
+        return _Epoch(self._maker, epoch, self._pool, _BATCHES_AHEAD * self._workers)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stop the workers."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -149,57 +151,60 @@ class _Epoch(Sequence[ImageBatch]):
         return self.part(range(len(self))[index], 0, 1)[0]
 
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
-        """As of `Lazy`. All that are asked for of one epoch are of one rank."""
-        return self._made(index, rank, world), rank < len(self._order[index])
+        """Return the part of a batch for one rank, like `Lazy.part`. One epoch must be used by one rank only."""
+        return self._load(index, rank, world), rank < len(self._order[index])
 
-    def _made(self, index: int, rank: int, world: int) -> ImageBatch:
+    def _load(self, index: int, rank: int, world: int) -> ImageBatch:
         def job(i: int) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
-            own = part_of(len(self._order[i]), rank, world)
-            return self._epoch, i, self._order[i], own if len(own) else np.zeros(1, dtype=np.int64)
+            local_rows = part_of(len(self._order[i]), rank, world)
+            return self._epoch, i, self._order[i], local_rows if len(local_rows) else np.zeros(1, dtype=np.int64)
 
         if self._pool is None:
             return self._maker(*job(index))
-        wanted = range(index, min(index + self._ahead, len(self)))
-        for unwanted in [i for i in self._pending if i not in wanted]:
-            self._pending.pop(unwanted).cancel()
+        needed_batches = range(index, min(index + self._ahead, len(self)))
+        for obsolete in [i for i in self._pending if i not in needed_batches]:
+            self._pending.pop(obsolete).cancel()
         try:
-            for i in wanted:
+            for i in needed_batches:
                 if i not in self._pending:
                     self._pending[i] = self._pool.submit(_make, *job(i))
             return self._pending.pop(index).result()
         except BrokenProcessPool:
             raise UserError(
-                "a process that prepares images was ended from outside, perhaps for want of memory; resume with fewer"
+                "a process that prepares images was terminated externally, possibly because memory ran out; "
+                "resume with fewer"
                 " workers"
             ) from None
 
 
-_maker_here: _Maker | None = None  # of a worker
+_worker_maker: _Maker | None = None  # maker of the current worker process
 
 
 def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
-    # spawned: a fork would copy locks that other threads (torch's, the loop's) may hold
+    # spawn, because fork would copy locks that other threads (of torch or of the loop) may hold
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, initializer=_start, initargs=(maker,))
 
 
 def _start(maker: _Maker) -> None:
-    global _maker_here
-    _maker_here = maker
-    os.setpgrp()  # torchrun sends SIGTERM to the group of the process that trains, which still needs this one
-    for number in (signal.SIGINT, signal.SIGHUP):  # the loop handles Ctrl-C and a closed terminal, and ends its workers
+    global _worker_maker
+    _worker_maker = maker
+    # separate process group: torchrun sends SIGTERM to the group of the training process, which still needs its workers
+    os.setpgrp()
+    # the training loop handles Ctrl-C and a closed terminal, and stops its workers
+    for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """Exit when the parent process ends. Otherwise a worker whose parent was killed would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _make(epoch: int, batch: int, rows: NDArray[np.int64], own: NDArray[np.int64]) -> ImageBatch:
-    assert _maker_here is not None
-    return _maker_here(epoch, batch, rows, own)
+def _make(epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
+    assert _worker_maker is not None
+    return _worker_maker(epoch, batch, rows, local_rows)

@@ -1,4 +1,4 @@
-"""Images with labels as the data of a run. Images are the same where their pixels are."""
+"""Data source for labeled images. Images are duplicates if their pixels are equal."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from manyheads.data.images.checking import listed
-from manyheads.data.images.files import Columns, find_splits, labels_beside
+from manyheads.data.images.checking import join_names
+from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.readers.labelled import with_labels
+from manyheads.data.readers.labeled import with_labels
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB, ClassSource, check_labels
 
-HELD_OUT = 0.05  # of the training images, where there are no validation data
+HELD_OUT = 0.05  # fraction of the training images that is held out if there are no validation data
 
-LOOKED_AT = 16  # images, for a dry run
+PEEK_IMAGES = 16  # images that a dry run reads
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource(ClassSource[ImageData]):
-    """Images with labels; without data, scikit-learn's digits.
+    """Source of labeled images. Without data, scikit-learn's digits are used.
 
-    kept     folder where what was checked is remembered, which no other process may write to; see `read_images`
-    follows  it is another process's
+    kept     folder for the results of the checks; no other process may write to it (see `read_images`)
+    follows  True if the folder belongs to another process
     """
 
     kind = "images"
     unit = "images"
     directories = True
-    of_every_label = False  # a label without images keeps its name
+    requires_every_label = False  # a label without images keeps its class index
 
     columns: Columns = field(default_factory=Columns)
     kept: Path | None = None
@@ -59,12 +59,12 @@ class ImageSource(ClassSource[ImageData]):
         return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
-        """With labels that the training data have: no model could answer others."""
+        """Return images whose labels all occur in the training data. A model cannot predict other labels."""
         known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
-        """A table of sizes, modes, labels, duplicates and overlap with training, with warnings below."""
+        """Return a table of sizes, modes, labels, duplicates and overlap with the training data, with warnings."""
         report, train = Report(splits.known, "images"), splits.train
         report.row("pixels (smallest / largest)", _sizes)
         report.row("modes", _modes)
@@ -73,40 +73,43 @@ class ImageSource(ClassSource[ImageData]):
         report.contradictions(train.keys, train.labels)
         known = set(train.labels)
         if without := [label for label in train.names if label not in known]:
-            report.warnings.append(f"no training image of {listed(without)}")
+            report.warnings.append(f"found no training image for {join_names(without)}")
         if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):
-            others = f" (and of {len(notes) - 1:,} more)" if len(notes) > 1 else ""
-            report.warnings.append(f"Pillow says of {notes[0]}{others}; used all the same")
+            others = f" (and about {len(notes) - 1:,} more)" if len(notes) > 1 else ""
+            report.warnings.append(f"Pillow warns about {notes[0]}{others}; using these images anyway")
         return str(report)
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         return find_splits(data, validation=validation, test=test)
 
     def files(self, corpus: str) -> list[Path]:
-        """And the labels beside MNIST's images; of class folders, the folders."""
+        """Return the files of a corpus, including the label files of MNIST images; for class folders, the folders."""
         files = super().files(corpus)
-        beside = [path for file in files if (path := labels_beside(file)) != file and path.is_file()]
+        label_files = [path for file in files if (path := idx_labels_path(file)) != file and path.is_file()]
         whole = same_place(corpus, self.data) and files[0].is_dir()
-        return folders_in(files[0]) if whole else [*files, *beside]
+        return folders_in(files[0]) if whole else [*files, *label_files]
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]
 
     def test_in(self, data: str) -> str:
-        """The test images of a directory of splits; of anything else, all there is."""
+        """Return the test images of a directory with splits; otherwise `data` itself."""
         try:
             return next(iter(self.find(data).test), data)
         except FileNotFoundError:
             return data
 
     def peek(self) -> ImageData | None:
-        """The first training images; None of the Hub's, as only training fetches data."""
+        """Read the first training images, or return None for data of the Hub, which only training downloads."""
         train = None if (self.data or "").startswith(HUB) else self.splits().train
-        return None if train is None else replace(self, kept=None).read_one(train, limit=LOOKED_AT)
+        return None if train is None else replace(self, kept=None).read_one(train, limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
-        """(training images, about; their labels as a model would count them), for a plan: no image is opened. Of what
-        would have to be fetched from the Hub, no more is known than is set."""
+        """Return the approximate number of training images and their labels in class order, for a plan.
+
+        No image is opened. For data on the Hub that would have to be downloaded, only the configured values are
+        returned.
+        """
         if self.data is None:
             digits = len(self.embedded().train)
             return min(self.sample or digits, digits), self.names

@@ -1,6 +1,6 @@
-"""Images that lie in no file of their own, in one scratch file that all processes of a run map into memory.
+"""Scratch file for images that are not in separate files. All processes of a run map it into memory.
 
-So the workers share one copy of what they use, and the operating system drops pages of it when memory is short.
+Workers therefore share one copy, and the operating system can drop its pages if memory is short.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ _PREFIX = "images-"
 
 
 class Store:
-    """A scratch file that is removed when nothing refers to the store any more. A copy in another process, made by
-    pickling, reads the same file."""
+    """Scratch file that is removed when the store is no longer referenced.
+
+    A pickled copy in another process reads the same file.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """In `folder`, which is made if need be; None: where the system keeps temporary files."""
+        """Create the file in `folder`, which is created if necessary; None: the directory for temporary files."""
         try:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX)
         except OSError as error:
-            raise UserError(f"{folder or tempfile.gettempdir()}: cannot write: {error.strerror}") from error
+            raise UserError(f"{folder or tempfile.gettempdir()}: failed to write: {error.strerror}") from error
         self.name, self._size = name, 0
         self._file: BinaryIO | None = os.fdopen(handle, "wb")
         self._map: mmap.mmap | None = None
         weakref.finalize(self, _remove, self._file, name)
 
     def add(self, image: bytes | NDArray[np.uint8]) -> Stored:
-        """Writes the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises UserError if the disk is full."""
+        """Append the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises UserError if the disk is full."""
         shape = None if isinstance(image, bytes) else image.shape
         content = image if isinstance(image, bytes) else image.tobytes()
-        assert self._file is not None, "a copy in another process only reads"
+        assert self._file is not None, "a copy in another process is read-only"
         try:
             self._file.write(content)
         except OSError as error:
             folder = Path(self.name).parent
-            raise UserError(f"{folder}: cannot write the images there: {error.strerror}; make room") from error
+            raise UserError(f"{folder}: failed to write images: {error.strerror}; free disk space") from error
         self._size += len(content)
         return Stored(self, self._size - len(content), len(content), shape)
 
     def content(self, start: int, size: int) -> memoryview:
-        """Bytes of the file, not copied."""
+        """Return bytes of the file as a view, without copying."""
         if self._map is None or len(self._map) < start + size:
             if self._file is not None:
                 self._file.flush()
@@ -69,7 +71,7 @@ class Store:
 
 
 class Stored(NamedTuple):
-    """Where an image lies in a store: the bytes of a file or, where there is a shape, pixels."""
+    """Location of an image in a store: the bytes of an image file or, if `shape` is set, pixels."""
 
     store: Store
     start: int
@@ -82,7 +84,7 @@ class Stored(NamedTuple):
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of a process that was killed: no other may be using the folder."""
+    """Remove the files of a killed process. No other process may be using the folder."""
     for file in folder.glob(f"{_PREFIX}*"):
         file.unlink(missing_ok=True)
 

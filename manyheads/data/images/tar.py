@@ -1,10 +1,11 @@
-"""Images in tar files, as WebDataset lays them out: files that stand together and are called alike up to the first dot
-are one item, an image and its label.
+"""Images in tar files in the WebDataset format.
+
+Consecutive files with the same name up to the first dot form one sample, an image and its label:
 
     a/0001.jpg   a/0001.cls    a number or a name, as text
-    a/0002.png   a/0002.json   an object with a key `label`, or as the column of labels is called
+    a/0002.png   a/0002.json   an object with the key `label`, or another configured column name
 
-Nothing is extracted. The headers are read one after the other, an image from its place in the file when it is needed.
+Nothing is extracted. The headers are read sequentially, and each image is read from its offset when it is needed.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from typing import NamedTuple
 from manyheads.data.images.decoding import ImageFault
 from manyheads.errors import UserError
 
-_MOST = {"cls": 2**12, "json": 2**20}  # bytes of a label's file
-_LARGEST = 2**30  # bytes of an image's file
-_KEPT = (tarfile.REGTYPE, tarfile.AREGTYPE)  # no links, no devices, no sparse files
+_MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum bytes of a label file
+_MAX_IMAGE_BYTES = 2**30  # maximum bytes of an image file
+_REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE)  # regular files only: no links, devices or sparse files
 
 
 class Member(NamedTuple):
-    """Where a file lies in a tar."""
+    """Location of a file in a tar file."""
 
     tar: Path
     start: int
     size: int
 
     def read(self) -> bytes:
-        """Raises OSError, and ImageFault where the tar has changed."""
+        """Read the file. Raises OSError, or ImageFault if the tar file changed."""
         with self.tar.open("rb") as file:
             file.seek(self.start)
             content = file.read(self.size)
         if len(content) != self.size:
-            raise ImageFault(f"{self.tar} has become shorter since it was read", "leave it as it is during a run")
+            raise ImageFault(f"{self.tar} has become shorter since it was read", "do not change it during a run")
         return content
 
 
 class Sample(NamedTuple):
-    """An item of a tar, or why it cannot be used."""
+    """Sample of a tar file, or its fault."""
 
     key: str
     image: Member | None = None
@@ -52,18 +53,18 @@ class Sample(NamedTuple):
 
 class _File(NamedTuple):
     key: str
-    kind: str  # what follows the first dot of its name, in small letters
+    kind: str  # lower-case part of the name after the first dot
     member: Member
     fault: ImageFault | None
 
 
 def samples(tar: Path, pictures: tuple[str, ...], label: str) -> Iterator[Sample]:
-    """The items of a tar in their order.
+    """Yield the samples of a tar file in order.
 
-    pictures  how the names of images end, with the dot
-    label     the key of a .json that holds the label
+    pictures  suffixes of image files, with the dot
+    label     key of the label in a .json file
 
-    Raises UserError for a file that is no tar, or a damaged one.
+    Raises UserError if the file is not a tar file, or is damaged.
     """
     for key, group in groupby(_files(tar), lambda file: file.key):
         files = list(group)
@@ -78,39 +79,46 @@ def _sample(key: str, files: list[_File], pictures: tuple[str, ...], label: str)
         if file.fault:
             raise file.fault
     if len({file.kind for file in files}) < len(files):
-        raise ImageFault("a file of the same name twice", "rename or remove one")
+        raise ImageFault("two files with the same name", "rename or remove one")
     images = [file.member for file in files if f".{file.kind.rpartition('.')[2]}" in pictures]
-    labels = {file.kind: file.member for file in files if file.kind in _MOST}
+    labels = {file.kind: file.member for file in files if file.kind in _MAX_LABEL_BYTES}
     if len(images) != 1:
         raise ImageFault(
-            f"{len(images) or 'no'} image{'s' * (len(images) > 1)} of this name", "store one beside its label"
+            f"expected one image with this name, found {len(images) or 'none'}",
+            "store one image and its label under the same name",
         )
-    if images[0].size > _LARGEST:
-        raise ImageFault(f"an image of more than {_LARGEST:,} bytes: {images[0].size:,}", "make it smaller")
+    if images[0].size > _MAX_IMAGE_BYTES:
+        raise ImageFault(
+            f"expected an image of at most {_MAX_IMAGE_BYTES:,} bytes, found {images[0].size:,}",
+            "reduce the size of the image",
+        )
     if not labels:
-        raise ImageFault("no label", "store .cls or .json of the same name beside the image")
+        raise ImageFault("no label", "add a .cls or .json file with the name of the image")
     return Sample(key, images[0], _label(labels, label))
 
 
 def _label(labels: dict[str, Member], name: str) -> object:
     kind = "cls" if "cls" in labels else "json"
-    if labels[kind].size > _MOST[kind]:
-        raise ImageFault(f"a .{kind} of more than {_MOST[kind]:,} bytes", "write the label alone")
+    if labels[kind].size > _MAX_LABEL_BYTES[kind]:
+        raise ImageFault(f"expected a .{kind} file of at most {_MAX_LABEL_BYTES[kind]:,} bytes", "write only the label")
     content = labels[kind].read()
     try:
         if kind == "cls":
             return content.decode().strip()
         cells = json.loads(content)
     except (ValueError, RecursionError):
-        raise ImageFault(f"a .{kind} that cannot be read", "write it again, as UTF-8") from None
+        raise ImageFault(f"unreadable .{kind} file", "write it again as UTF-8") from None
     if not isinstance(cells, dict) or name not in cells:
-        raise ImageFault(f"no {name!r} in the .json", "name the key of the label: columns.label=")
+        raise ImageFault(f"the .json file has no key {name!r}", "set the key of the label with columns.label=")
     return cells[name]
 
 
 def _files(tar: Path) -> Iterator[_File]:
-    """All but folders and hidden files. What is known of a header is checked against the file's size."""
-    size, at = tar.stat().st_size, -1  # where the next header begins
+    """Yield all files except folders and hidden files.
+
+    Offsets in headers are checked against the size of the tar file.
+    """
+    size, at = tar.stat().st_size, -1  # offset of the next header
     try:
         with tarfile.open(tar, "r:") as opened:
             while (info := opened.next()) is not None:
@@ -125,11 +133,11 @@ def _files(tar: Path) -> Iterator[_File]:
             content.seek(at)
             block = content.read(tarfile.BLOCKSIZE)
         if len(block) < tarfile.BLOCKSIZE or any(block):
-            raise tarfile.ReadError(f"no header and no end at byte {at:,}")
+            raise tarfile.ReadError(f"found neither a header nor the end of the archive at byte {at:,}")
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{tar}: not a tar file, or damaged ({reason}); expand a compressed one, or write it again"
+            f"{tar}: not a tar file, or damaged ({reason}); decompress it if it is compressed, or write it again"
         ) from None
 
 
@@ -140,9 +148,9 @@ def _file(tar: Path, info: tarfile.TarInfo) -> _File | None:
         return None
     stem, _, kind = base.partition(".")
     fault = None
-    if info.type not in _KEPT or info.sparse is not None:
-        kept = "a link" if info.islnk() or info.issym() else "no regular file"
-        fault = ImageFault(f"{kept} in a tar", "store the file itself")
+    if info.type not in _REGULAR_TYPES or info.sparse is not None:
+        file_kind = "a link" if info.islnk() or info.issym() else "not a regular file"
+        fault = ImageFault(f"{file_kind} in a tar file", "store the file itself")
     elif name.startswith("/") or ".." in folder.split("/"):
-        fault = ImageFault("a name that leads out of the tar", "store it under a relative name")
+        fault = ImageFault("the name leads out of the archive", "use a relative name")
     return _File(folder + slash + stem, kind.lower(), Member(tar, info.offset_data, info.size), fault)

@@ -1,4 +1,4 @@
-"""Texts of a corpus that need not fit into memory: a list, or a file of which only what is asked for is read."""
+"""Text columns that may exceed memory: a list, or a file from which single texts are read on demand."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 
 from manyheads.files import WriteError
 
-HELD = 2**26  # characters of a column that are held in memory
-_WRITTEN = 2**20  # bytes that are written at a time
+MAX_CHARACTERS_IN_MEMORY = 2**26  # maximum number of characters of a column in memory
+WRITE_SIZE = 2**20  # bytes per write
 
 
 class Column(Sequence[str]):
-    """Texts in a file that no other process sees, and that is gone with the last column that reads it."""
+    """Texts in an unnamed temporary file. The file is removed when the last column that reads it is freed."""
 
     def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
-        """ends  (N + 1,) where in the file the texts end, 0 first
-        rows     (M,) which of them are these; None: all"""
+        """Initialize the column.
+
+        ends  (N + 1,) byte offsets in the file at which the texts end, starting with 0
+        rows  (M,) indices of the texts in this column; None: all texts
+        """
         self._file, self._ends, self._rows = file, ends, rows
 
     def __len__(self) -> int:
@@ -32,7 +35,7 @@ class Column(Sequence[str]):
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
         if not -len(self) <= index < len(self):
-            raise IndexError(f"text {index} of {len(self):,}")
+            raise IndexError(f"index {index} is out of range for {len(self):,} texts")
         row = index % len(self) if self._rows is None else self._rows[index]
         start, end = self._ends[row : row + 2].tolist()
         return os.pread(self._file.fileno(), end - start, start).decode()
@@ -40,14 +43,14 @@ class Column(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))
 
-    def chosen(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
-        """Those at the rows, in that order."""
+    def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
+        """Return a column of the texts at the given rows, in that order."""
         rows = np.asarray(rows, np.int64)
         return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
 
 
 class ConcatenatedTexts:
-    """The texts of several columns one behind the other, each time that they are gone through."""
+    """Re-iterable concatenation of several text columns."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._columns = columns
@@ -60,9 +63,9 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Texts as they are read; more than `HELD` characters of them go into a file.
+    """Buffer for texts, which moves them to a temporary file if they exceed `MAX_CHARACTERS_IN_MEMORY`.
 
-    folder  for that file; None: that of the system's temporary files
+    folder  directory of the file; None: the system's directory for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -71,32 +74,32 @@ class SpillingTextBuffer:
         self._characters = 0
         self._file: BinaryIO | None = None
         self._ends = array("q", [0])
-        self._unwritten = bytearray()
+        self._pending = bytearray()
 
     def append(self, text: str) -> None:
         if self._file is None:
             self._texts.append(text)
             self._characters += len(text)
-            if self._characters > HELD:
-                self._file = self._opened()
+            if self._characters > MAX_CHARACTERS_IN_MEMORY:
+                self._file = self._open_file()
                 texts, self._texts = self._texts, []
-                for held in texts:
-                    self.append(held)
+                for earlier in texts:
+                    self.append(earlier)
         else:
             content = text.encode()
-            self._unwritten += content
+            self._pending += content
             self._ends.append(self._ends[-1] + len(content))
-            if len(self._unwritten) >= _WRITTEN:
+            if len(self._pending) >= WRITE_SIZE:
                 self._write(self._file)
 
-    def gathered(self) -> list[str] | Column:
-        """All of them; nothing is appended afterwards."""
+    def finish(self) -> list[str] | Column:
+        """Return all appended texts. Nothing may be appended afterwards."""
         if self._file is None:
             return self._texts
         self._write(self._file)
         return Column(self._file, np.frombuffer(self._ends, np.int64))
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         try:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -106,12 +109,12 @@ class SpillingTextBuffer:
 
     def _write(self, file: BinaryIO) -> None:
         try:
-            file.write(self._unwritten)
+            file.write(self._pending)
             file.flush()
         except OSError as error:
             raise self._fault(error) from error
-        self._unwritten.clear()
+        self._pending.clear()
 
     def _fault(self, error: OSError) -> WriteError:
         folder = self._folder or tempfile.gettempdir()
-        return WriteError(f"{folder}: cannot write the texts there: {error.strerror}; make room")
+        return WriteError(f"{folder}: failed to write texts to a temporary file: {error.strerror}; free disk space")

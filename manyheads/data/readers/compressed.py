@@ -1,4 +1,4 @@
-"""Files that may be compressed: `a.jsonl.gz` and `a.jsonl.zst` are read as `a.jsonl` is, a little at a time."""
+"""Compressed files: `a.jsonl.gz` and `a.jsonl.zst` are decompressed while they are read, like a plain `a.jsonl`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any, BinaryIO
 from manyheads.errors import UserError, extra
 
 COMPRESSED = (".gz", ".zst")
-AT_ONCE = 2**20  # bytes that are read of a file at a time
-MOST_EXPANDED = 200  # times its size that a file may expand to: texts do to 3 to 20 times
-UNCHECKED = 2**26  # bytes that any file may expand to
+READ_SIZE = 2**20  # bytes per read
+MAX_EXPANSION = 200  # maximum ratio of expanded size to file size; typical for text are 3 to 20
+UNCHECKED_BYTES = 2**26  # files that expand to fewer bytes are not checked
 
 
-def kind(file: str | Path) -> str:
-    """The ending that tells the format: ".jsonl" of a.jsonl, a.jsonl.gz and a.jsonl.zst."""
+def format_suffix(file: str | Path) -> str:
+    """Return the suffix that names the format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
     path = Path(file)
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
-def opened(file: Path) -> BinaryIO:
-    """The bytes of a file, expanded as they are read.
+def open_decompressed(file: Path) -> BinaryIO:
+    """Open a file as a binary stream that is decompressed while it is read.
 
-    Reading raises a one-line UserError where a compressed file is torn, or expands to more than any text would.
+    Reading raises UserError if a compressed file is truncated or damaged, or expands to an implausible size.
     """
     if file.suffix not in COMPRESSED:
         return file.open("rb")
-    return io.BufferedReader(_Expanded(file), AT_ONCE)
+    return io.BufferedReader(_Expanded(file), READ_SIZE)
 
 
 class _Expanded(io.RawIOBase):
     def __init__(self, file: Path) -> None:
         self._path, self._read = file, 0
-        self._most = max(UNCHECKED, MOST_EXPANDED * file.stat().st_size)
+        self._max_bytes = max(UNCHECKED_BYTES, MAX_EXPANSION * file.stat().st_size)
         self._inner: Any
         if file.suffix == ".gz":
             self._inner = gzip.GzipFile(file)
@@ -50,17 +50,18 @@ class _Expanded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            size: int = self._inner.readinto(buffer)  # its read() loses the memory that it reads into where it raises
+            size: int = self._inner.readinto(buffer)  # the stream's read() leaks its buffer if it raises
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]
             raise UserError(
-                f"{self._path}: torn or damaged behind byte {self._read:,} of its content ({reason}); write it again"
+                f"{self._path}: truncated or damaged after byte {self._read:,} of its content ({reason}); "
+                "write the file again"
             ) from None
         self._read += size
-        if self._read > self._most:
+        if self._read > self._max_bytes:
             raise UserError(
-                f"{self._path}: it expands to more than {self._most:,} bytes, {MOST_EXPANDED} times its size, as no"
-                " text does; expand it yourself if it is one"
+                f"{self._path}: expands to more than {self._max_bytes:,} bytes, {MAX_EXPANSION} times its "
+                "size, which is not plausible for text; if the file is valid, decompress it first"
             )
         return size
 

@@ -1,7 +1,8 @@
-"""Running text in files, read a piece at a time: a corpus may be larger than memory.
+"""Running text in files, read one piece at a time, so that a corpus may exceed memory.
 
-A corpus is a file, several joined by commas, or a directory of them with what is below it, hidden files left out. A
-table (`rows.py`) has a text in every row; any other file is one text. All but Parquet may be compressed (.gz, .zst).
+A corpus is a file, several files joined by commas, or a directory that is searched recursively without hidden files.
+Each row of a table (`rows.py`) is a text; any other file is one text. All formats except Parquet may be compressed
+(.gz, .zst).
 """
 
 from __future__ import annotations
@@ -21,32 +22,35 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.compressed import AT_ONCE, kind, opened
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parsed, table
-from manyheads.data.readers.splits import SURROGATE, UTF8, half_character, parts_of
+from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
+from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
-PIECE = 2**20  # characters of a piece at most
-FIRST = 2**20  # bytes of a text file of which only the first part is read
-FORMAT = "corpus-1"  # change it with what is kept of a corpus
+MAX_PIECE = 2**20  # maximum characters in a piece
+FIRST_BYTES = 2**20  # bytes read of a text file if only its first part is used
+FORMAT = "corpus-1"  # version of the stored survey: change it when the survey's content changes
 
 
 class Piece(NamedTuple):
-    """Part of a text. A text is cut before a blank or a line end behind a letter or a digit, where the words of
-    byte-level BPE end, too: to cut it changes no token."""
+    """Part of a text.
 
-    text: int  # its number in the corpus
-    content: str | None  # None: this text is faulty, with all its pieces, and has been told
+    Texts are cut before a space or newline that follows a letter or digit. The pre-tokenization of byte-level BPE has a
+    boundary there, too, so cutting does not change the tokens.
+    """
+
+    text: int  # index of the text in the corpus
+    content: str | None  # None in every piece of a faulty text, whose fault was reported
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The files of texts, in their order.
+    """Text files of a corpus, in order.
 
-    column          of tables that holds the text
+    column          column of a table that contains the text
     skip_bad_lines  leave out faulty rows, and files that are not UTF-8
-    limit           how many texts are read at most, and of a text file only the first part
+    limit           maximum number of texts to read; if set, only the first part of a text file is read
     """
 
     files: tuple[Path, ...]
@@ -55,7 +59,7 @@ class Corpus:
     limit: int | None = None
 
     def pieces(self, file: int, text: int) -> Iterator[Piece]:
-        """All there is from a file on; `text` is the number of its first text."""
+        """Yield all pieces from the file with index `file` on; `text` is the index of its first text."""
         for number in range(file, len(self.files)):
             piece = None
             for piece in self.of_file(number, text, Counter()):
@@ -63,40 +67,40 @@ class Corpus:
             text = text if piece is None else piece.text + 1
 
     def of_file(self, number: int, text: int, skips: Counter[str]) -> Iterator[Piece]:
-        """All there is in a file."""
+        """Yield all pieces of the file with index `number`; `text` is the index of its first text."""
         path = self.files[number]
-        if kind(path) in TABLES:
+        if format_suffix(path) in TABLES:
             rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
             for offset, row in enumerate(rows):
                 yield from (Piece(text + offset, piece) for piece in cut(row.cells))
         else:
-            for part in _whole(path) if self.limit is None else _first(path):
-                sound = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
-                yield Piece(text, None if sound is None else sound.cells[0])
+            for part in _whole_file(path) if self.limit is None else _first_part(path):
+                usable_row = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
+                yield Piece(text, None if usable_row is None else usable_row.cells[0])
 
     @property
     def state(self) -> list[list[Any]]:
-        """What tells whether a file has changed."""
+        """Name, size and modification time of each file, for the detection of changes."""
         status = ((str(file.absolute()), file.stat()) for file in self.files)
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
     def check(self, survey: Survey) -> None:
-        """Raises UserError where a file is not what it was."""
+        """Raise UserError if a file has changed since the survey."""
         for file, (_, size, time) in zip(self.files, survey.state, strict=True):
             if (file.stat().st_size, file.stat().st_mtime_ns) != (size, time):
-                raise UserError(f"{file}: the file has changed while it was in use; start again")
+                raise UserError(f"{file}: the file changed while it was being read; start again")
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What is known of a corpus that has been read once.
+    """Facts about a corpus, collected in one pass.
 
-    hashes  (N,) of the texts
-    usable  (N,) whether a text has no fault and is not blank
-    long    (K, 2) of the texts of several pieces: their numbers and their bytes
-    starts  (F, 2) of every file: the number of its first text, and of its first piece
-    skips   what was left out, by file and reason
-    state   of the files
+    hashes  (N,) hash of each text
+    usable  (N,) True for each text that has no fault and is not blank
+    long    (K, 2) index and size in bytes of each text that has several pieces
+    starts  (F, 2) index of the first text and of the first piece of each file
+    skips   number of skipped rows or files, by file and reason
+    state   name, size and modification time of each file
     """
 
     hashes: NDArray[np.uint64]
@@ -108,7 +112,7 @@ class Survey:
 
     @classmethod
     def of(cls, corpus: Corpus, kept: Path | None) -> Survey:
-        """Read; or found in the directory `kept`, where it is left for the next time."""
+        """Survey a corpus. If a directory `kept` is given, the survey is stored there and reused."""
         if kept is None:
             return cls._read(corpus)
         settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines, corpus.limit]
@@ -117,7 +121,7 @@ class Survey:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = parse_json(str(arrays["rest"]))
                 return cls(*(arrays[name] for name in _ARRAYS), **rest)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # there is none, or part of one
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # the survey is missing or incomplete
             survey = cls._read(corpus)
         kept.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -129,18 +133,21 @@ class Survey:
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
         hashes, usable, long, starts = array("Q"), bytearray(), list[tuple[int, int]](), list[tuple[int, int]]()
-        count = used = 0  # pieces, and usable texts
+        count = used = 0  # number of pieces, number of usable texts
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
             for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
-                digest, size, parts, sound, filled = blake2b(digest_size=8), 0, 0, True, False
+                digest, size, parts, usable_row, filled = blake2b(digest_size=8), 0, 0, True, False
                 for piece in pieces:
                     content = (piece.content or "").encode()
                     digest.update(content)
                     size, parts = size + len(content), parts + 1
-                    sound, filled = sound and piece.content is not None, filled or bool((piece.content or "").strip())
+                    usable_row, filled = (
+                        usable_row and piece.content is not None,
+                        filled or bool((piece.content or "").strip()),
+                    )
                 hashes.append(int.from_bytes(digest.digest()))
-                usable.append(sound and filled)
+                usable.append(usable_row and filled)
                 long += [(len(hashes) - 1, size)] if parts > 1 else []
                 count, used = count + parts, used + usable[-1]
                 if used == corpus.limit:
@@ -160,55 +167,59 @@ _ARRAYS = ("hashes", "usable", "long", "starts")
 def files_of(path: str) -> list[Path]:
     files: list[Path] = []
     for name in parts_of(path):
-        if not name.is_file() and not name.is_dir():  # nor a pipe, which would be waited for
+        if not name.is_file() and not name.is_dir():  # also rejects pipes, which would block
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
-            raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of them")
-        below = (file for file in sorted(name.rglob("*")) if file.is_file())
-        shown = [file for file in below if not any(part.startswith(".") for part in file.relative_to(name).parts)]
-        files += shown if name.is_dir() else [name]
+            raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of text files")
+        all_files = (file for file in sorted(name.rglob("*")) if file.is_file())
+        visible_files = [
+            file for file in all_files if not any(part.startswith(".") for part in file.relative_to(name).parts)
+        ]
+        files += visible_files if name.is_dir() else [name]
     return [file.absolute() for file in files]
 
 
 def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
-    """The text of each row of a table, blank or not."""
+    """Yield the text of each row of a table; texts may be blank."""
 
     def text_of(row: Row[Cells]) -> tuple[str]:
         text = row.cells.get(column)
         if not isinstance(text, str):
-            raise BadRow(f"no text in {column!r}", f"name the column {column!r}, or train with column=NAME")
-        if half_character(text):
+            raise BadRow(
+                f"expected text in column {column!r}", f"rename the column to {column!r}, or train with column=NAME"
+            )
+        if lone_surrogate(text):
             raise BadRow(f"{column!r} {SURROGATE[0]}", SURROGATE[1])
         return (text,)
 
-    return parsed(table(file, columns=(column,)), text_of)
+    return parse_rows(table(file, columns=(column,)), text_of)
 
 
 def cut(contents: Iterable[str]) -> Iterator[str]:
-    """A text that comes in parts, in pieces (see `Piece`): at least one."""
+    """Concatenate the parts of one text and yield it in pieces (see `Piece`), at least one."""
     rest = ""
     for content in contents:
         rest += content
-        while len(rest) > PIECE:
-            space, line = rest.rfind(" ", 0, PIECE), rest.rfind("\n", 0, PIECE)
+        while len(rest) > MAX_PIECE:
+            space, line = rest.rfind(" ", 0, MAX_PIECE), rest.rfind("\n", 0, MAX_PIECE)
             while (end := max(space, line)) > 0 and not rest[end - 1].isalnum():
-                if space == end:  # the other one is still the last before it
+                if space == end:  # the last newline is still a candidate
                     space = rest.rfind(" ", 0, end)
                 else:
                     line = rest.rfind("\n", 0, end)
-            end = end if end > 0 else PIECE  # nowhere
+            end = end if end > 0 else MAX_PIECE  # no boundary found
             yield rest[:end]
             rest = rest[end:]
     yield rest
 
 
-def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
-    """A file as one text, in pieces; where it is not UTF-8, the last one says so."""
+def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
+    """Yield a file as one text, in pieces. If the file is not UTF-8, the last row has a fault."""
     decoder, line = getincrementaldecoder("utf-8")(), 1
 
     def decoded() -> Iterator[str]:
         nonlocal line
-        with opened(file) as content:
-            data = content.read(AT_ONCE).removeprefix(b"\xef\xbb\xbf")
+        with open_decompressed(file) as content:
+            data = content.read(READ_SIZE).removeprefix(b"\xef\xbb\xbf")
             while data:
                 pending = decoder.getstate()[0]
                 try:
@@ -217,7 +228,7 @@ def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
                     line += (pending + data).count(b"\n", 0, error.start)
                     raise
                 line += data.count(b"\n")
-                data = content.read(AT_ONCE)
+                data = content.read(READ_SIZE)
         yield decoder.decode(b"", final=True)
 
     try:
@@ -227,10 +238,13 @@ def _whole(file: Path) -> Iterator[Row[tuple[str]]]:
         yield Row(file, line, ("",), *UTF8)
 
 
-def _first(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Only the first bytes of a file, up to the last line end or, in one long line, character in them."""
-    with opened(file) as content:
-        data = content.read(FIRST).removeprefix(b"\xef\xbb\xbf")
+def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
+    """Yield the first `FIRST_BYTES` bytes of a file, cut after the last newline.
+
+    If they contain no newline, they are cut after the last complete character.
+    """
+    with open_decompressed(file) as content:
+        data = content.read(FIRST_BYTES).removeprefix(b"\xef\xbb\xbf")
         whole = not content.read(1)
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data

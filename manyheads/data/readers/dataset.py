@@ -1,4 +1,4 @@
-"""What the readers of texts yield: the items of a corpus as columns, where each was read, and what was left out."""
+"""Base class of text data sets: the items of a corpus as columns, with their locations and the skipped rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ D = TypeVar("D", bound=Any)
 
 @dataclass(frozen=True)
 class Dataset:
-    """Items as columns of one length, of which the entries at i belong to item i. A subclass declares them. They are
-    lists, but those that it calls `large` may be in a file, where they do not fit into memory.
+    """Items as columns of equal length: entry i of each column belongs to item i.
 
-    file   where they were read, None where they were made
-    lines  of the file that the items begin at; empty where they were made
-    skips  how many were left out, by file and reason
+    Subclasses declare the columns. Columns are lists; those named in `large` are in a temporary file if they exceed
+    the memory limit.
+
+    file   source of the items; None if they were generated
+    lines  line number of each item; empty if the items were generated
+    skips  number of skipped items, by file and reason
     """
 
     columns: ClassVar[tuple[str, ...]]  # names of the fields that are columns
-    large: ClassVar[tuple[str, ...]] = ()  # and of those among them that are `Column`s of texts
+    large: ClassVar[tuple[str, ...]] = ()  # names of the text columns that may be in a file (`Column`)
 
     file: Path | None = field(default=None, kw_only=True)
     lines: Sequence[int] = field(default_factory=list, kw_only=True)
@@ -41,12 +43,13 @@ class Dataset:
         cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | Path, skips: Counter[str], missing: str,
         hint: str = "", folder: Path | None = None,
     ) -> Self:  # fmt: skip
-        """The items of rows without a fault, whose cells are the columns. Rows without the last of them leave it at its
-        default.
+        """Collect rows into a data set.
 
-        skips    counted while the rows are read
-        missing  what the UserError for no rows says, followed by `hint`
-        folder   for large columns; None: that of the system's temporary files
+        rows     rows without a fault; their cells are the values of the columns. If the cells of the rows are fewer
+                 than the columns, the last columns keep their defaults
+        skips    counter that is filled while the rows are read
+        missing  text of the UserError that is raised if there are no rows, followed by `hint`
+        folder   directory for large columns; None: the system's directory for temporary files
         """
         large = {name: SpillingTextBuffer(folder) for name in cls.large}
         cells: dict[str, Any] = {**large}
@@ -57,7 +60,7 @@ class Dataset:
                 cells.setdefault(name, []).append(cell)
         if not lines:
             raise UserError(f"{path}: {missing} ({skips.total():,} skipped){hint and f'; {hint}'}")
-        columns = {**cells, **{name: texts.gathered() for name, texts in large.items()}}
+        columns = {**cells, **{name: texts.finish() for name, texts in large.items()}}
         return cls(**columns, file=Path(path), lines=lines, skips=dict(skips))
 
     def __len__(self) -> int:
@@ -66,21 +69,21 @@ class Dataset:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} {self.columns[0]}, {self.file})"
 
-    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> Self:
+    def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         parts: dict[str, Any] = {}
         for name in self.columns:
             entries = getattr(self, name)
-            if entries:  # texts have no pairs
-                parts[name] = entries.chosen(chosen) if isinstance(entries, Column) else [entries[i] for i in chosen]
-        lines = array("q", [self.lines[i] for i in chosen]) if self.lines else self.lines
+            if entries:  # an optional column is empty (single texts have no second texts)
+                parts[name] = entries.select(indices) if isinstance(entries, Column) else [entries[i] for i in indices]
+        lines = array("q", [self.lines[i] for i in indices]) if self.lines else self.lines
         return replace(self, **parts, lines=lines)
 
     def place(self, index: int) -> str:
-        """Where an item was read, as an error names it."""
+        """Return the location of an item for error messages."""
         return f"{self.file}:{self.lines[index]}" if self.lines else f"item {index + 1:,}"
 
 
-def leaving_out(data: D, kept: Sequence[int], reason: str) -> D:
-    """Of a data set of texts or images the kept items; the others are counted in `skips`."""
+def keep_items(data: D, kept: Sequence[int], reason: str) -> D:
+    """Return a data set of texts or images with the kept items only; the others are counted in `skips`."""
     skips = {**data.skips, f"{data.file}: {reason}": len(data) - len(kept)}
     return replace(data.subset(kept), skips=skips)

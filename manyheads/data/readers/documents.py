@@ -1,7 +1,7 @@
 """Running text as documents of sentences.
 
-A corpus is a text file, where blank lines separate documents, a table (`rows.py`) with a text in every row, or a
-directory of such files. Lines end sentences, and so does HTML's line break; within a line punctuation does.
+A corpus is a text file in which blank lines separate documents, a table (`rows.py`) with one text per row, or a
+directory of such files. A sentence ends at a newline, at an HTML line break, or after punctuation within a line.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import ClassVar
 
 from manyheads.data.batching import Lazy
-from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.corpus import text_rows
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, Row, blocks, filter_invalid
+from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
-Document = list[str]  # sentences
+Document = list[str]  # list of sentences
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
 
 BREAK = "<br ?/?>"
 _LINES = re.compile(rf"\n|{BREAK}")
-# white space after a stop, perhaps a closed quotation, and before what can begin a sentence
+# white space after a full stop (with an optional closing quotation mark) and before a possible start of a sentence
 _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
 
 
 @dataclass(frozen=True, repr=False)
 class Documents(Dataset):
-    """Documents, each a text that has its sentences as lines."""
+    """Documents. Each is stored as one text with one sentence per line."""
 
     columns: ClassVar[tuple[str, ...]] = ("texts",)
     large: ClassVar[tuple[str, ...]] = columns
@@ -45,12 +45,12 @@ class Documents(Dataset):
 
     @property
     def documents(self) -> Sequence[Document]:
-        """As lists of sentences."""
+        """The documents as lists of sentences."""
         return Lazy(self.texts, lambda text: text.split("\n"))
 
 
 def sentences(text: str) -> Document:
-    """The sentences of a text, without the blanks around them."""
+    """Split a text into sentences, stripped of surrounding white space."""
     cut = (sentence.strip() for line in _LINES.split(text) for sentence in _STOPS.split(line))
     return [sentence for sentence in cut if sentence]
 
@@ -59,14 +59,16 @@ def read_documents(
     data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     kept: Path | None = None,
 ) -> Documents:  # fmt: skip
-    """Every document of a corpus (forms above), in the order of files and rows; blank ones are left out.
+    """Read all documents of a corpus (formats: module docstring), in the order of files and rows. Blank ones are left
+    out.
 
-    column  of a table that holds the text
-    limit   how many documents are read at most
-    kept    directory for a file without a name, where there is more than 64 million characters of text, which are not
-            held in memory then; None: that of the system's temporary files
+    column          column of a table that contains the text
+    skip_bad_lines  leave out and count faulty rows
+    limit           maximum number of documents to read
+    kept            directory for an unnamed temporary file, which stores the texts if they exceed 64 million
+                    characters; None: the system's directory for temporary files
 
-    Raises FileNotFoundError or a one-line UserError that names file, line and remedy.
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     path, files = Path(data), document_files(str(data))
     skips: Counter[str] = Counter()
@@ -76,31 +78,31 @@ def read_documents(
             if not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            texts = text_rows(file, column) if kind(file) in TABLES else _paragraphs(file)
+            texts = text_rows(file, column) if format_suffix(file) in TABLES else _paragraphs(file)
             for row in filter_invalid(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
                     yield Row(file, row.number, ("\n".join(document),))
 
-    hint = "expected documents separated by blank lines, or one a row"
-    return Documents.collect(islice(rows(), limit), path, skips, "no text in it", hint, folder=kept)
+    hint = "expected documents separated by blank lines, or one document per row"
+    return Documents.collect(islice(rows(), limit), path, skips, "no text found", hint, folder=kept)
 
 
 def document_files(data: str) -> list[Path]:
-    """Of a file, of several joined by commas, or of a directory."""
+    """Return the files of a corpus: one file, several files joined by commas, or the text files of a directory."""
     files: list[Path] = []
     for path in parts_of(data):
         inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]
         if not inside:
-            raise FileNotFoundError(f"{path}: no text there; expected files ending in {', '.join(SUFFIXES)}")
+            raise FileNotFoundError(f"{path}: found no text files; expected files ending in {', '.join(SUFFIXES)}")
         files += inside
     return files
 
 
 def is_document_file(path: Path) -> bool:
-    return kind(path) in SUFFIXES
+    return format_suffix(path) in SUFFIXES
 
 
 def _paragraphs(file: Path) -> Iterator[Row[tuple[str]]]:
-    for block in blocks(file):
+    for block in split_blocks(file):
         yield from (Row(file, number, ("",), *UTF8) for number, line in block.cells if line is None)
         yield Row(file, block.number, ("\n".join(line for _, line in block.cells if line is not None),))

@@ -1,15 +1,16 @@
-"""Parallel text: where the two languages lie, read strictly, with every fault named by file and line.
+"""Parallel corpora: locate the files of the two languages, and read pairs of sentences.
 
 One corpus is given as a string:
-  `prefix`          prefix.de + prefix.en, one sentence a line
+  `prefix`          prefix.de + prefix.en, one sentence per line
   `a.de,b.en`       two files, the source first
   `corpus.tsv`      two columns, source then target; or any columns under a header line that names them
-  `corpus.csv`      the same; cells may be quoted
+  `corpus.csv`      the same as .tsv, but cells may be quoted
   `corpus.jsonl`    {"de": ..., "en": ...}, {"source": ..., "target": ...} or {"translation": {"de": ..., "en": ...}}
-  `corpus.parquet`  the same names as columns
-  `a.jsonl,b.jsonl` several such tables are one corpus
-All but Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory holds one such corpus per split, by
-its name (`roles.py`); a table may be in parts there, such as train-00000-of-00003.parquet.
+  `corpus.parquet`  columns with the same names as in .jsonl
+  `a.jsonl,b.jsonl` several tables that form one corpus
+All formats except Parquet may be compressed: prefix.de.gz, corpus.tsv.zst. A directory contains one corpus per split;
+the name of a file determines its split (`roles.py`). A table in a directory may be sharded, for example
+train-00000-of-00003.parquet.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from manyheads.data.readers.compressed import COMPRESSED, kind
+from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parsed, table
+from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parse_rows, table
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
 
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Dataset):
-    """Aligned sentences; `files` are the source's and the target's file, or one for both."""
+    """Aligned sentences. `files` are the source file and the target file, or one file for both."""
 
     columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
     large: ClassVar[tuple[str, ...]] = columns
@@ -44,23 +45,26 @@ def read_parallel(
     path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
     kept: Path | None = None,
 ) -> Pairs:  # fmt: skip
-    """Reads one corpus (forms above); `source` and `target` are language codes, used as suffixes or column names.
+    """Read one corpus (see the module docstring for the formats).
 
-    Raises FileNotFoundError or a one-line UserError that names file, line and remedy. `skip_bad_lines` leaves faulty
-    rows out and counts them. Pairs blank on both sides carry nothing: they are always left out and counted. `limit` is
-    how many pairs are read at most. More than 64 million characters of a side are not held in memory but in a file
-    without a name in the directory `kept`, or in that of the system's temporary files.
+    source, target  language codes: file suffixes or column names
+    skip_bad_lines  leave out and count faulty rows. Pairs that are blank on both sides are always left out and counted
+    limit           maximum number of pairs to read
+    kept            directory for an unnamed temporary file, which stores the texts if one side exceeds 64 million
+                    characters; None: the system's directory for temporary files
+
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     files = locate(str(path), source, target)
     for file in files:
         if file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty; expected one sentence or row a line")
-    tables = kind(files[0]) in TABLES
+            raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
+    tables = format_suffix(files[0]) in TABLES
     rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
     def usable() -> Iterator[Row[Sides]]:
-        checked = parsed(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
+        checked = parse_rows(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
         for row in filter_invalid(checked, skips, skip=skip_bad_lines):
             if any(row.cells):
                 yield row
@@ -68,38 +72,43 @@ def read_parallel(
                 skips[f"{row.file}: blank on both sides"] += 1
 
     place = Path(path) if tables else files[0]
-    pairs = Pairs.collect(islice(usable(), limit), place, skips, "no usable pair of sentences", folder=kept)
+    pairs = Pairs.collect(islice(usable(), limit), place, skips, "no usable pair of sentences found", folder=kept)
     return replace(pairs, files=[place] if tables else files)
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
-    """Names in a directory that are corpora: tables, and prefixes that have both suffixes."""
+    """Return the names of the corpora in a directory: tables, and prefixes for which both suffixes exist."""
     names = {path.name for path in folder.iterdir() if path.is_file()}
     plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
     prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
-    tables = {name for name in names if kind(name) in TABLES}
+    tables = {name for name in names if format_suffix(name) in TABLES}
     corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in plain})
     for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
         if not corpora and one in names:
-            raise FileNotFoundError(f"{folder / other}: no such file, beside {one}; a corpus needs both sides")
+            raise FileNotFoundError(f"{folder / other}: no such file, but {one} exists; a corpus needs both sides")
     return corpora
 
 
 def locate(path: str, source: str, target: str) -> list[Path]:
-    """The tables, or the source and target files, of a corpus; FileNotFoundError says what was looked for."""
+    """Return the tables, or the source file and the target file, of a corpus.
+
+    Raises FileNotFoundError if one is missing.
+    """
     parts = parts_of(path)
-    if all(kind(part) in TABLES for part in parts):
+    if all(format_suffix(part) in TABLES for part in parts):
         for part in parts:
             if not part.is_file():
-                raise FileNotFoundError(f"{part}: no such file; give an existing {kind(part)} file")
+                raise FileNotFoundError(f"{part}: no such file; give an existing {format_suffix(part)} file")
         return parts
     if len(parts) == 1 and parts[0].is_dir():
-        raise UserError(f"{parts[0]}: is a directory; name one corpus in it, such as {parts[0] / 'train'}")
+        raise UserError(f"{parts[0]}: is a directory; give one corpus in it, such as {parts[0] / 'train'}")
     files = [_side(path, language) for language in (source, target)]
     if len(parts) > 1 and not files[0].is_file():
         files = parts
         if len(files) != 2:
-            raise UserError(f"{path!r}: {len(files)} files; expected two, the {source} file then the {target} file")
+            raise UserError(
+                f"{path!r}: expected two files, the {source} file then the {target} file; found {len(files)}"
+            )
     for file in files:
         if not file.is_file():
             forms = f"a prefix of .{source} and .{target} files, 'A.{source},B.{target}', or a {', '.join(TABLES)} file"
@@ -108,7 +117,7 @@ def locate(path: str, source: str, target: str) -> list[Path]:
 
 
 def _side(prefix: str, language: str) -> Path:
-    """The file of a language, compressed where that is what is there."""
+    """Return the path of the file in one language, which may be compressed."""
     files = [Path(f"{prefix}.{language}{ending}") for ending in ("", *COMPRESSED)]
     return next((file for file in files if file.is_file()), files[0])
 
@@ -120,8 +129,8 @@ def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
     counts = [count_lines(file) for file in (source_file, target_file)]
     if counts[0] != counts[1]:
         raise UserError(
-            f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (from line"
-            f" {min(counts) + 1:,} on there is no counterpart); line N must translate line N"
+            f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (lines from"
+            f" {min(counts) + 1:,} on have no counterpart); line N must be the translation of line N"
         )
     for number, sides in enumerate(zip_longest(lines(source_file), lines(target_file)), 1):
         if None in sides:
@@ -138,17 +147,17 @@ def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
         for first, second in names:
             if isinstance(cells, dict) and first in cells and second in cells:
                 return cells[first], cells[second]
-        fault = f"no {source!r} and {target!r} (or 'source' and 'target')"
+        fault = f"expected texts under {source!r} and {target!r} (or 'source' and 'target')"
         raise BadRow(fault, "name the two texts by their language codes")
 
-    return parsed(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
+    return parse_rows(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
 
 
 def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:
-    """The texts, both of them empty where both are blank."""
+    """Return both texts, or two empty strings if both are blank. Raises BadRow if only one is blank."""
     for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):
         if not isinstance(text, str):
-            raise BadRow(f"{name!r} is {repr(text)[:40]}, not text", "write a string", file=file)
+            raise BadRow(f"expected text in {name!r}, found {repr(text)[:40]}", "write a string", file=file)
         if unusual := character_fault(text, repr(name)):
             raise BadRow(*unusual, file=file)
     blank = [not text.strip() for text in sides]

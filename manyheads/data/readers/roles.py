@@ -1,8 +1,9 @@
-"""Roles of files and folders (training, validation or test data) by their names: the only place with these words.
+"""Roles of files and folders (training, validation or test data) according to their names.
 
-A word of the name says it, in any case, alone or between dots, dashes, underscores and blanks: `Train.txt`,
-`wiki.valid.tokens`, `seg_test`, `dev-v1.1.json`, `test2013`, `train-00000-of-00003.parquet`. Of a name with words of
-two splits, such as `train_test_labels.csv`, nothing is guessed: it has no role, and a report names it as not used.
+This is the only module with the words for the roles. A word of the name determines the role, in any case, alone or
+between dots, dashes, underscores and blanks: `Train.txt`, `wiki.valid.tokens`, `seg_test`, `dev-v1.1.json`,
+`test2013`, `train-00000-of-00003.parquet`. A name with words for two roles, such as `train_test_labels.csv`, is
+ambiguous and has no role; reports list it as not used.
 """
 
 from __future__ import annotations
@@ -17,37 +18,53 @@ from manyheads.errors import UserError
 
 Role = Literal["train", "validation", "evaluation", "test"]
 
-NUMBERED = re.compile(r"\d+")  # train-0.txt
-PARTS = re.compile(r"-\d+-of-\d+")  # train-00000-of-00003.parquet
+NUMBERED = re.compile(r"\d+")  # example: train-0.txt
+PARTS = re.compile(r"-\d+-of-\d+")  # example: train-00000-of-00003.parquet
 _WORDS: dict[str, Role] = {
     **dict.fromkeys(("train", "training", "trainset", "trn"), "train"),
-    # CoNLL-2003 calls its files eng.train, eng.testa and eng.testb
+    # CoNLL-2003 names its files eng.train, eng.testa and eng.testb
     **dict.fromkeys(("val", "valid", "validation", "valset", "dev", "devset", "development", "testa"), "validation"),
-    **dict.fromkeys(("eval", "evaluation"), "evaluation"),  # validation data, unless there are others
+    **dict.fromkeys(("eval", "evaluation"), "evaluation"),  # validation data, unless other validation data exist
     **dict.fromkeys(("test", "testing", "testset", "testb", "tst", "t10k"), "test"),
 }  # fmt: skip
-_ABOUT = {"readme", "notes", "changelog", "log", "config"}  # words of what is no data
-_UNLABELLED = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
-# in a folder of these, a file called `train` or `test` is mostly one among others
-_PAGES = (".md", ".rst", ".html", ".py", ".ipynb", ".sh", ".r", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go", ".rs")
-_LIKE = re.compile("train|valid|test", re.IGNORECASE)
-_SHOWN = 4  # names
+_NOT_DATA = {"readme", "notes", "changelog", "log", "config"}  # words in the names of files that are not data
+_UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
+# In a folder of source or documentation files, a file named `train` or `test` is usually not a split.
+_SOURCE_SUFFIXES = (
+    ".md",
+    ".rst",
+    ".html",
+    ".py",
+    ".ipynb",
+    ".sh",
+    ".r",
+    ".js",
+    ".ts",
+    ".c",
+    ".h",
+    ".cpp",
+    ".java",
+    ".go",
+    ".rs",
+)
+_SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
+_MAX_NAMES = 4  # maximum number of names in a message
 
 
 def role_of(name: str) -> Role | None:
-    """The role that a name tells; None for none, or for several."""
+    """Return the role of a name; None if the name has no role, or several."""
     words = _words(name)
     roles = {_WORDS[word] for word in words if word in _WORDS}
     if roles == {"validation", "evaluation"}:
         return "validation"
-    return roles.pop() if len(roles) == 1 and not _ABOUT.intersection(words) else None
+    return roles.pop() if len(roles) == 1 and not _NOT_DATA.intersection(words) else None
 
 
 def roles_of(names: Iterable[str]) -> dict[str, Role]:
-    """The roles of those names in a directory that have one."""
+    """Return the roles of all names in a directory that have a role."""
     names = list(names)
     roles = {name: role for name in names if (role := role_of(name)) is not None}
-    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_PAGES):
+    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_SOURCE_SUFFIXES):
         pages = [name for name in names if Path(name).suffix.lower() == suffix]
         if not all(name in roles and len(_words(Path(name).stem)) == 1 for name in pages):
             roles = {name: role for name, role in roles.items() if name not in pages}
@@ -55,11 +72,12 @@ def roles_of(names: Iterable[str]) -> dict[str, Role]:
 
 
 def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] | None = None) -> Splits:
-    """The splits among the corpora of a directory, by their names.
+    """Assign the corpora of a directory to splits by their names.
 
-    shards  what the names of the files of one corpus may differ in, `NUMBERED` or `PARTS`; they are joined by commas
+    shards  pattern of the part in which the names of the files of one corpus differ, `NUMBERED` or `PARTS`. The names
+            of such files are joined by commas
 
-    Raises UserError where several could be the training data, or the validation data.
+    Raises UserError if several corpora could be the training data, or the validation data.
     """
     roles = roles_of(sorted(names))
     train, validation, evaluation, tests = (
@@ -72,8 +90,8 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
         tests = evaluation
     for role, candidates in (("training", train), ("validation", validation)):
         if len(candidates) > 1:
-            hint = "name each file that you mean: data=FILE validation=FILE test=FILE"
-            raise UserError(f"{folder}: several {role} corpora ({shown(candidates)}); {hint}")
+            hint = "select the files: data=FILE validation=FILE test=FILE"
+            raise UserError(f"{folder}: found several {role} corpora ({shown(candidates)}); {hint}")
 
     def path(name: str) -> str:
         return ",".join(str(folder / part) for part in name.split(",")) if shards else str(folder / name)
@@ -82,8 +100,11 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
     return Splits(first[0], first[1], [path(name) for name in tests])
 
 
-def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
-    """The splits of a directory of texts, or all of it as training data. Raises UserError where it cannot be told."""
+def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
+    """Return the splits of a directory of texts. If no name has a role, all texts are training data.
+
+    Raises UserError if validation or test data exist and the training data are ambiguous.
+    """
     if (folder := folder_of(data)) is None:
         return Splits(data, None, [])
     names = corpora(folder)
@@ -93,72 +114,76 @@ def whole_or_splits(data: str, corpora: Callable[[Path], list[str]], files: Call
         return Splits(data, None, [])
     if splits.train is not None:
         return splits
-    held = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
-    if len(others := [name for name in names if name not in held]) == 1:
+    held_names = [part.name for corpus in (splits.validation, *splits.test) if corpus for part in parts_of(corpus)]
+    if len(others := [name for name in names if name not in held_names]) == 1:
         return Splits(str(folder / others[0]), splits.validation, splits.test)
-    found = f"{shown(held)} of the validation and test data, and next to it {shown(others) or 'nothing'}"
+    found = f"{shown(held_names)} as validation and test data, and {shown(others) or 'nothing'} as other files"
     raise UserError(
-        f"{folder}: no training data: there is {found}; give the training data a name with `train` in it, or name each "
-        "file that you mean: data=FILE validation=FILE test=FILE"
+        f"{folder}: no training data; found {found}. Give the training data a name that contains `train`, or select "
+        "the files: data=FILE validation=FILE test=FILE"
     )
 
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
-    """The corpora of one role; shards, names that differ in nothing else, are one, joined by commas."""
-    names = [name for name in names if not _UNLABELLED.intersection(_words(name))] or names
-    alike = shards is not None and len({shards.sub("", name) for name in names}) == 1
-    return [",".join(names)] if alike and not any("," in name for name in names) else names
+    """Return the corpora of one role. Names that differ only in their shard numbers are joined by commas."""
+    names = [name for name in names if not _UNLABELED_WORDS.intersection(_words(name))] or names
+    same_structure = shards is not None and len({shards.sub("", name) for name in names}) == 1
+    return [",".join(names)] if same_structure and not any("," in name for name in names) else names
 
 
 def split_folders(folders: Sequence[Path]) -> list[Path]:
-    """The folders of a directory that are splits, which hold folders of classes. None if the folders are classes
-    themselves, even if one is called `train` or `test_card`. Raises UserError if the names do not decide it."""
+    """Return the folders of a directory that are splits, each with class folders inside.
+
+    Returns an empty list if the folders are classes themselves, even if one is named `train` or `test_card`. Raises
+    UserError if the names are ambiguous.
+    """
     named = [folder for folder in folders if role_of(folder.name)]
-    inside = {folder: {path.name for path in folders_in(folder)} for folder in folders}
-    if any(inside[folder] for folder in named):
+    inner = {folder: {path.name for path in folders_in(folder)} for folder in folders}
+    if any(inner[folder] for folder in named):
         if {role_of(folder.name) for folder in named} == {"train"}:
-            classes = [f.name for f in folders if f not in named and inside[f] - inside[named[0]]]
+            classes = [f.name for f in folders if f not in named and inner[f] - inner[named[0]]]
             if classes:
                 names = ", ".join(folder.name for folder in named)
                 raise UserError(
-                    f"{folders[0].parent}: {names} looks like a split, {shown(classes)} like classes: move what are no "
-                    "classes out of the directory, or name the training data: data=DIR"
+                    f"{folders[0].parent}: {names} looks like a split, and {shown(classes)} like classes; move "
+                    "folders that are not "
+                    "classes out of the directory, or select the training data: data=DIR"
                 )
         return named
-    if named and len(named) == len(folders):  # without classes: the one who reads them says so
+    if named and len(named) == len(folders):  # splits without class folders: the reader reports the fault
         apart = len({role_of(folder.name) for folder in named}) == len(named)
         return named if apart or all(_words(folder.name)[0] in _WORDS for folder in named) else []
-    alike = len(folders) > 1 and len(inside[folders[0]]) > 1 and len({*map(frozenset, inside.values())}) == 1
-    if alike and any(_LIKE.search(folder.name) for folder in folders):
+    same_structure = len(folders) > 1 and len(inner[folders[0]]) > 1 and len({*map(frozenset, inner.values())}) == 1
+    if same_structure and any(_SPLIT_LIKE.search(folder.name) for folder in folders):
         raise UserError(
-            f"{folders[0].parent}: {shown([folder.name for folder in folders])} look like splits, and hold the same "
-            "folders: rename them to train, validation, test"
+            f"{folders[0].parent}: {shown([folder.name for folder in folders])} look like splits and contain the same "
+            "folders; rename them to train, validation, test"
         )
     return []
 
 
-def within(folder: Path) -> Path:
-    """The folder that holds a split's class folders: the inner one of `seg_train/seg_train/CLASS`."""
-    while len(inside := folders_in(folder)) == 1 and role_of(inside[0].name) == role_of(folder.name):
-        (folder,) = inside
+def class_folders_in(folder: Path) -> Path:
+    """Return the folder that contains the class folders of a split: the inner one of `seg_train/seg_train/CLASS`."""
+    while len(inner := folders_in(folder)) == 1 and role_of(inner[0].name) == role_of(folder.name):
+        (folder,) = inner
     return folder
 
 
 def check_unmixed(files: Sequence[Path]) -> None:
-    """Raises UserError for files that are splits of one corpus, below the directory that is to be read as a whole."""
+    """Raise UserError if files of a directory that is read as a whole are splits of one corpus."""
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
-        if (role := role_of(file.name)) and file.suffix.lower() not in _PAGES:
+        if (role := role_of(file.name)) and file.suffix.lower() not in _SOURCE_SUFFIXES:
             pattern = "".join("*" if word.lower() in _WORDS else word for word in re.split(r"([\W_]+)", file.name))
             groups.setdefault((file.parent, pattern), {})[role] = file
     for (folder, _), roles in groups.items():
         if "train" in roles and len(roles) > 1:
             names = ", ".join(path.name for path in roles.values())
-            raise UserError(f"{folder}: {names} look like splits; name their directory: data={folder}")
+            raise UserError(f"{folder}: {names} look like splits; give their directory: data={folder}")
 
 
-def log_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
-    """A line that says which files or folders are which split, and which ones of the directory are not used."""
+def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
+    """Return a line that lists the files or folders of each split, and the unused entries of the directory."""
     parts, used = [], set[str]()
     for role, paths in corpora.items():
         names = []
@@ -175,13 +200,13 @@ def log_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
 
 
 def shown(names: Sequence[str]) -> str:
-    """A few names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    """Return a comma-separated list of the first names, and the number of further ones."""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def visible(folder: Path) -> list[Path]:
-    """The files and folders in a folder, sorted by name, without hidden ones and those that macOS adds to archives."""
+    """Return the entries of a folder, sorted by name, without hidden ones and the metadata folders of macOS."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
 
 
@@ -190,7 +215,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in lower case, without numbers at their ends: of `TestSet2_a` test, set, a."""
+    """Return the words of a name in lower case, without trailing digits: test, set, a for `TestSet2_a`."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     words = [word.lower() for word in re.split(r"[\W_]+", apart)]
     return [word if word in _WORDS else word.rstrip("0123456789") for word in words if word] or [""]

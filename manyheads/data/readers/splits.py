@@ -1,4 +1,4 @@
-"""What the readers of all formats share: lines of text, the splits of a directory, and data that are held out."""
+"""Shared code of the readers: lines of text, the splits of a directory, and held-out validation data."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.compressed import opened
+from manyheads.data.readers.compressed import open_decompressed
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # fault and remedy
-LONGEST_LINE = 2**26  # bytes of a line, of any file: it is held in memory
-LONGEST = 1_000_000  # characters of a text: tokenising ten million takes a minute and more than a gigabyte
-SURROGATE = ("has half a character (a lone surrogate)", "write it as UTF-8")
+UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # (fault, hint)
+MAX_LINE_BYTES = 2**26  # maximum bytes per line: a line is read into memory
+# maximum characters per text: tokenizing ten million takes a minute and more than a gigabyte of memory
+LONGEST = 1_000_000
+SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
 
 
 class Splits(NamedTuple):
-    """What each split is read from: a file, or a corpus in another form that its reader takes."""
+    """Path of each split: a file, or a corpus in another form that its reader accepts."""
 
     train: str | None
     validation: str | None
     test: list[str]
 
-    def given(self, validation: str | None, test: str | None) -> Splits:
-        """With those that the user has named in the place of what was found."""
+    def with_overrides(self, validation: str | None, test: str | None) -> Splits:
+        """Return the splits with the paths given by the user in place of the detected ones."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
     def mapped(self, path: Callable[[str], str]) -> Splits:
-        """With other paths in the place of those that were found."""
+        """Return the splits with `path` applied to each path."""
         first = [None if found is None else path(found) for found in (self.train, self.validation)]
         return Splits(first[0], first[1], [path(found) for found in self.test])
 
 
 class Data(Protocol):
-    """What a reader yields; `skips` says why items were left out: the reason, and how many."""
+    """Protocol of the data sets that readers return; `skips` counts the skipped items by reason."""
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -55,7 +56,7 @@ D = TypeVar("D", bound=Data)
 
 
 class SplitData(NamedTuple, Generic[D]):
-    """What was read of each split; `held_out` items of the training data are the validation data."""
+    """Data of each split. `held_out` is the number of training items that were held out as validation data."""
 
     train: D
     validation: D
@@ -64,37 +65,40 @@ class SplitData(NamedTuple, Generic[D]):
 
     @property
     def known(self) -> dict[str, D]:
-        """Those that there are, by name."""
+        """The splits that exist, by name."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
 
     def sampled(self, items: int | None, seed: int) -> SplitData[D]:
-        """With so many of the training items, drawn at random; with all where there are no more, or for None."""
+        """Return the splits with a random sample of `items` training items.
+
+        All items are used if there are fewer, or for None.
+        """
         if items is None or items >= len(self.train):
             if items is not None and items > len(self.train):
-                logger.info(f"items={items:,}: all {len(self.train):,} training items are used")
+                logger.info(f"items={items:,}: using all {len(self.train):,} training items")
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
-    """The test data among those of a directory. Raises UserError where there are several."""
+    """Return the test corpus of a directory, or None. Raises UserError if there are several."""
     if len(tests) > 1:
-        raise UserError(f"{data}: several test files ({', '.join(tests)}); name one of them")
+        raise UserError(f"{data}: found several test files ({', '.join(tests)}); select one of them")
     return tests[0] if tests else None
 
 
 def parts_of(corpus: str) -> list[Path]:
-    """The files or directories of a corpus: one, or several joined by commas."""
+    """Split a corpus name into its files or directories: one, or several joined by commas."""
     try:
         whole = "," not in corpus or Path(corpus).exists()
-    except OSError:  # too long for a name
+    except OSError:  # the name is too long for a path
         whole = False
     return [Path(corpus)] if whole else [Path(part.strip()) for part in corpus.split(",")]
 
 
 def folder_of(data: str) -> Path | None:
-    """The directory that is named."""
+    """Return the directory that `data` names, or None if it does not name exactly one directory."""
     parts = parts_of(data)
     return parts[0] if len(parts) == 1 and parts[0].is_dir() else None
 
@@ -104,7 +108,7 @@ def same_place(one: str | None, other: str | None) -> bool:
 
 
 def absolute(corpus: str) -> str:
-    """What finds a corpus from any directory: of a path, of several ("a.en,b.de"), or what their names begin with."""
+    """Make the path or paths of a corpus ("a.en,b.de", or a prefix) absolute."""
     parts = parts_of(corpus)
     if len(parts) > 1 and all(part.exists() for part in parts):
         return ",".join(str(part.absolute()) for part in parts)
@@ -114,9 +118,13 @@ def absolute(corpus: str) -> str:
 def hold_out(
     data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05, what: str
 ) -> tuple[D, D]:
-    """(kept, held out: 5%) by a hash of each item's key, which is a `what`: all copies fall on one side.
+    """Split data into (training, validation) items by a hash of each item's key. All copies of a key are in the same
+    part.
 
-    labels  of each item. One that would be held out altogether is kept, with all copies of its items.
+    labels    labels of each item. An item stays in the training data, with its copies, if a label would be lost
+              otherwise
+    fraction  approximate fraction of the keys for validation
+    what      noun for a key in the error message
     """
     kept, held = held_out(keys, fraction, what=what)
     if labels is not None:
@@ -124,7 +132,7 @@ def hold_out(
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
         back = np.array([keys[row] in unknown for row in held], bool)
         if back.all():
-            raise UserError("too few items of each label to hold some out; give validation data")
+            raise UserError("too few items of each label to hold out validation data; give validation data")
         kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
     return data.subset(kept), data.subset(held)
 
@@ -132,25 +140,30 @@ def hold_out(
 def held_out(
     keys: Iterable[str], fraction: float = 0.05, *, what: str = "item"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(kept, held out) rows: decided by a hash of the key alone, so all copies of a key fall on one side, whatever
-    else the corpus holds and in whatever order. At least one key is held out, and one kept."""
-    held = below_share(hashes_of(keys), fraction, what=what)
+    """Return the row indices of the training items and of the held-out items.
+
+    The hash of the key alone decides, so all copies of a key are in the same part, independent of the other items and
+    of their order. At least one key is held out, and at least one is not.
+    """
+    held = lowest_fraction_mask(hashes_of(keys), fraction, what=what)
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
-    """(N,) of each."""
+    """Return the hash of each key, (N,)."""
     return np.fromiter(map(hash_of, keys), np.uint64)
 
 
 def hash_of(key: str) -> int:
-    """64 bits, by which millions are told apart."""
+    """Return a 64-bit hash; collisions are negligible for millions of keys."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
-def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
-    """Which hashes (N,) of 64 bits are held out: those in the lowest `fraction` of all that can be, but at least one,
-    and not the highest. Raises UserError where all are the same."""
+def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
+    """Return a mask (N,) of the 64-bit hashes in the lowest `fraction` of the range.
+
+    The mask contains at least the lowest hash, and never the highest. Raises UserError if all hashes are equal.
+    """
     assert 0 < fraction < 1
     lowest, highest = (int(hashes.min()), int(hashes.max())) if len(hashes) else (0, 0)
     if lowest == highest:
@@ -159,9 +172,12 @@ def below_share(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> ND
 
 
 def lines(file: Path) -> Iterator[str | None]:
-    """Lines of a UTF-8 file, one by one, None where one is invalid. Only \\n and \\r\\n end a line: str.splitlines also
-    splits at U+2028, U+000B, U+0085 and would count lines as no editor does. Raises UserError for a line that is too
-    long to be held, and for a compressed file that is damaged."""
+    """Yield the lines of a UTF-8 file; None for a line that is not valid UTF-8.
+
+    Only \\n and \\r\\n end a line: str.splitlines also splits at U+2028, U+000B and U+0085, so its line numbers would
+    differ from those in an editor. Raises UserError for a line that exceeds `MAX_LINE_BYTES` bytes, and for a damaged
+    compressed file.
+    """
     for line in _lines(file):
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
@@ -170,30 +186,35 @@ def lines(file: Path) -> Iterator[str | None]:
 
 
 def count_lines(file: Path) -> int:
-    """How many `lines` gives; likewise raises UserError."""
+    """Return the number of lines that `lines` yields. Raises the same errors."""
     return sum(1 for _ in _lines(file))
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    with opened(file) as content:
+    with open_decompressed(file) as content:
         number = 0
-        while line := content.readline(LONGEST_LINE + 1):
+        while line := content.readline(MAX_LINE_BYTES + 1):
             number += 1
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            if len(line) > LONGEST_LINE:
-                raise UserError(f"{file}:{number}: a line of more than {LONGEST_LINE:,} bytes; cut it into several")
+            if len(line) > MAX_LINE_BYTES:
+                raise UserError(
+                    f"{file}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; split it into several lines"
+                )
             yield line
 
 
 def lines_of(file: Path) -> list[str | None]:
-    """All lines of a file at once; an empty file is one empty line."""
+    """Return all lines of a file; an empty file has one empty line."""
     return list(lines(file)) or [""]
 
 
-def half_character(text: str) -> int | None:
-    """Where a text has a lone surrogate, counted from 1: JSON can spell it, and bytes that are no UTF-8 become one in
-    an argument, but no tokenizer takes it."""
+def lone_surrogate(text: str) -> int | None:
+    """Return the position of the first lone surrogate in a text, counted from 1; None if there is none.
+
+    JSON may contain lone surrogates, and arguments that are not UTF-8 are decoded to them, but no tokenizer accepts
+    them.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:

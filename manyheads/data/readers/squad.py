@@ -1,14 +1,14 @@
-"""Questions about texts, read strictly, with every fault named by question or line.
+"""Questions about texts, with faults located by question or line.
 
-`.json` as SQuAD 1.1 and 2.0 have it (Rajpurkar 2016, 2018):
+`.json` in the format of SQuAD 1.1 and 2.0 (Rajpurkar 2016, 2018):
     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
         {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": 34}], "is_impossible": false}]}]}]}
-A table, a question a row, as the data set `squad` of the Hugging Face Hub has it (.jsonl, .parquet):
+A table with one question per row, in the format of the data set `squad` on the Hugging Face Hub (.jsonl, .parquet):
     {"id": ..., "title": ..., "context": ..., "question": ..., "answers": {"text": [...], "answer_start": [34]}}
-In .csv and .tsv, columns `answer` and `answer_start` hold one answer. `id` and `title` may be missing.
+In .csv and .tsv, the columns `answer` and `answer_start` contain one answer. `id` and `title` are optional.
 
-`answer_start` counts characters of the context. A question without an answer has none; in `.json` it says
-`is_impossible`, too.
+`answer_start` is a character offset in the context. An unanswerable question has no answers; in `.json` it must also
+have `is_impossible`: true.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.rows import (
     TABLES,
@@ -32,7 +32,7 @@ from manyheads.data.readers.rows import (
     Row,
     character_fault,
     filter_invalid,
-    parsed,
+    parse_rows,
     table,
     text_fault,
 )
@@ -45,14 +45,14 @@ _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_s
 
 
 class Answer(NamedTuple):
-    """Characters of the context from `start` on."""
+    """Answer text, which begins at the character offset `start` of the context."""
 
     text: str
     start: int
 
 
 class Question(NamedTuple):
-    """A question, its context, and the answers that people gave; none where the context has none."""
+    """Question with its context and the reference answers; an unanswerable question has none."""
 
     id: str
     question: str
@@ -63,7 +63,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Questions(Dataset):
-    """Questions about texts."""
+    """Data set of questions about texts."""
 
     columns: ClassVar[tuple[str, ...]] = ("items",)
 
@@ -71,7 +71,7 @@ class Questions(Dataset):
 
     @property
     def impossible(self) -> int:
-        """How many have no answer."""
+        """Number of unanswerable questions."""
         return sum(not item.answers for item in self.items)
 
     @property
@@ -80,62 +80,65 @@ class Questions(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Every question with its context and answers as one text, for fingerprints."""
+        """Each question with its context and answers as one text, for fingerprints."""
         return [json.dumps(item) for item in self.items]
 
 
 def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
-    """Reads one file; `limit` is how many questions at most.
+    """Read one file of questions.
 
-    Raises a one-line UserError that names file, question or line, and remedy, or FileNotFoundError; `skip_bad_lines`
-    leaves faulty questions out and counts them.
+    limit           maximum number of questions to read
+    skip_bad_lines  leave out and count faulty questions
+
+    Raises FileNotFoundError, or a one-line UserError that names the file, the question or line, and a remedy.
     """
     file = Path(file)
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; give a JSON file as SQuAD's, or a table")
+        raise FileNotFoundError(f"{file}: no such file; give a JSON file in the format of SQuAD, or a table")
     ids: set[str] = set()
 
     def item(row: Row[Cells]) -> tuple[Question]:
         question = _question(row)
         if question.id in ids:
-            raise BadRow("its id occurs twice", "give each question one of its own")
+            raise BadRow("the id is not unique", "give each question a unique id")
         ids.add(question.id)
         return (question,)
 
-    entries = table(file, columns=_COLUMNS) if kind(file) in TABLES else _entries(file, _json(file))
+    entries = table(file, columns=_COLUMNS) if format_suffix(file) in TABLES else _entries(file, _json(file))
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parsed(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(islice(rows, limit), file, skips, "no usable question", _SHAPE)
+    rows = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    return Questions.collect(islice(rows, limit), file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:
     try:
-        with opened(file) as content:
+        with open_decompressed(file) as content:
             return parse_json(content.read())
     except UnicodeDecodeError as error:
-        raise UserError(f"{file}: invalid UTF-8 at byte {error.start:,}; write it again as UTF-8") from None
+        raise UserError(f"{file}: invalid UTF-8 at byte {error.start:,}; save the file as UTF-8") from None
     except ValueError as error:
-        raise UserError(f"{file}: not JSON ({error}); {_SHAPE}") from None
+        raise UserError(f"{file}: invalid JSON ({error}); {_SHAPE}") from None
 
 
 def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
-    """Every question of SQuAD's JSON, as a row of a table. Raises UserError where the file has another shape."""
+    """Yield every question of a SQuAD file as a table row. Raises UserError if the file has another structure."""
     for a, article in enumerate(_list(file, content, "data", "the file"), 1):
         paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
-        title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")  # to hold out by
+        # group for the validation split
+        title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")
         for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
             where = f"article {a}, paragraph {p}"
             if not isinstance(context, str):
-                raise UserError(f"{file}: {where}: no text under 'context'; {_SHAPE}")
+                raise UserError(f"{file}: {where}: expected text under 'context'; {_SHAPE}")
             for q, entry in enumerate(_list(file, paragraph, "qas", where), 1):
                 if not isinstance(entry, dict) or not isinstance(entry.get("question"), str):
-                    raise UserError(f"{file}: {where}, question {q}: no text under 'question'; {_SHAPE}")
+                    raise UserError(f"{file}: {where}, question {q}: expected text under 'question'; {_SHAPE}")
                 fault = ("", "")
                 if entry.get("is_impossible") and entry.get("answers"):
-                    fault = "it is_impossible but has answers", "remove the one or the other"
+                    fault = "is_impossible is true, but the question has answers", "remove one of them"
                 elif not entry.get("is_impossible") and not entry.get("answers"):
-                    fault = "no answers", "give one, or say is_impossible: true"
+                    fault = "no answers", "give an answer, or set is_impossible: true"
                 name, answers = entry.get("id", f"{a}.{p}.{q}"), entry.get("answers")
                 cells = {
                     "id": name, "title": title, "context": context, "question": entry["question"], "answers": answers
@@ -145,7 +148,7 @@ def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
 
 def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
-        raise UserError(f"{file}: {where}: no list under {key!r}; {_SHAPE}")
+        raise UserError(f"{file}: {where}: expected a list under {key!r}; {_SHAPE}")
     return holder[key]
 
 
@@ -159,12 +162,12 @@ def _question(row: Row[Cells]) -> Question:
     )  # fmt: skip
     if fault:
         raise BadRow(*fault)
-    given = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
-    return Question(str(cells.get("id") or row.number), str(question), str(context), given, title)
+    answer_tuple = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
+    return Question(str(cells.get("id") or row.number), str(question), str(context), answer_tuple, title)
 
 
 def _answers(cells: Cells) -> Any:
-    """The answers in the form of SQuAD's JSON, unchecked; None where a table's lists do not go together."""
+    """Return the answers in the structure of SQuAD's JSON, unchecked. None if the lists of a table differ in length."""
     if "answer" in cells:
         start = str(cells.get("answer_start", "")).strip()
         number = int(start) if re.fullmatch(r"-?\d{1,18}", start) else None
@@ -183,17 +186,17 @@ def _answers_fault(answers: Any, context: str) -> Fault | None:
         not isinstance(a, dict) or not isinstance(a.get("text"), str) or type(a.get("answer_start")) is not int
         for a in answers
     ):
-        return "answers without text and answer_start", "give both"
+        return "answers without text or answer_start", "give both"
     for answer in answers:
         text, start = answer["text"], answer["answer_start"]
         if not text.strip():
-            return "a blank answer", "fill it in"
+            return "found a blank answer", "fill it in"
         if start < 0 or context[start : start + len(text)] != text:
             at = context.find(text)
-            hint = f"the answer stands at {at}" if at >= 0 else "the context does not have the answer"
-            there = context[max(0, start) : max(0, start + len(text))]
+            hint = f"the answer begins at {at}" if at >= 0 else "the context does not contain the answer"
+            found_text = context[max(0, start) : max(0, start + len(text))]
             return (
-                f"the answer's offset does not match its context: {text!r} expected at {start}, found {there!r}",
+                f"the answer's offset does not match its context: expected {text!r} at {start}, found {found_text!r}",
                 f"correct answer_start ({hint})",
             )
     return None

@@ -1,12 +1,12 @@
-"""Treebanks: sentences with their dependency trees, and with who is meant, read strictly from CoNLL-U.
+"""Treebanks: sentences with dependency trees and coreference mentions, read from CoNLL-U files.
 
-1-2  don't  _  _  _  _  _  _  _  _                  a multiword token: what is written, and its words below it
-1    Do     do   AUX  ...  3  aux   ...  Entity=(7-person(8-place)    MISC may open and close mentions of entities
-2    n't    not  PART ...  3  advmod                  ten columns, parted by tabs; head 0 is the root
-2.1  that   ...                                     an empty node: it has no place in the text, and is not read
+    1-2  don't  _  _  _  _  _  _  _  _                  multiword token: the written form; its words follow
+    1    Do     do   AUX  ...  3  aux   ...  Entity=(7-person(8-place)    MISC may open and close entity mentions
+    2    n't    not  PART ...  3  advmod                ten tab-separated columns; head 0 is the root
+    2.1  that   ...                                     empty node: not part of the text, ignored
 
-Words are the numbered ones, so the parts of a multiword token each count. Mentions are those of CorefUD (Entity in
-MISC, the entity's number first).
+The words are the lines with a plain number, so each part of a multiword token counts as a word. Mentions follow CorefUD
+(Entity in MISC, with the entity's number first).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import BadRow, Block, Row, blocks, filter_invalid, parsed
+from manyheads.data.readers.rows import BadRow, Block, Row, filter_invalid, parse_rows, split_blocks
 from manyheads.data.readers.splits import UTF8
 
-ROOT = -1  # the head of the word that has none
+ROOT = -1  # head of a root word
 COLUMNS = 10
-# a word, a token of several words, or an empty node, which may stand before the first word
+# a word, a multiword token, or an empty node, which may precede the first word
 _NUMBER = re.compile(r"([1-9][0-9]*)|([1-9][0-9]*)-([1-9][0-9]*)|(?:0|[1-9][0-9]*)\.[1-9][0-9]*")
 
 
 class Mention(NamedTuple):
-    """Words `start` to `end` (which is not among them) of a sentence, that stand for an entity."""
+    """Mention of an entity: the words `start` to `end` (exclusive) of a sentence."""
 
     entity: str
     start: int
@@ -38,12 +38,12 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words with, for each, the number of its head (ROOT: none), the relation to it, and its universal part of speech.
+    """Words of a sentence; for each word its head (index, or ROOT), dependency relation and universal part of speech.
 
-    spaces    whether a space stands before each word
-    mentions  in the order in which they begin, the longer first
-    document  the number of the document that it stands in
-    line      where it begins in the file
+    spaces    True for each word that follows a space
+    mentions  ordered by start; of mentions with the same start, the longest first
+    document  index of the document
+    line      line number of the sentence in the file
     """
 
     words: list[str]
@@ -56,14 +56,14 @@ class Sentence:
     line: int
 
     def head_of(self, mention: Mention) -> int:
-        """The word of a mention that the others hang from: the first one whose own head is outside."""
+        """Return the syntactic head of a mention: its first word whose own head is outside the mention."""
         inside = range(mention.start, mention.end)
         return next(word for word in inside if self.heads[word] not in inside)
 
 
 @dataclass(frozen=True, repr=False)
 class Treebank(Dataset):
-    """What a file holds: its sentences, and how many tokens of several words and empty nodes there are."""
+    """Sentences of a file, with the numbers of multiword tokens and empty nodes."""
 
     columns: ClassVar[tuple[str, ...]] = ("sentences",)
 
@@ -73,23 +73,27 @@ class Treebank(Dataset):
 
 
 def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank:
-    """Reads one file. Raises a one-line UserError that names file, line and remedy, or FileNotFoundError;
-    `skip_bad_lines` leaves out the sentences with a faulty line and counts them."""
+    """Read one file.
+
+    skip_bad_lines  leave out and count sentences with a faulty line
+
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
+    """
     file = Path(file)
     if not file.is_file():
         what = "a directory" if file.is_dir() else "no such file"
-        raise FileNotFoundError(f"{file}: {what}; give one file, a treebank in the CoNLL-U format")
+        raise FileNotFoundError(f"{file}: {what}; give one treebank file in the CoNLL-U format")
     counts: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     rows = filter_invalid(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
     sentences = (Row(file, row.number, (row.cells,)) for row in rows if row.cells is not None)
-    hint = "expected CoNLL-U: ten columns parted by tabs, blank lines between sentences"
-    bank = Treebank.collect(sentences, file, skips, "no usable sentence", hint)
+    hint = "expected CoNLL-U: ten tab-separated columns, and blank lines between sentences"
+    bank = Treebank.collect(sentences, file, skips, "no usable sentence found", hint)
     return replace(bank, multiword=counts["multiword"], empty=counts["empty"])
 
 
 def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
-    """None for a block of comments alone."""
+    """Yield the sentences of a file; None for a block that contains only comments."""
     document = 0
 
     def sentence(row: Row[Block]) -> Sentence | None:
@@ -97,12 +101,12 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None
         document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in row.cells)
         return _sentence(row.cells, document, counts)
 
-    return parsed(blocks(file), sentence)
+    return parse_rows(split_blocks(file), sentence)
 
 
 def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
     words: list[_Word] = []
-    tokens: list[_Word] = []  # of several words
+    tokens: list[_Word] = []  # multiword tokens
     empty = 0
     for number, line in block:
         if line is None:
@@ -117,14 +121,17 @@ def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | N
     if not words and not tokens:
         return None
     heads = _heads(words)
-    free = 1
+    next_free = 1
     for token in tokens:
         if token.last > len(words):
-            raise token.bad(f"words up to {token.last} where the sentence has {len(words)}", "correct the range")
-        if token.first < free:
-            fault = f"a token of the words {token.first} to {token.last}, where {free} or a later one is next"
+            raise token.bad(
+                f"expected a token of at most {len(words)} words as in the sentence, found a range up to {token.last}",
+                "correct the range",
+            )
+        if token.first < next_free:
+            fault = f"expected a range that starts at word {next_free} or later, found {token.first}-{token.last}"
             raise token.bad(fault, "correct the range")
-        free = token.last + 1
+        next_free = token.last + 1
     counts["multiword"] += len(tokens)
     counts["empty"] += empty
     return Sentence(
@@ -134,30 +141,30 @@ def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | N
 
 
 def _heads(words: Sequence[_Word]) -> list[int]:
-    """The number of the head of each word, from 0, if they make a tree."""
+    """Return the index of the head of each word, from 0. Raises BadRow if the heads do not form a tree."""
     heads: list[int] = []
     for expected, word in enumerate(words, 1):
         if word.first != expected:
-            raise word.bad(f"word {word.first} stands where word {expected} is expected", "number them from 1")
+            raise word.bad(f"expected word {expected}, found word {word.first}", "number the words from 1")
         if word.head is None or not 0 <= word.head <= len(words) or word.head == expected:
             head = "_" if word.head is None else word.head
-            others = f"expected another of the words 1 to {len(words)}, or 0"
-            raise word.bad(f"the head of word {expected} is {head}", others)
+            hint_text = f"expected another word of 1 to {len(words)}, or 0"
+            raise word.bad(f"the head of word {expected} is {head}", hint_text)
         if word.head == 0 and ROOT in heads:
             root = heads.index(ROOT) + 1
-            raise word.bad(f"word {expected} is a root, and so is word {root}", "expected one")
+            raise word.bad(f"words {expected} and {root} are both roots", "expected one")
         heads.append(word.head - 1)
     for number, word in enumerate(words):
         at, steps = number, 0
         while at != ROOT:
             at, steps = heads[at], steps + 1
             if steps > len(heads):
-                raise word.bad(f"from word {number + 1} the heads lead in a circle", "expected a tree")
+                raise word.bad(f"the heads form a cycle from word {number + 1}", "expected a tree")
     return heads
 
 
 class _Word(NamedTuple):
-    """What is read of a line: the words `first` to `last` of the sentence; 0 for an empty node."""
+    """Line of a CoNLL-U file, for the words `first` to `last` of the sentence; both are 0 for an empty node."""
 
     line: int
     first: int
@@ -179,22 +186,24 @@ class _Word(NamedTuple):
 def _word(number: int, line: str) -> _Word:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        raise BadRow(f"{len(columns)} columns where {COLUMNS} were expected", "part them by one tab each", line=number)
+        raise BadRow(
+            f"expected {COLUMNS} columns, found {len(columns)}", "separate them with one tab each", line=number
+        )
     if "" in columns:
-        raise BadRow(f"column {columns.index('') + 1} is empty", "write _ where there is nothing", line=number)
-    place = _NUMBER.fullmatch(columns[0])
-    if place is None or (place[2] and int(place[2]) >= int(place[3])):
-        raise BadRow(f"{columns[0]!r} is no number of a word", "expected such as 1, 1-2 or 1.1", line=number)
-    first, last = (int(place[single] or place[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
+        raise BadRow(f"column {columns.index('') + 1} is empty", "write _ for an empty column", line=number)
+    match = _NUMBER.fullmatch(columns[0])
+    if match is None or (match[2] and int(match[2]) >= int(match[3])):
+        raise BadRow(f"{columns[0]!r} is not a word number", "expected a number such as 1, 1-2 or 1.1", line=number)
+    first, last = (int(match[single] or match[range_] or 0) for single, range_ in ((1, 2), (1, 3)))
     head = columns[6]
-    if place[1] and head != "_" and not re.fullmatch("[0-9]+", head):
-        raise BadRow(f"the head is {head!r}", "expected the number of a word, or 0", line=number)
-    heads = int(head) if place[1] and head != "_" else None
+    if match[1] and head != "_" and not re.fullmatch("[0-9]+", head):
+        raise BadRow(f"the head is {head!r}", "expected a word number, or 0", line=number)
+    heads = int(head) if match[1] and head != "_" else None
     return _Word(number, first, last, columns[1], columns[3], heads, columns[7], columns[9].split("|"))
 
 
 def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
-    """Whether a space stands before each word: never inside a token of several, which says itself what follows it."""
+    """Return for each word whether it follows a space. A multiword token has no spaces inside."""
     after = [word.space_after for word in words]
     for token in tokens:
         after[token.first - 1 : token.last] = [*[False] * (token.last - token.first), token.space_after]
@@ -202,7 +211,7 @@ def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
 
 
 def _mentions(words: Sequence[_Word]) -> list[Mention]:
-    """From "(7-person(8-place)" and "7)". A mention in several parts, "(7[1/2]-", is passed over."""
+    """Return the mentions in "(7-person(8-place)" and "7)". Discontinuous mentions, "(7[1/2]-", are ignored."""
     mentions: list[Mention] = []
     opened: dict[str, list[int]] = {}
     for number, word in enumerate(words):
@@ -213,9 +222,9 @@ def _mentions(words: Sequence[_Word]) -> list[Mention]:
                 opened.setdefault(entity, []).append(number)
             if closes:
                 if not opened.get(entity):
-                    raise word.bad(f"a mention of {entity!r} ends that has not begun", "correct Entity=")
+                    raise word.bad(f"a mention of {entity!r} ends without a beginning", "correct Entity=")
                 mentions.append(Mention(entity, opened[entity].pop(), number + 1))
     for entity, starts in opened.items():
         if starts:
-            raise words[starts[0]].bad(f"a mention of {entity!r} begins that does not end", "correct Entity=")
+            raise words[starts[0]].bad(f"a mention of {entity!r} begins without an end", "correct Entity=")
     return sorted((m for m in mentions if "[" not in m.entity), key=lambda m: (m.start, -m.end))

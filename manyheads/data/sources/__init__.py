@@ -1,1 +1,1 @@
-"""A run's data as one value: where they lie, which file is which split, what is held out, what a report says."""
+"""Data of a run as one value: location, splits, held-out validation data and report."""

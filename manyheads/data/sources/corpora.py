@@ -1,4 +1,4 @@
-"""Parallel sentences, texts with labels, tagged sentences and questions as the data of runs."""
+"""Data sources for parallel sentences, labeled texts, tagged sentences and questions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from manyheads.data.embedded import shipped
 from manyheads.data.readers import conll, squad
 from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
-from manyheads.data.readers.compressed import kind
+from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labelled import Columns, Labelled, read_labelled, with_labels
+from manyheads.data.readers.labeled import Columns, Labeled, read_labeled, with_labels
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
     PARTS,
@@ -27,19 +27,22 @@ from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
-    labelled_report,
+    labeled_report,
     parallel_report,
     question_report,
     tag_report,
 )  # fmt: skip
-from manyheads.data.sources.source import FIRST, ClassSource, Source
+from manyheads.data.sources.source import PEEK_ITEMS, ClassSource, Source
 from manyheads.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Sentences in the languages `source` and `target`; without data, `size` phrases in these two locales. `kept` is a
-    directory for what does not fit into memory (`read_parallel`)."""
+    """Source of sentence pairs in the languages `source` and `target`.
+
+    Without data, `size` generated phrases in the two locales are used. `kept` is a directory for texts that exceed
+    memory (`read_parallel`).
+    """
 
     kind = "parallel"
     unit = "pairs"
@@ -83,40 +86,43 @@ class ParallelSource(Source[Pairs]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledSource(ClassSource[Labelled]):
-    """Texts with labels; without data, `size` phrases in 60 languages."""
+class LabeledSource(ClassSource[Labeled]):
+    """Source of labeled texts. Without data, `size` generated phrases in 60 languages are used."""
 
     kind = "labelled"
     directories = True
-    report = staticmethod(labelled_report)
+    report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labelled:
+    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels), self.skip_bad_lines
-        data = read_labelled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     def splits_in(self, folder: Path) -> Splits:
-        """Tables, or else class folders."""
+        """Return the splits among the tables of a directory, or, if there are none, among its class folders."""
         tables = super().splits_in(folder)
         return class_folder_splits(folder) if tables == (None, None, []) else tables
 
     def files(self, corpus: str) -> list[Path]:
-        """Of class folders, the folders."""
+        """Return the files of a corpus; for class folders, the folders."""
         files = super().files(corpus)
         return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
 
-    def peek(self) -> Labelled | None:
-        """And whether there are two labels, where all of them are seen: in class folders, or in what is read whole."""
+    def peek(self) -> Labeled | None:
+        """Read the first part of the training data.
+
+        Also checks that there are at least two labels, if all labels are in this part (class folders and small tables).
+        """
         first = super().peek()
-        if first is not None and (first.files or len(first) < FIRST):
+        if first is not None and (first.files or len(first) < PEEK_ITEMS):
             self.check_training(first)
         return first
 
     def test_in(self, data: str) -> str:
-        """Of a directory of splits the test data; class folders as they are."""
+        """Return the test corpus of a directory with splits; a directory of class folders is returned unchanged."""
         folder = folder_of(data)
         whole = folder is not None and same_place(self.splits_in(folder).train, data)
         return data if whole else super().test_in(data)
@@ -125,29 +131,32 @@ class LabelledSource(ClassSource[Labelled]):
     def expected(self) -> str:
         return f"{super().expected}, or train/CLASS/*.txt"
 
-    def embedded(self) -> SplitData[Labelled]:
+    def embedded(self) -> SplitData[Labeled]:
         return shipped.languages(seed=self.seed, size=self.size)
 
-    def hold_out(self, train: Labelled) -> tuple[Labelled, Labelled]:
+    def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
-    def fitting(self, data: Labelled, train: Labelled) -> Labelled:
-        """With labels that the training data have, and pairs if those are pairs."""
+    def fitting(self, data: Labeled, train: Labeled) -> Labeled:
+        """Return data whose labels all occur in the training data. Pairs and single texts must not be mixed."""
         if (data.second_texts is None) != (train.second_texts is None):
-            raise UserError(f"{data.file} and {train.file}: one has pairs of texts, the other single ones")
+            raise UserError(
+                f"{data.file} and {train.file}: found pairs of texts in one and single texts in "
+                "the other; expected the same in both"
+            )
         return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
 
-    def content(self, data: Labelled, split: str) -> list[str]:
+    def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]
 
-    def describe(self, splits: SplitData[Labelled]) -> dict[str, Any]:
-        """And whether the texts are pairs."""
+    def describe(self, splits: SplitData[Labeled]) -> dict[str, Any]:
+        """Describe the splits for result.json, including whether the texts are pairs."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedSource(Source[Tagged]):
-    """Tagged sentences; without data, `size` phrases in `locale`."""
+    """Source of tagged sentences. Without data, `size` generated phrases in `locale` are used."""
 
     kind = "tagged"
     unit = "sentences"
@@ -162,9 +171,12 @@ class TaggedSource(Source[Tagged]):
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
     def corpora(self, folder: Path) -> list[str]:
-        """And files that end in the name of a split, such as CoNLL-2003's eng.train."""
+        """Return the names of the corpora in a directory.
+
+        The name of a split is also a valid suffix (CoNLL-2003: eng.train).
+        """
         files = [path for path in visible(folder) if path.is_file()]
-        return [path.name for path in files if kind(path) in self.suffixes or role_of(kind(path))]
+        return [path.name for path in files if format_suffix(path) in self.suffixes or role_of(format_suffix(path))]
 
     def embedded(self) -> SplitData[Tagged]:
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)
@@ -173,7 +185,7 @@ class TaggedSource(Source[Tagged]):
         return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
-        """With tags that the training data have."""
+        """Return data whose tags all occur in the training data."""
         if self.skip_bad_lines:
             return data.only(train.labels)
         data.check_labels(train.labels)
@@ -182,7 +194,7 @@ class TaggedSource(Source[Tagged]):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSource(Source[Questions]):
-    """Questions about texts; there are none without data."""
+    """Source of questions about texts. It requires data."""
 
     kind = "questions"
     unit = "questions"

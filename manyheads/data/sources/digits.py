@@ -1,4 +1,4 @@
-"""Strings of digits for an algorithm as the data of runs."""
+"""Data source for digit strings of an algorithmic task."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from typing import get_args
 from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import MOST, Source
+from manyheads.data.sources.source import MAX_ITEMS, Source
 from manyheads.errors import UserError
 
-MOST_CHARACTERS = 10**8  # of an algorithm's strings
+MAX_CHARACTERS = 10**8  # maximum characters of all strings together
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitSource(Source[Pairs]):
-    """Strings of digits for an algorithm: `size` to train on, of up to `longest` characters, and `tested` of each of
-    the `lengths`. The test data are one behind the other; `by_length` takes them apart."""
+    """Source of digit strings for an algorithm.
+
+    size, longest      number of training strings, and their maximum length in characters
+    validated          number of validation strings
+    lengths, tested    lengths of the test strings, and number of test strings per length
+
+    The test strings of all lengths are concatenated; `by_length` groups them.
+    """
 
     kind = "digits"
     unit = "strings"
@@ -35,23 +41,25 @@ class DigitSource(Source[Pairs]):
         super().__post_init__()
         object.__setattr__(self, "lengths", tuple(self.lengths))
         if self.algorithm not in get_args(Algorithm):
-            raise UserError(f"algorithm is {self.algorithm!r}: expected {get_args(Algorithm)}")
-        if not all(isinstance(length, int) and 0 < length <= MOST for length in self.lengths):
-            raise UserError(f"lengths are {self.lengths}: expected numbers of characters")
-        if not isinstance(self.validated, int) or not 1 <= self.validated <= MOST:
-            raise UserError(f"validated is {self.validated!r}: expected 1 to {MOST:,}")
+            raise UserError(f"expected algorithm in {get_args(Algorithm)}, found {self.algorithm!r}")
+        if not all(isinstance(length, int) and 0 < length <= MAX_ITEMS for length in self.lengths):
+            raise UserError(f"expected lengths in characters, found {self.lengths}")
+        if not isinstance(self.validated, int) or not 1 <= self.validated <= MAX_ITEMS:
+            raise UserError(f"expected validated in 1 to {MAX_ITEMS:,}, found {self.validated!r}")
         characters = (self.size + self.validated) * self.longest + self.tested * sum(self.lengths)
-        if characters > MOST_CHARACTERS:
-            raise UserError(f"the strings have up to {characters:,} characters: expected at most {MOST_CHARACTERS:,}")
+        if characters > MAX_CHARACTERS:
+            raise UserError(
+                f"expected at most {MAX_CHARACTERS:,} characters in all strings together, found up to {characters:,}"
+            )
 
     def report(self, splits: SplitData[Pairs]) -> str:
         return f"{len(splits.train):,} strings"
 
     def embedded(self) -> SplitData[Pairs]:
-        def drawn(split: str, count: int) -> Pairs:
+        def generate(split: str, count: int) -> Pairs:
             return algorithmic_pairs(self.algorithm, count, self.longest, seed=self.seed, split=split)
 
-        return SplitData(drawn("train", self.size), drawn("validation", self.validated), self.tests())
+        return SplitData(generate("train", self.size), generate("validation", self.validated), self.tests())
 
     def tests(self) -> Pairs:
         groups = [
@@ -67,6 +75,6 @@ class DigitSource(Source[Pairs]):
 
 
 def by_length(pairs: Pairs) -> dict[int, Pairs]:
-    """The pairs by the length of their source; those of a length stand together."""
+    """Group pairs by the length of their source; pairs of equal length must be adjacent."""
     groups = groupby(range(len(pairs)), key=lambda row: len(pairs.sources[row]))
     return {length: pairs.subset(list(rows)) for length, rows in groups}

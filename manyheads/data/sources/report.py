@@ -1,6 +1,6 @@
-"""Reports on data before they are trained on: sizes, lengths, labels, duplicates, overlap between splits.
+"""Reports on data before training: sizes, lengths, labels, duplicates, overlap between splits.
 
-Every report is a table with a column for each split, and warnings below it, as plain text.
+Each report is plain text: a table with one column per split, followed by warnings.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from rich.table import Table
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.labeled import Labeled, label_order
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts
 
-_OUTLIER = 3.0  # a pair is an outlier when its length ratio is this factor away from the median ratio
-_SHOWN = 6  # labels
+_OUTLIER_FACTOR = (
+    3.0  # A pair is an outlier if its length ratio differs from the median ratio by more than this factor.
+)
+_MAX_LABELS = 6  # maximum number of labels in separate rows
 
 
 class Counted(Protocol):
-    """What a report is of; `skips` says why items were left out: the reason, and how many."""
+    """Protocol of data in a report; `skips` counts the skipped items by reason."""
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -41,10 +43,13 @@ S = TypeVar("S", bound=Counted)
 
 
 class Report(Generic[S]):
-    """A table of splits, the training data first, with `warnings` below; `str` of it is printed."""
+    """Table with one column per split, the training data first, followed by `warnings`.
+
+    `str(report)` gives the text.
+    """
 
     def __init__(self, splits: Mapping[str, S], unit: str) -> None:
-        """`unit` names the items, such as "pairs"."""
+        """Initialize the report; `unit` is the plural noun for the items, such as "pairs"."""
         self.splits, self.unit = splits, unit
         self.warnings: list[str] = []
         self._table = Table("corpus", *splits)
@@ -54,49 +59,53 @@ class Report(Generic[S]):
     def row(self, name: str, value: Callable[[S], object]) -> None:
         self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
 
-    def share(self, name: str, count: Callable[[S], int]) -> None:
-        """A row of counts, and what share of the split's items each is."""
-        self.row(name, lambda split: _share(count(split), len(split)))
+    def count_row(self, name: str, count: Callable[[S], int]) -> None:
+        """Add a row of counts, each with its percentage of the split's items."""
+        self.row(name, lambda split: _count_with_percentage(count(split), len(split)))
 
     def lengths(self, name: str, lengths: Callable[[S], Sequence[int] | NDArray[np.int64]]) -> None:
-        """A row of the mean, the length that 1% exceed, and the greatest."""
+        """Add a row with the mean, the 99th percentile and the maximum of the lengths."""
         self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
 
     def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
-        """A row for each of the first labels, and one for all others."""
+        """Add a row for each of the first labels, and one row for the remaining labels together."""
         counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
-        for label in order[:_SHOWN]:
-            self.share(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
-        if others := order[_SHOWN:]:
-            self.share(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
+        for label in order[:_MAX_LABELS]:
+            self.count_row(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
+        if others := order[_MAX_LABELS:]:
+            self.count_row(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
-        """Rows of items whose key occurs before in the split, and in the training data; the latter are warned of."""
+        """Add a row of duplicates within each split and a row of items that also occur in the training data.
+
+        The overlap with the training data also gives a warning.
+        """
         train, *others = self.splits
         known = set(keys(self.splits[train]))
         overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
         self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
 
     def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
-        """As `repetitions`, of so many items that they are told apart by 64 bits of each."""
+        """Add the same rows as `repetitions`, but compare 64-bit hashes, for large data."""
         train, *others = self.splits
         known = np.unique(hashes(self.splits[train]))
         overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
         self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, what or self.unit)
 
     def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
-        self.share(f"duplicate {what}", repeated)
-        cells = [_share(count, len(self.splits[name])) for name, count in overlap.items()]
+        self.count_row(f"duplicate {what}", repeated)
+        cells = [_count_with_percentage(count, len(self.splits[name])) for name, count in overlap.items()]
         self._table.add_row(f"{what} of the training data", "", *cells)
         for name, count in overlap.items():
             if count:
                 self.warnings.append(
-                    f"{count:,} of {len(self.splits[name]):,} {name} {what} are in the training data: {name} scores "
-                    "flatter the model"
+                    f"{count:,} of {len(self.splits[name]):,} {name} {what} also occur in the training data: "
+                    f"{name} scores "
+                    "are too optimistic"
                 )
 
     def contradictions(self, keys: Sequence[Hashable], labels: Sequence[str]) -> None:
-        """A warning of training items that occur again with another label."""
+        """Add a warning if training items occur more than once with different labels."""
         known = dict(zip(keys, labels, strict=True))
         if count := sum(known[key] != label for key, label in zip(keys, labels, strict=True)):
             self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
@@ -108,7 +117,7 @@ class Report(Generic[S]):
         return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
 
 
-def _share(count: int, items: int) -> str:
+def _count_with_percentage(count: int, items: int) -> str:
     return f"{count:,} ({count / max(items, 1):.1%})"
 
 
@@ -123,8 +132,8 @@ def _words(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-class _Measured:
-    """What a report says of pairs, of which there may be more than fit into memory: they are gone through once."""
+class _PairStatistics:
+    """Statistics of sentence pairs, collected in one pass because pairs may exceed memory."""
 
     def __init__(self, pairs: Pairs) -> None:
         self.skips = pairs.skips
@@ -140,9 +149,10 @@ class _Measured:
             kinds, len(pairs),
         )  # fmt: skip
         sources, targets = self.of["source characters"], self.of["target characters"]
-        ratios = np.log((targets + 1) / (sources + 1))  # + 1: a pair of one and two characters is no outlier
-        self.ratio = float(np.median(ratios))  # its logarithm
-        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER)).sum())
+        # + 1, so that a pair of one and two characters is not an outlier
+        ratios = np.log((targets + 1) / (sources + 1))
+        self.ratio = float(np.median(ratios))  # logarithm of the median ratio
+        self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER_FACTOR)).sum())
         self.copied = int(self.of["copied"].sum())
         self.repeated = len(self) - len(np.unique(self.of["pair"]))
 
@@ -151,29 +161,29 @@ class _Measured:
 
 
 def parallel_report(splits: SplitData[Pairs]) -> str:
-    """Of parallel text, with pairs whose lengths differ by far, and those whose target is the source."""
-    measured = {name: _Measured(pairs) for name, pairs in splits.known.items()}
-    report = Report(measured, "pairs")
+    """Return a report on parallel text, including pairs of very different lengths and pairs with identical sides."""
+    statistics = {name: _PairStatistics(pairs) for name, pairs in splits.known.items()}
+    report = Report(statistics, "pairs")
     for lengths in ("source words", "target words", "source characters", "target characters"):
         report.lengths(lengths, lambda pairs, name=lengths: pairs.of[name])  # type: ignore[misc]
     report.row("target characters per source character (median)", lambda pairs: f"{math.exp(pairs.ratio):.2f}")
-    report.share("ratio outliers", lambda pairs: pairs.outliers)
-    report.share("copied", lambda pairs: pairs.copied)
-    report.share("duplicate pairs", lambda pairs: pairs.repeated)
+    report.count_row("ratio outliers", lambda pairs: pairs.outliers)
+    report.count_row("copied", lambda pairs: pairs.copied)
+    report.count_row("duplicate pairs", lambda pairs: pairs.repeated)
     report.repeated_hashes(lambda pairs: pairs.of["source"], "sources")
-    train = measured["train"]
-    for count, fault in ((train.outliers, "differ in length by far"), (train.copied, "are copied verbatim")):
+    train = statistics["train"]
+    for count, fault in ((train.outliers, "differ greatly in length"), (train.copied, "have identical sides")):
         if count > 0.05 * len(train):
             report.warnings.append(
-                f"{count:,} of {len(train):,} training pairs {fault}: are the files aligned and in order?"
+                f"{count:,} of {len(train):,} training pairs {fault}: check that the files are aligned and in order"
             )
     if train.repeated > 0.2 * len(train):
         report.warnings.append(f"{train.repeated:,} of {len(train):,} training pairs repeat an earlier one")
     return str(report)
 
 
-def labelled_report(splits: SplitData[Labelled]) -> str:
-    """Of texts, or pairs of texts, with labels."""
+def labeled_report(splits: SplitData[Labeled]) -> str:
+    """Return a report on labeled texts or pairs of texts."""
     train = splits.train
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
@@ -184,7 +194,7 @@ def labelled_report(splits: SplitData[Labelled]) -> str:
 
 
 def tag_report(splits: SplitData[Tagged]) -> str:
-    """Of tagged sentences, with their entities."""
+    """Return a report on tagged sentences and their entities."""
     report = Report(splits.known, "sentences")
     report.lengths("words", lambda tagged: [len(words) for words in tagged.words])
     kinds = {tag[2:] for tagged in splits.known.values() for tags in tagged.tags for tag in tags if tag[:2] == "B-"}
@@ -196,21 +206,21 @@ def tag_report(splits: SplitData[Tagged]) -> str:
 
 
 def question_report(splits: SplitData[Questions]) -> str:
-    """Of questions about texts; an article in two splits is warned of, the same question is not asked again."""
+    """Return a report on questions about texts, with a warning if an article occurs in two splits."""
     report = Report(splits.known, "questions")
-    report.share("without an answer", lambda questions: questions.impossible)
+    report.count_row("without an answer", lambda questions: questions.impossible)
     report.row("articles", lambda questions: f"{questions.articles:,}")
     report.lengths("words of a question", lambda questions: _words([item.question for item in questions.items]))
     report.lengths("words of a context", lambda questions: _words([item.context for item in questions.items]))
     trained = {item.article for item in splits.train.items}
     for name, questions in splits.known.items():
         if name != "train" and (shared := len({item.article for item in questions.items} & trained)):
-            report.warnings.append(f"{shared:,} articles of the {name} data are in the training data")
+            report.warnings.append(f"{shared:,} articles of the {name} data also occur in the training data")
     return str(report)
 
 
 def text_report(splits: SplitData[Texts]) -> str:
-    """Of running text."""
+    """Return a report on running text."""
     report = Report(splits.known, "texts")
     report.row("characters", lambda data: f"{data.facts.characters:,}")
     report.row("bytes", lambda data: f"{data.bytes:,}")
@@ -221,7 +231,7 @@ def text_report(splits: SplitData[Texts]) -> str:
 
 
 def document_report(splits: SplitData[Documents]) -> str:
-    """Of documents of sentences."""
+    """Return a report on documents of sentences."""
     report = Report(splits.known, "documents")
     sentences = {id(data): hashes_of(ConcatenatedTexts(data.documents)) for data in splits.known.values()}
     texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}

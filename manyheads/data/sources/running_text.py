@@ -1,4 +1,4 @@
-"""Running text and documents as the data of runs."""
+"""Data sources for running text and documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
-from manyheads.data.readers.roles import visible, whole_or_splits
+from manyheads.data.readers.roles import find_text_splits, visible
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
@@ -22,10 +22,13 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(Source[Texts]):
-    """Running text, in `column` of tables; without data, the source of Python's standard library, which has test data.
-    `share` of the training data is held out where there is no validation data: whole texts, or the end of a single
-    one. `kept` is a directory where it is remembered what the files hold, so that a run that goes on need not read them
-    again."""
+    """Source of running text, in `column` of tables. Without data, the source code of Python's standard library is
+    used.
+
+    share  fraction of the training data that is held out if there are no validation data: whole texts, or the end of
+           the longest text. The embedded corpus also has test data
+    kept   cache directory for facts about the files, so that a resumed run need not read them again
+    """
 
     kind = "texts"
     unit = "texts"
@@ -41,7 +44,7 @@ class TextSource(Source[Texts]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.share < 1:
-            raise UserError(f"the share to hold out is {self.share}; expected a number between 0 and 1")
+            raise UserError(f"expected share between 0 and 1 for the held-out data, found {self.share}")
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
@@ -53,23 +56,25 @@ class TextSource(Source[Texts]):
         from manyheads.data.embedded.standard_library import source_files
 
         texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
-        salted = [f"test{text}" for text in texts.texts]  # not the hash that holds out for validation
+        # changes the hash, so that the test data do not depend on the selection of validation data
+        salted = [f"test{text}" for text in texts.texts]
         train, test = hold_out(texts, salted, fraction=self.share, what="text")
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            train, validation = hold_out_texts(train, self.share, by_number=True)  # of many, as it always was
+            # by whole texts, so that the embedded splits never change
+            train, validation = hold_out_texts(train, self.share, by_number=True)
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
         return hold_out_texts(train, self.share, by_number=self.by_number)
 
     def held_out(self, splits: SplitData[Texts]) -> str:
-        """Of characters, and whether a text is cut."""
+        """Describe the held-out characters, and whether a text was cut."""
         sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
         part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
         return (
-            f"no validation data: held out of the training data: {part}, {sizes[1] / sum(sizes):.1%} of the characters"
+            f"no validation data: held out {part} of the training data, {sizes[1] / sum(sizes):.1%} of the characters"
         )
 
     def fingerprint(self, data: Texts, split: str) -> str:
@@ -79,21 +84,23 @@ class TextSource(Source[Texts]):
         return [path.name for path in visible(folder)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """All of a directory that has no splits is for training."""
-        return whole_or_splits(data, self.corpora, self.below).given(validation, test)
+        """Find the splits of a corpus. A directory without splits is training data as a whole."""
+        return find_text_splits(data, self.corpora, self.below).with_overrides(validation, test)
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        """Of a directory of splits the test data; of any other, all there is."""
+        """Return the test corpus of a directory with splits; a directory without splits is returned unchanged."""
         return data if same_place(self.find(data).train, data) else super().test_in(data)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSource(Source[Documents]):
-    """Documents, in `column` of tables; without data, the standard library's documentation. No test data. `kept` is a
-    directory for what does not fit into memory (`read_documents`)."""
+    """Source of documents, in `column` of tables. Without data, the documentation of the standard library is used.
+
+    There are no test data. `kept` is a directory for texts that exceed memory (`read_documents`).
+    """
 
     kind = "documents"
     unit = "documents"
@@ -117,26 +124,27 @@ class DocumentSource(Source[Documents]):
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            train, validation = hold_out_documents(train, by_number=True)  # of many, as it always was
+            # by whole documents, so that the embedded splits never change
+            train, validation = hold_out_documents(train, by_number=True)
         return SplitData(train, validation, None)
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
         return hold_out_documents(train, by_number=self.by_number)
 
     def corpora(self, folder: Path) -> list[str]:
-        """Files, and folders that hold some."""
+        """Return the names of the document files in a folder, and of its subfolders that contain such files."""
         inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
         return [path.name for path in inside if path.is_dir() or is_document_file(path)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """All of a directory that has no splits is for training; there are no test data."""
-        found = whole_or_splits(data, self.corpora, self.below)
+        """Find the splits of a corpus, without test data. A directory without splits is training data as a whole."""
+        found = find_text_splits(data, self.corpora, self.below)
         return Splits(found.train, validation or found.validation, [])
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        """Of a directory of splits the test data, or else the validation data; of any other, all there is."""
-        found = whole_or_splits(data, self.corpora, self.below)
+        """Return the test corpus of a directory with splits, or else its validation corpus. Otherwise return `data`."""
+        found = find_text_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data

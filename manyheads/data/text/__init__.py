@@ -1,1 +1,1 @@
-"""From text to batches of token ids: tokenizers, stores of token ids, blocks, windows."""
+"""From text to batches of token ids: tokenizers, token stores, blocks and windows."""

@@ -1,4 +1,4 @@
-"""Running text as one stream of token ids, and blocks of it to train on: all of one length, without padding."""
+"""Training blocks from a stream of token ids: all of equal length, without padding."""
 
 from __future__ import annotations
 
@@ -12,71 +12,75 @@ from manyheads.errors import UserError
 
 Ids = NDArray[np.unsignedinteger | np.signedinteger]
 Stream = Ids | TokenStream
-LISTED = 2**22  # blocks of an epoch whose order is drawn as a list; that of more is computed
+MAX_LISTED = 2**22  # maximum blocks per epoch for an explicit permutation; beyond, the order is computed on demand
 
 
-def block_starts(tokens: int, block: int, *, seed: int, epoch: int, random: bool) -> NDArray[np.int64] | Scattered:
-    """Where the blocks of an epoch begin in a stream; order and places depend on (seed, epoch) alone.
+def block_starts(
+    tokens: int, block: int, *, seed: int, epoch: int, random: bool
+) -> NDArray[np.int64] | PseudoRandomOrder:
+    """Return the start offsets of an epoch's blocks in a stream. They depend only on (seed, epoch).
 
-    A block reads tokens [start, start + block) and predicts [start + 1, start + block + 1).
-    random  True: anywhere, one place as likely as another, as many as the stream has blocks. False: one behind the
-            other, from another first place in every epoch, shuffled: every token is predicted once (but for less than
-            a block at each end).
-    Raises UserError for a stream that is shorter than a block.
+    A block has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
+
+    random  True: sample starts uniformly with replacement, as many as there are disjoint blocks. False: adjacent blocks
+            in random order, with a random first offset per epoch. Each token is a target once, except for less than one
+            block at each end
+
+    Raises UserError if the stream is shorter than a block.
     """
     if tokens <= block:
         raise UserError(
-            f"the text has {tokens:,} tokens, a block needs {block + 1:,}: give more text or a smaller block"
+            f"the text has {tokens:,} tokens, but a block requires {block + 1:,}; give more text or a smaller block"
         )
-    dice = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    last = tokens - block - 1  # where a block can begin
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
+    last = tokens - block - 1  # last possible start of a block
     count = (tokens - 1) // block
     if random:
-        return dice.integers(last + 1, size=count) if count <= LISTED else Scattered(count, last + 1, dice)
-    first = int(dice.integers(min(block, last + 1)))
+        return rng.integers(last + 1, size=count) if count <= MAX_LISTED else PseudoRandomOrder(count, last + 1, rng)
+    first = int(rng.integers(min(block, last + 1)))
     count = (last - first) // block + 1
-    if count <= LISTED:
-        return dice.permutation(np.arange(first, last + 1, block))
-    return Scattered(count, count, dice, first, block)
+    if count <= MAX_LISTED:
+        return rng.permutation(np.arange(first, last + 1, block))
+    return PseudoRandomOrder(count, count, rng, first, block)
 
 
-class Scattered:
-    """`count` numbers first + step * k for k below `below`, that look random; a slice of them is computed on demand.
+class PseudoRandomOrder:
+    """Pseudo-random sequence of `count` values first + step * k with k < `limit`; slices are computed on demand.
 
-    Where there are as many k as numbers, each comes once: a Feistel network permutes pairs of half the bits (Luby and
-    Rackoff 1988), and what falls outside goes through it again. Else any k may come, as dice throw them.
+    If count == limit, the values are a permutation: a Feistel network permutes pairs of bit halves (Luby and Rackoff
+    1988), and is applied again to values outside the range. Otherwise each k is drawn independently.
     """
 
     _ROUNDS = 4
 
-    def __init__(self, count: int, below: int, dice: np.random.Generator, first: int = 0, step: int = 1) -> None:
-        self._count, self._below, self._first, self._step = count, below, first, step
-        self._keys = dice.integers(2**64, size=self._ROUNDS, dtype=np.uint64)
-        self._half = np.uint64((max(below - 1, 1).bit_length() + 1) // 2)
+    def __init__(self, count: int, limit: int, rng: np.random.Generator, first: int = 0, step: int = 1) -> None:
+        self._count, self._limit, self._first, self._step = count, limit, first, step
+        self._keys = rng.integers(2**64, size=self._ROUNDS, dtype=np.uint64)
+        self._half_bits = np.uint64((max(limit - 1, 1).bit_length() + 1) // 2)
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: slice) -> NDArray[np.int64]:
-        k = np.arange(*place.indices(self._count), dtype=np.uint64)
-        if self._count == self._below:
-            k = self._permuted(k)
-            while (outside := k >= self._below).any():
-                k[outside] = self._permuted(k[outside])
+    def __getitem__(self, span: slice) -> NDArray[np.int64]:
+        k = np.arange(*span.indices(self._count), dtype=np.uint64)
+        if self._count == self._limit:
+            k = self._permute(k)
+            while (outside := k >= self._limit).any():
+                k[outside] = self._permute(k[outside])
         else:
-            k = _mixed(k, self._keys[0]) % np.uint64(self._below)
+            k = _hash64(k, self._keys[0]) % np.uint64(self._limit)
         return self._first + self._step * k.astype(np.int64)
 
-    def _permuted(self, k: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        low = np.uint64(2 ** int(self._half) - 1)
-        left, right = k >> self._half, k & low
+    def _permute(self, k: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        low = np.uint64(2 ** int(self._half_bits) - 1)
+        left, right = k >> self._half_bits, k & low
         for key in self._keys:
-            left, right = right, left ^ (_mixed(right, key) & low)
-        return (left << self._half) | right
+            left, right = right, left ^ (_hash64(right, key) & low)
+        return (left << self._half_bits) | right
 
 
-def _mixed(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """A number of 64 bits that looks random for each (SplitMix64: Steele et al. 2014)."""
+def _hash64(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
+    """Return a 64-bit pseudo-random number for each k (SplitMix64: Steele et al. 2014)."""
     k = (k + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
     k = (k ^ (k >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     k = (k ^ (k >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -84,9 +88,9 @@ def _mixed(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
 
 
 class Groups(Sequence[NDArray[np.int64]]):
-    """So many starts at a time, the last of them fewer."""
+    """Sequence of groups of `rows` starts; the last group may be smaller."""
 
-    def __init__(self, starts: NDArray[np.int64] | Scattered, rows: int) -> None:
+    def __init__(self, starts: NDArray[np.int64] | PseudoRandomOrder, rows: int) -> None:
         self._starts, self._rows = starts, rows
 
     def __len__(self) -> int:
@@ -95,5 +99,5 @@ class Groups(Sequence[NDArray[np.int64]]):
     def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        at = index % len(self) * self._rows
-        return self._starts[at : at + self._rows]
+        start = index % len(self) * self._rows
+        return self._starts[start : start + self._rows]

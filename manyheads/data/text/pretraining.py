@@ -1,7 +1,7 @@
-"""What BERT is pretrained on: pairs of text spans with some tokens masked (Devlin 2018, section 3.1 and appendix A).
+"""Pretraining examples for BERT: pairs of text spans with masked tokens (Devlin 2018, section 3.1 and appendix A).
 
-The rules are those of the original code (create_pretraining_data.py), drawn anew in every epoch or from a fixed number
-of copies. What an epoch holds depends on the texts, the settings, the seed and the epoch alone.
+The rules follow the original code (create_pretraining_data.py). Examples are sampled again in each epoch, or repeat
+after a fixed number of epochs. An epoch depends only on the texts, the settings, the seed and the epoch index.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
 
-MASKS = ("[MASK]", "<mask>")  # what stands for a masked word: BERT's, and RoBERTa's
-BLANK = "Ġ"  # how byte-level BPE writes the blank before a word
-TRIES = 10  # to find another document for a random next sentence
-MASKED, KEPT = 0.8, 0.9  # below: [MASK]; below: left as it is; the rest: any token of the vocabulary
+MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
+BLANK = "Ġ"  # space before a word in byte-level BPE
+MAX_ATTEMPTS = 10  # attempts to draw a different document for a random next sentence
+# Random numbers below 0.8 select [MASK], those below 0.9 the original token, and the rest a random token.
+MASK_BELOW, KEEP_BELOW = 0.8, 0.9
 
 
 class Special(NamedTuple):
-    """Ids of [CLS], [SEP] and [MASK], or of what a tokenizer has in their places."""
+    """Ids of [CLS], [SEP] and [MASK], or of the corresponding tokens of a tokenizer."""
 
     start: int
     separator: int
@@ -38,34 +39,35 @@ class Special(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Special:
-        """Raises UserError for a tokenizer that is not BERT's kind."""
+        """Return the special tokens of a tokenizer. Raises UserError if it has no such tokens."""
         around = tokenizer.encode("").ids
         mask = tokenizer.token_to_id(mask_token(tokenizer) or "")
         if len(around) != 2 or mask is None:
             raise UserError(
-                f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} token "
-                f"for a masked word: masked language models need two around it, and {' or '.join(MASKS)}"
+                f"the tokenizer puts {len(around)} tokens around a text, and has {'no' if mask is None else 'a'} mask "
+                f"token; masked language models require two tokens around a text, and {' or '.join(MASKS)}"
             )
         return cls(around[0], around[1], mask)
 
 
 def mask_token(tokenizer: Tokenizer) -> str | None:
-    """The token that stands for a masked word, None where a tokenizer has none."""
+    """Return the mask token of a tokenizer, or None if it has none."""
     return next((mask for mask in MASKS if tokenizer.token_to_id(mask) is not None), None)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How examples are made.
+    """Rules for making examples.
 
-    length         tokens of an example at most, [CLS] and [SEP] included
-    next_sentence  examples are pairs of which the second follows the first, or comes from another document; without,
-                   one span of a document
-    share          of the tokens that are to be predicted, and `predictions`, their number at most (None: no limit)
-    short          share of the examples that are shorter than they could be, by chance
-    whole_words    all pieces of a word are masked together
-    copies         None: every epoch is drawn anew. A number: so many epochs are, and then they come again, as in the
-                   paper, which wrote ten copies to disk
+    length         maximum tokens of an example, including [CLS] and [SEP]
+    next_sentence  True: an example is a pair, whose second span follows the first or is from another document. False:
+                   an example is one span of a document
+    share          fraction of the tokens to predict
+    predictions    maximum number of tokens to predict in an example (None: no limit)
+    short          fraction of the documents for which a random, shorter length is used
+    whole_words    mask all pieces of a word together
+    copies         None: sample new examples in each epoch. A number: repeat the examples after this number of epochs;
+                   the paper used ten copies
     """
 
     length: int = 128
@@ -77,27 +79,27 @@ class Rules:
     copies: int | None = None
 
     def __post_init__(self) -> None:
-        least = 5 if self.next_sentence else 3
-        if self.length < least:
-            raise UserError(f"length is {self.length}: an example has at least {least} tokens")
+        minimum = 5 if self.next_sentence else 3
+        if self.length < minimum:
+            raise UserError(f"length is {self.length}; expected at least {minimum} tokens per example")
         if not 0 < self.share < 1:
-            raise UserError(f"share is {self.share}: expected a share of the tokens, between 0 and 1")
+            raise UserError(f"share is {self.share}; expected a fraction of the tokens, between 0 and 1")
         if self.predictions is not None and self.predictions < 1:
-            raise UserError(f"predictions is {self.predictions}: expected at least 1, or none")
+            raise UserError(f"predictions is {self.predictions}; expected at least 1, or none")
         if self.copies is not None and self.copies < 1:
-            raise UserError(f"copies is {self.copies}: expected at least 1, or none")
+            raise UserError(f"copies is {self.copies}; expected at least 1, or none")
 
     def wanted(self, tokens: int) -> int:
-        """How many of so many tokens are to be predicted."""
+        """Return the number of tokens to predict in an example of `tokens` tokens."""
         count = max(1, round(tokens * self.share))
         return count if self.predictions is None else min(self.predictions, count)
 
 
 class Example(NamedTuple):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], as the model sees it.
+    """Model input [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the targets.
 
-    positions  of the tokens to predict, ascending; `answers` stood there
-    follows    whether B is what follows A in its document; None where there is no B
+    positions  positions of the tokens to predict, ascending; `answers` are the original tokens
+    follows    True if B follows A in the document; None if there is no B
     """
 
     tokens: list[int]
@@ -108,7 +110,7 @@ class Example(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where the tokens of an example come from: sentences [a, middle) and [b, end) of the corpus."""
+    """Source of an example: the sentences [a, middle) and [b, end) of the corpus."""
 
     a: int
     middle: int
@@ -118,7 +120,7 @@ class Span(NamedTuple):
 
 
 class Spans(Sequence[Span]):
-    """Of an epoch, from where they are (`PretrainingData.places`)."""
+    """Spans of an epoch, stored as an array (`PretrainingData.places`)."""
 
     def __init__(self, places: NDArray[np.int32]) -> None:
         self._places = places
@@ -132,10 +134,10 @@ class Spans(Sequence[Span]):
 
 
 class TokenizedDocuments:
-    """Tokenised sentences, in the order of the text.
+    """Tokenized sentences in text order.
 
-    sentences  of tokens without [CLS] and [SEP]; none is empty
-    starts     (N + 1,) document d is sentences starts[d] to starts[d + 1]; none is empty
+    sentences  token ids of each sentence without [CLS] and [SEP]; none is empty
+    starts     (N + 1,) document d has the sentences starts[d] to starts[d + 1]; none is empty
     """
 
     def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
@@ -151,7 +153,10 @@ class TokenizedDocuments:
     def of(
         cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
     ) -> TokenizedDocuments:
-        """Sentences as `data.documents` reads them; where a directory `cache` is given, tokenised once and for all."""
+        """Tokenize documents, given as lists of sentences.
+
+        If a directory `cache` is given, the token ids are stored and reused.
+        """
         texts = ConcatenatedTexts(documents)
         encoded: Sequence[ArrayLike]
         if cache is None:
@@ -160,11 +165,13 @@ class TokenizedDocuments:
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
-        lengths = lengths - 2  # without [CLS] and [SEP]
+        lengths = lengths - 2  # exclude [CLS] and [SEP]
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
-        kept = np.flatnonzero(lengths > 0)  # of some nothing is left, such as of control characters
+        kept = np.flatnonzero(lengths > 0)  # some sentences have no tokens, for example control characters
         if not len(kept):
-            raise UserError(f"the tokenizer leaves nothing of the {len(documents):,} documents: give texts of words")
+            raise UserError(
+                f"the tokenizer produced no tokens for the {len(documents):,} documents; give texts with words"
+            )
         starts = np.concatenate([[0], np.flatnonzero(np.diff(document_of[kept])) + 1, [len(kept)]])
 
         def bare(index: int) -> NDArray[np.int64]:
@@ -178,7 +185,7 @@ class TokenizedDocuments:
 
 
 class Epoch(Sequence[Example]):
-    """The examples of an epoch, made when asked for; `lengths` (N,) holds their numbers of tokens."""
+    """Examples of an epoch, created on access; `lengths` (N,) are their numbers of tokens."""
 
     def __init__(self, data: PretrainingData, number: int) -> None:
         self._data, self._number = data, number
@@ -186,7 +193,7 @@ class Epoch(Sequence[Example]):
         self.spans = Spans(places)
         a, middle, b, end = (data.tokens_before[places[:, column]] for column in range(4))
         tokens = middle - a + end - b
-        self.lengths: NDArray[np.int64] = np.minimum(tokens, data.room) + data.rules.length - data.room
+        self.lengths: NDArray[np.int64] = np.minimum(tokens, data.capacity) + data.rules.length - data.capacity
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -196,10 +203,10 @@ class Epoch(Sequence[Example]):
 
 
 class PretrainingData:
-    """Documents and the rules by which examples are made of them.
+    """Documents, and the rules for making examples of them.
 
-    vocabulary  tokens there are; any may stand in for a masked one, as in the original code
-    inner       ids of pieces that go on with a word ("##s"), for whole words
+    vocabulary  vocabulary size; as in the original code, any token may replace a masked one
+    inner       ids of tokens that continue a word ("##s"), for whole-word masking
     """
 
     def __init__(
@@ -214,41 +221,45 @@ class PretrainingData:
     ) -> None:
         if rules.next_sentence and len(documents) < 2:
             raise UserError(
-                "a next sentence is drawn from another document: the text has only one; separate documents by blank"
-                " lines, or ask for next_sentence=false"
+                "next-sentence prediction requires at least two documents, found one; separate documents with blank"
+                " lines, or set next_sentence=false"
             )
         self.documents, self.rules, self.special, self.vocabulary = documents, rules, special, vocabulary
         self.seed, self.inner = seed, inner
-        self.room = rules.length - (3 if rules.next_sentence else 2)
+        self.capacity = rules.length - (3 if rules.next_sentence else 2)
         self.tokens_before: NDArray[np.int64] = np.concatenate([[0], np.cumsum(documents.lengths)])
 
     def epoch(self, number: int) -> Epoch:
-        """One pass over all documents."""
+        """Return the examples of one pass over all documents."""
         return Epoch(self, number if self.rules.copies is None else number % self.rules.copies)
 
     def random(self, *place: int) -> Random:
         return Random("/".join(map(str, (self.seed, *place))))
 
     def spans(self, epoch: int) -> Spans:
-        """Where the examples of an epoch come from, document after document."""
+        """Return the spans of an epoch's examples, in document order."""
         return Spans(self.places(epoch))
 
     def places(self, epoch: int) -> NDArray[np.int32]:
-        """(N, 5) those of all spans, with 1 or 0 for whether what stands there follows, and -1 for none."""
-        draw, numbers = self.random(epoch), array("i")
+        """Return the spans of an epoch as an array (N, 5): a, middle, b, end, follows (1 or 0; -1 for None)."""
+        rng, numbers = self.random(epoch), array("i")
         for document in range(len(self.documents)):
-            for span in self._spans_of(document, draw):
+            for span in self._spans_of(document, rng):
                 numbers.extend((*span[:4], -1 if span.follows is None else span.follows))
         return np.frombuffer(numbers, np.int32).reshape(-1, 5)
 
-    def _spans_of(self, document: int, draw: Random) -> list[Span]:
-        """Sentences are taken until they reach the target length or the document ends: a chunk. A is its beginning, up
-        to a random sentence; B is the rest, or a span of another document, and then the rest begins the next chunk."""
+    def _spans_of(self, document: int, rng: Random) -> list[Span]:
+        """Split a document into the spans of its examples.
+
+        Sentences are collected into a chunk until it reaches the target length or the document ends. A is the
+        beginning of the chunk, up to a random sentence. B is the rest of the chunk, or a span of another document; in
+        that case the rest begins the next chunk.
+        """
         begin, end = self.documents.starts[document : document + 2].tolist()
         before = self.tokens_before[begin : end + 1].tolist()
-        least = 2 if self.rules.next_sentence else 1
-        short = draw.random() < self.rules.short
-        target = draw.randint(least, self.room) if short else self.room
+        minimum = 2 if self.rules.next_sentence else 1
+        short = rng.random() < self.rules.short
+        target = rng.randint(minimum, self.capacity) if short else self.capacity
         spans = []
         first = last = begin
         while first < end:
@@ -259,49 +270,52 @@ class PretrainingData:
                 spans.append(Span(first, last, last, last, None))
                 first = last
                 continue
-            middle = draw.randint(first + 1, last - 1) if last - first > 1 else last
-            if middle < last and draw.random() >= 0.5:
+            middle = rng.randint(first + 1, last - 1) if last - first > 1 else last
+            if middle < last and rng.random() >= 0.5:
                 spans.append(Span(first, middle, middle, last, True))
                 first = last
             else:
                 wanted = target - (before[middle - begin] - before[first - begin])
-                spans.append(Span(first, middle, *self._elsewhere(document, wanted, draw), False))
-                first = last = middle  # what was not used is put back
+                spans.append(Span(first, middle, *self._random_sentences(document, wanted, rng), False))
+                first = last = middle  # the unused sentences are returned to the next chunk
         return spans
 
-    def _elsewhere(self, document: int, wanted: int, draw: Random) -> tuple[int, int]:
-        """Sentences of another document, from a random one on, until they hold `wanted` tokens."""
+    def _random_sentences(self, document: int, wanted: int, rng: Random) -> tuple[int, int]:
+        """Return consecutive sentences of a random other document.
+
+        They have at least `wanted` tokens in total, unless the document ends before.
+        """
         other = document
-        for _ in range(TRIES):
-            other = draw.randrange(len(self.documents))
+        for _ in range(MAX_ATTEMPTS):
+            other = rng.randrange(len(self.documents))
             if other != document:
                 break
         begin, end = self.documents.starts[other : other + 2].tolist()
-        first = draw.randrange(begin, end)
-        enough = self.tokens_before[first] + wanted
-        last = int(np.searchsorted(self.tokens_before[first + 1 : end], enough)) + first + 1
+        first = rng.randrange(begin, end)
+        target = self.tokens_before[first] + wanted
+        last = int(np.searchsorted(self.tokens_before[first + 1 : end], target)) + first + 1
         return first, last
 
-    def example(self, span: Span, draw: Random) -> Example:
+    def example(self, span: Span, rng: Random) -> Example:
         a, b = self._read(span.a, span.middle), self._read(span.b, span.end)
-        a, b = truncated(a, b, self.room, draw)
+        a, b = truncate_pair(a, b, self.capacity, rng)
         start, separator, _ = self.special
         tokens = [start, *a, separator]
         segments = [0] * len(tokens)
         if span.follows is not None:
             tokens += [*b, separator]
             segments += [1] * (len(b) + 1)
-        positions = self._chosen(tokens, draw)
+        positions = self._select_positions(tokens, rng)
         answers = [tokens[at] for at in positions]
         for at in positions:
-            tokens[at] = self._replacement(tokens[at], draw)
+            tokens[at] = self._replacement(tokens[at], rng)
         return Example(tokens, segments, positions, answers, span.follows)
 
     def _read(self, first: int, last: int) -> list[int]:
         return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
 
-    def _chosen(self, tokens: list[int], draw: Random) -> list[int]:
-        """Which positions are to be predicted: random words until there are enough; [CLS] and [SEP] never."""
+    def _select_positions(self, tokens: list[int], rng: Random) -> list[int]:
+        """Select positions to predict: random words until the required number is reached; never [CLS] or [SEP]."""
         words: list[list[int]] = []
         for at, token in enumerate(tokens):
             if token in (self.special.start, self.special.separator):
@@ -310,27 +324,30 @@ class PretrainingData:
                 words[-1].append(at)
             else:
                 words.append([at])
-        draw.shuffle(words)
+        rng.shuffle(words)
         count = self.rules.wanted(len(tokens))
         chosen: list[int] = []
         for word in words:
             if len(chosen) + len(word) <= count:
                 chosen += word
-        return sorted(chosen or words[0])  # where all words are longer than that, one is
+        return sorted(chosen or words[0])  # if every word has more tokens than the limit, select one word
 
-    def _replacement(self, token: int, draw: Random) -> int:
-        chance = draw.random()
-        if chance < MASKED:
+    def _replacement(self, token: int, rng: Random) -> int:
+        roll = rng.random()
+        if roll < MASK_BELOW:
             return self.special.mask
-        return token if chance < KEPT else draw.randrange(self.vocabulary)
+        return token if roll < KEEP_BELOW else rng.randrange(self.vocabulary)
 
 
-def truncated(a: list[int], b: list[int], room: int, draw: Random) -> tuple[list[int], list[int]]:
-    """Both, cut to `room` tokens together: one by one from the longer (B if equal), at the front or back by chance."""
+def truncate_pair(a: list[int], b: list[int], capacity: int, rng: Random) -> tuple[list[int], list[int]]:
+    """Truncate both spans to `capacity` tokens together.
+
+    Tokens are removed one by one from the longer span (B if equal), randomly at its front or back.
+    """
     cut = {"a": [0, len(a)], "b": [0, len(b)]}
-    while sum(end - begin for begin, end in cut.values()) > room:
+    while sum(end - begin for begin, end in cut.values()) > capacity:
         longer = cut["a" if cut["a"][1] - cut["a"][0] > cut["b"][1] - cut["b"][0] else "b"]
-        if draw.random() < 0.5:
+        if rng.random() < 0.5:
             longer[0] += 1
         else:
             longer[1] -= 1
@@ -338,7 +355,7 @@ def truncated(a: list[int], b: list[int], room: int, draw: Random) -> tuple[list
 
 
 def continuations(vocabulary: Mapping[str, int]) -> frozenset[int]:
-    """Ids of pieces that go on with a word: of WordPiece, or of byte-level BPE, where a blank begins one."""
+    """Return the ids of tokens that continue a word, for WordPiece and for byte-level BPE."""
     if any(piece.startswith(BLANK) for piece in vocabulary):
         return frozenset(index for piece, index in vocabulary.items() if not piece.startswith(BLANK))
     return frozenset(index for piece, index in vocabulary.items() if piece.startswith("##"))

@@ -1,7 +1,7 @@
-"""Token ids on disk: tokenised once, memory-mapped ever after.
+"""Token ids on disk: texts are tokenized once, and the ids are read from the file afterwards.
 
-One file holds the offsets and the ids of all sequences as two consecutive .npy arrays. Its name is a fingerprint of
-everything the ids depend on, so a changed text, tokenizer or format is a different file and nothing can go stale.
+A file contains the offsets and the ids of all sequences as two consecutive .npy arrays. Its name is a fingerprint of
+all inputs: text, tokenizer and format. A changed input therefore gives another file, and no file can become stale.
 """
 
 from __future__ import annotations
@@ -29,34 +29,37 @@ from manyheads.files import WriteError, fingerprint, replacing
 
 T = TypeVar("T")
 
-_FORMAT = "tokens-1"  # change it with the layout below
-_CHUNK = 20_000  # texts encoded at a time
+_FORMAT = "tokens-1"  # change it when the layout below changes
+_CHUNK = 20_000  # texts per encoding call
 _STREAM = "stream-1"
-_CHARACTERS = 2**21  # of a stream that are encoded at a time
-_HEADER = 128  # bytes
+_CHARACTERS = 2**21  # characters of a stream per encoding call
+_HEADER = 128  # size of an .npy header in bytes
 
 
 class TokenStore(Sequence[NDArray[np.int64]]):
-    """Sequences of token ids in a file; `store[i]` is the i-th as int64, `lengths` (N,) holds their lengths."""
+    """Sequences of token ids in a file: `store[i]` is the i-th sequence as int64, `lengths` (N,) are the lengths."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a store. Raises UserError when the file is not whole."""
+        """Open a store. Raises UserError if the file is incomplete or damaged."""
         self.path = path
         try:
             with path.open("rb") as file:
-                count, wide = _stated(file)
-                offsets = np.frombuffer(file.read(count * wide.itemsize), wide).astype(np.int64)
-                length, dtype = _stated(file)
+                count, offset_dtype = _read_header(file)
+                offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
+                length, dtype = _read_header(file)
                 start = file.tell()
         except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: not a token store ({error}); delete the file to have it built again") from None
+            raise UserError(f"{path}: not a token store ({error}); delete the file, and it will be rebuilt") from None
         size, expected = path.stat().st_size, start + length * dtype.itemsize
-        whole = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
-        if size != expected or not whole or (np.diff(offsets) < 0).any():
-            raise UserError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
+        if size != expected or not complete or (np.diff(offsets) < 0).any():
+            raise UserError(
+                f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
+            )
         self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
         self.lengths: NDArray[np.int64] = np.diff(offsets)
-        self._file = os.open(path, os.O_RDONLY)  # read, not mapped: what was mapped counts as memory of the process
+        # read instead of mapped, because mapped pages count as memory of the process
+        self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
     def __len__(self) -> int:
@@ -64,7 +67,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]  # no slices
         if not -len(self) <= index < len(self):
-            raise IndexError(f"sequence {index} of {len(self):,}")
+            raise IndexError(f"index {index} is out of range for {len(self):,} sequences")
         index %= len(self)
         first, last = self._offsets[index : index + 2].tolist()
         width = self._dtype.itemsize
@@ -78,57 +81,62 @@ class TokenStore(Sequence[NDArray[np.int64]]):
     def of(
         cls, texts: Sequence[str] | ConcatenatedTexts, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
     ) -> TokenStore:
-        """The store of `texts` in the directory `cache`: opened where it is there and whole, else tokenised anew.
+        """Open the store of `texts` in the directory `cache`. If it is missing or damaged, tokenize the texts and
+        write it.
 
-        identity  what stands for a tokenizer that cannot be written as tokenizer.json.
+        identity  key for a tokenizer that cannot be serialized as tokenizer.json
         """
         path = cache / f"{fingerprint(chain([_FORMAT, identity or tokenizer.to_str()], texts))}.tokens"
-        if (kept := _kept(cls, path)) is not None:
+        if (kept := _open_existing(cls, path)) is not None:
             return kept
-        largest = max(tokenizer.get_vocab().values(), default=0)  # ids need not be without gaps
+        largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps
         dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
-        ends, waiting = np.zeros(len(texts) + 1, np.int64), iter(texts)
+        ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, 0))  # as large as they will be
+            file.write(
+                _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0)
+            )  # header of its final size
             row = 0
-            while sequences := encode_all(tokenizer, list(islice(waiting, _CHUNK))):
+            while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
                 after = row + len(sequences)
                 ends[row + 1 : after + 1] = ends[row] + np.cumsum([len(ids) for ids in sequences])
                 file.write(np.fromiter(chain.from_iterable(sequences), dtype).tobytes())
                 row = after
             assert row == len(texts)
             file.seek(0)
-            file.write(_header(ends.dtype, len(ends)) + ends.tobytes() + _header(dtype, int(ends[-1])))
+            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, int(ends[-1])))
         return cls(path)
 
 
-def _kept(opened: Callable[[Path], T], path: Path) -> T | None:
-    """What is there and whole; else None, and a warning where it is not whole."""
+def _open_existing(open_file: Callable[[Path], T], path: Path) -> T | None:
+    """Open an existing file. Return None if it does not exist, or, with a warning, if it is damaged."""
     if not path.exists():
         return None
     try:
-        return opened(path)
+        return open_file(path)
     except ValueError as error:
-        warnings.warn(f"{error} (it is rebuilt now)", stacklevel=3)
+        warnings.warn(f"{error} (rebuilding it now)", stacklevel=3)
         return None
 
 
 class TokenStream:
-    """Ids of running text in a file, of which only what is asked for is read: stream[a:b] is an array."""
+    """Token ids of running text in a file. stream[a:b] reads only this range and returns an array."""
 
     def __init__(self, path: Path) -> None:
-        """Opens a stream. Raises UserError where the file is not whole."""
+        """Open a stream. Raises UserError if the file is incomplete or damaged."""
         self.path = path
         try:
             with path.open("rb") as file:
-                self._length, self._dtype = _stated(file)
+                self._length, self._dtype = _read_header(file)
                 self._start = file.tell()
         except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: not a token stream ({error}); delete the file to have it built again") from None
+            raise UserError(f"{path}: not a token stream ({error}); delete the file, and it will be rebuilt") from None
         size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
         if size != expected:
-            raise UserError(f"{path}: {size:,} bytes, expected {expected:,}; delete the file to have it built again")
+            raise UserError(
+                f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
+            )
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
@@ -144,11 +152,12 @@ class TokenStream:
 
     @classmethod
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
-        """The stream of `texts` in the directory `cache`: opened where it is there, else written, from where a process
-        that was killed has left off. The ids are those of every piece of text by itself, so neither threads nor
-        interruptions can change them.
+        """Open the stream of `texts` in the directory `cache`, or write it.
 
-        end  the token before the first piece of every text; None: there is none
+        Writing resumes after the last complete chunk if an earlier process was interrupted. Each piece of text is
+        encoded separately, so the ids depend neither on threads nor on interruptions.
+
+        end  token before the first piece of each text; None: no such token
         """
         settings = [
             _STREAM,
@@ -158,20 +167,23 @@ class TokenStream:
             texts.facts.fingerprint,
         ]
         path = cache / f"{fingerprint(settings)}.tokens"
-        if (kept := _kept(cls, path)) is not None:
+        if (kept := _open_existing(cls, path)) is not None:
             return kept
         cache.mkdir(parents=True, exist_ok=True)
         try:
             _write_stream(path, texts, tokenizer, end)
         except OSError as error:
-            raise WriteError(f"{path}: cannot write: {error.strerror or error}; make room and resume") from error
+            raise WriteError(
+                f"{path}: failed to write: {error.strerror or error}; free disk space and resume"
+            ) from error
         return cls(path)
 
 
 def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | None) -> None:
-    """Into a file beside `path`; a journal says how far that is right: (bytes of it, the first piece that is missing).
+    """Write a stream to a partial file next to `path`, with a journal.
 
-    One chunk is tokenised, by threads of the library, while the next one is read.
+    Each line of the journal is (valid bytes of the partial file, index of the next piece). While a thread tokenizes one
+    chunk, the next chunk is read.
     """
     largest = max(tokenizer.get_vocab().values(), default=0)
     dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
@@ -184,8 +196,8 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
             arrays += [begin, encoded] if part.first else [encoded]
         return np.concatenate(arrays)
 
-    header = _header(dtype, 0)
-    size, after = _written(journal, partial) or (len(header), 0)
+    header = _header_bytes(dtype, 0)
+    size, after = _journal_position(journal, partial) or (len(header), 0)
     with partial.open("ab") as file, journal.open("a") as log, ThreadPoolExecutor(1) as thread:
         file.truncate(size)
         if size == len(header):
@@ -201,16 +213,16 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
                 log.write(f"{size} {pending[1]}\n")
                 log.flush()
             pending = submitted
-    with partial.open("r+b") as whole:
-        whole.write(_header(dtype, (size - len(header)) // dtype.itemsize))
-        whole.flush()
-        os.fsync(whole.fileno())
+    with partial.open("r+b") as complete:
+        complete.write(_header_bytes(dtype, (size - len(header)) // dtype.itemsize))
+        complete.flush()
+        os.fsync(complete.fileno())
     partial.replace(path)
     journal.unlink()
 
 
 def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    """Pieces that are tokenised together: some have a thousand times the characters of others."""
+    """Group pieces into chunks of similar size: the lengths of pieces may differ by a factor of a thousand."""
     chunk, characters = list[Part](), 0
     for part in parts:
         chunk.append(part)
@@ -222,35 +234,37 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _written(journal: Path, partial: Path) -> tuple[int, int] | None:
-    """The last place in the journal that the file has reached. A torn line at its end is cut off."""
+def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
+    """Return the last journal entry that the partial file has reached. An incomplete last line is removed."""
     if not journal.is_file() or not partial.is_file():
         return None
     content = journal.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    os.truncate(journal, whole)  # or the next line would be written behind it
-    places = [line.split() for line in content[:whole].decode().splitlines()]
-    reached = partial.stat().st_size
-    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= reached), None)
+    complete = content.rfind(b"\n") + 1
+    os.truncate(journal, complete)  # otherwise the next entry would be appended to the incomplete line
+    places = [line.split() for line in content[:complete].decode().splitlines()]
+    partial_size = partial.stat().st_size
+    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= partial_size), None)
 
 
-def _stated(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
-    """Length and kind of an array of integers, from its .npy header. Raises UserError for any other, and where the
-    file does not hold so many: nothing of that size is allocated then."""
+def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
+    """Read the .npy header of an integer array and return its length and dtype.
+
+    Raises UserError for other arrays, and if the file is too short for the array. No memory is allocated for it.
+    """
     if (version := np.lib.format.read_magic(file)) != (1, 0):
-        raise UserError(f"the version of its .npy format is {version}: expected (1, 0)")
+        raise UserError(f"expected .npy format version (1, 0), found {version}")
     try:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except Exception as error:  # its header is a literal of Python, and what reads these raises much
-        raise UserError(f"a damaged .npy header ({type(error).__name__})") from None
+    except Exception as error:  # parsing the header, a Python literal, may raise various exceptions
+        raise UserError(f"damaged .npy header ({type(error).__name__})") from None
     rest = os.fstat(file.fileno()).st_size - file.tell()
     if len(shape) != 1 or dtype.kind not in "iu" or not 0 <= shape[0] * dtype.itemsize <= rest:
-        raise UserError(f"its header says {dtype} {shape}: expected integers, of at most {rest:,} bytes")
+        raise UserError(f"expected an integer array of at most {rest:,} bytes, found {dtype} {shape} in the header")
     return shape[0], dtype
 
 
-def _header(dtype: np.dtype[Any], length: int) -> bytes:
-    """Of an .npy file; of one size for any length."""
+def _header_bytes(dtype: np.dtype[Any], length: int) -> bytes:
+    """Return an .npy header; its size is the same for every length."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         content, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}

@@ -1,8 +1,9 @@
-"""Running text encoded by GPT-2's tokenizer, of which what recurs is encoded once.
+"""Encoding of running text with GPT-2's tokenizer, with a cache of recurring parts.
 
-Byte-level BPE merges within words alone, and a blank between two characters that are none begins a word, whatever they
-are (Radford et al. 2019, section 2.2; the expression in their code). So a text falls into stretches that know nothing
-of one another, and most of them have come before: a look into a table takes a tenth of the time of encoding them.
+Byte-level BPE merges tokens only within words, and a single space between two other characters always starts a word
+(Radford et al. 2019, section 2.2; regular expression in their code). A text can therefore be split at such spaces
+into stretches that are encoded independently. Most stretches recur, and a table lookup takes a tenth of the encoding
+time.
 """
 
 from __future__ import annotations
@@ -18,66 +19,69 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 _BETWEEN = re.compile(r" (?<=\S )(?=\S)")
-REMEMBERED = 2**18  # stretches; what is longer than a word is not remembered
-_LONGEST = 32  # characters
-_DEARER = 6  # times what a stretch costs within its text it costs by itself
+MAX_CACHED = 2**18  # maximum stretches in the cache; stretches longer than a word are not cached
+_MAX_CACHED_LENGTH = 32  # maximum characters of a cached stretch
+_SEPARATE_COST = 6  # cost of encoding a stretch separately, relative to encoding it within its text
 
 Encode = Callable[[Sequence[str]], list[NDArray[Any]]]
 
 
 def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
-    """What gives the ids of each text, without special tokens."""
+    """Return a function that gives the ids of each text, without special tokens."""
 
     def encode(texts: Sequence[str]) -> list[NDArray[Any]]:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype) for encoding in encodings]
 
-    return Stretches(encode, dtype) if falls_apart(tokenizer) else encode
+    return StretchEncoder(encode, dtype) if is_separable(tokenizer) else encode
 
 
-def falls_apart(tokenizer: Tokenizer) -> bool:
-    """Whether the ids of a text are those of its stretches."""
-    told = json.loads(tokenizer.to_str())
-    before, model = told["pre_tokenizer"] or {}, told["model"]
-    plain = all(told[name] is None for name in ("normalizer", "truncation", "padding"))
+def is_separable(tokenizer: Tokenizer) -> bool:
+    """Return True if stretches of a text can be encoded independently."""
+    state = json.loads(tokenizer.to_str())
+    before, model = state["pre_tokenizer"] or {}, state["model"]
+    plain = all(state[name] is None for name in ("normalizer", "truncation", "padding"))
     by_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
-    sure = model["type"] == "BPE" and not model["dropout"]  # dropout throws dice each time
-    hidden = tokenizer.encode_special_tokens and all(token["special"] for token in told["added_tokens"])
-    return bool(plain and by_words and sure and hidden)  # an added token may have blanks inside
+    deterministic = model["type"] == "BPE" and not model["dropout"]  # BPE dropout is random
+    ignores_added_tokens = tokenizer.encode_special_tokens and all(token["special"] for token in state["added_tokens"])
+    # added tokens must be disabled, because they may contain spaces
+    return bool(plain and by_words and deterministic and ignores_added_tokens)
 
 
-class Stretches:
-    """The same ids as `encode` gives."""
+class StretchEncoder:
+    """Encoder with a cache of stretches. The ids are identical to those of `encode`."""
 
     def __init__(self, encode: Encode, dtype: np.dtype[Any]) -> None:
         self._encode, self._dtype = encode, dtype
-        self._known: dict[str, bytes] = {}  # the ids of a stretch behind a blank
+        self._cache: dict[str, bytes] = {}  # ids of each stretch, with the preceding space
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
+        if len(self._cache) > MAX_CACHED:
+            self._cache.clear()
         heads, tails = list[str](), list[list[str]]()
         for text in texts:
             head, *tail = _BETWEEN.split(text)
             heads.append(head)
             tails.append(tail)
-        known = [list(map(self._known.get, tail)) for tail in tails]
+        known = [list(map(self._cache.get, tail)) for tail in tails]
         places = [[i for i, ids in enumerate(pieces) if ids is None] for pieces in known]
         unknown = Counter(tail[i] for tail, missing in zip(tails, places, strict=True) for i in missing)
-        if len(unknown) * _DEARER > sum(map(len, tails)):
-            self._learn([stretch for stretch, count in unknown.items() if count > 1 and len(stretch) <= _LONGEST])
+        if len(unknown) * _SEPARATE_COST > sum(map(len, tails)):
+            self._learn(
+                [stretch for stretch, count in unknown.items() if count > 1 and len(stretch) <= _MAX_CACHED_LENGTH]
+            )
             return self._encode(texts)
         self._learn([*unknown])
         for tail, pieces, missing in zip(tails, known, places, strict=True):
             for i in missing:
-                pieces[i] = self._known[tail[i]]
+                pieces[i] = self._cache[tail[i]]
         for stretch in unknown:
-            if len(stretch) > _LONGEST:
-                del self._known[stretch]
+            if len(stretch) > _MAX_CACHED_LENGTH:
+                del self._cache[stretch]
         firsts = [ids.tobytes() for ids in self._encode(heads)]
         joined = [first + b"".join(filter(None, pieces)) for first, pieces in zip(firsts, known, strict=True)]
         return [np.frombuffer(buffer, self._dtype) for buffer in joined]
 
     def _learn(self, stretches: list[str]) -> None:
         ids = self._encode([f" {stretch}" for stretch in stretches])
-        self._known.update(zip(stretches, (row.tobytes() for row in ids), strict=True))
+        self._cache.update(zip(stretches, (row.tobytes() for row in ids), strict=True))

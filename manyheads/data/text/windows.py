@@ -1,4 +1,4 @@
-"""Texts that are longer than a model takes, read in overlapping windows, with the tokenizer's special tokens around."""
+"""Overlapping windows over texts that exceed a model's length, with the tokenizer's special tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from manyheads.errors import UserError
 
 
 class Window(NamedTuple):
-    """Tokens `start` to `end`, which is not among them."""
+    """Range of tokens from `start` to `end` (exclusive)."""
 
     start: int
     end: int
 
 
 def windows(length: int, room: int, stride: int) -> list[Window]:
-    """Windows of at most `room` tokens, each beginning `stride` tokens after the one before (Devlin 2018's code)."""
+    """Return windows of at most `room` tokens whose starts are `stride` tokens apart (code of Devlin 2018)."""
     assert 0 < stride <= room
     spans = [Window(0, min(length, room))]
     while spans[-1].end < length:
@@ -29,8 +29,11 @@ def windows(length: int, room: int, stride: int) -> list[Window]:
 
 
 def owners(spans: Sequence[Window]) -> list[int]:
-    """For each token the window that sees most around it: the largest lesser of the contexts to its left and right,
-    where equal the longer window, then the first (the "max context" rule of Devlin 2018's code for SQuAD)."""
+    """Return for each token the index of the window with the largest context around it.
+
+    The context is the minimum of the left and right contexts. For equal contexts, the longer window is selected, then
+    the first ("max context" rule in the SQuAD code of Devlin 2018).
+    """
     best: list[tuple[float, int]] = []
     for number, window in enumerate(spans):
         for token in range(window.start, window.end):
@@ -45,7 +48,7 @@ def owners(spans: Sequence[Window]) -> list[int]:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that a tokenizer puts around a text, or around and between two, with their segments."""
+    """Special tokens before, between and after one text or a pair of texts, as (token, segment)."""
 
     before: list[tuple[int, int]]
     between: list[tuple[int, int]]
@@ -57,7 +60,7 @@ class Frame:
         before: list[tuple[int, int]] = []
         between: list[tuple[int, int]] = []
         after: list[tuple[int, int]] = []
-        seen = -1  # the last of the texts that has begun
+        seen = -1  # index of the last text that has begun
         for token, segment, text in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
             if text is not None:
                 seen = text
@@ -69,17 +72,17 @@ class Frame:
         return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """Ids and segments of the text, or of the pair."""
+        """Return the token ids and segments of a text or pair, with special tokens."""
         pieces = [*self.before, *((i, 0) for i in first), *self.between, *((i, 1) for i in second or ()), *self.after]
         return [token for token, _ in pieces], [segment for _, segment in pieces]
 
 
 class WordWindow(NamedTuple):
-    """Part of a sentence, with the tokenizer's special tokens, and the words that are read here.
+    """Part of a sentence with special tokens, and the words that are predicted in it.
 
-    sentence   its number
-    words      their numbers in the sentence
-    positions  of their first sub-tokens among `ids`
+    sentence   index of the sentence
+    words      indices of the words in the sentence
+    positions  positions of the words' first sub-tokens in `ids`
     """
 
     ids: list[int]
@@ -89,30 +92,33 @@ class WordWindow(NamedTuple):
 
 
 def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit: int) -> list[WordWindow]:
-    """Windows of at most `limit` tokens, half of them new from each to the next, in which every word is read once."""
+    """Split sentences into windows of at most `limit` tokens, so that each word is assigned to exactly one window.
+
+    Consecutive windows overlap by half.
+    """
     frame = Frame.of(tokenizer)
     room = limit - len(frame)
     if room < 2:
-        raise UserError(f"windows of {limit} tokens have no room for words: expected at least {len(frame) + 2}")
+        raise UserError(f"windows of {limit} tokens are too short for words; expected at least {len(frame) + 2}")
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     all_windows: list[WordWindow] = []
-    # to byte-level BPE a word in a text begins with its blank
+    # in byte-level BPE, a word inside a text begins with a space
     blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
-    spelt = [[blank + word for word in sentence] for sentence in sentences]
-    encodings = tokenizer.encode_batch(spelt, is_pretokenized=True, add_special_tokens=False)
+    spelled = [[blank + word for word in sentence] for sentence in sentences]
+    encodings = tokenizer.encode_batch(spelled, is_pretokenized=True, add_special_tokens=False)
     for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
         pieces: list[list[int]] = [[] for _ in sentence]
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
-            assert word is not None  # only special tokens belong to no word
+            assert word is not None  # only special tokens have no word
             pieces[word].append(token)
         ids: list[int] = []
-        firsts = []  # of each word, its first token
+        firsts = []  # index of the first token of each word
         for piece in pieces:
             firsts.append(len(ids))
-            ids += piece or [unknown]  # the tokenizer drops words of control characters
+            ids += piece or [unknown]  # the tokenizer drops words that consist of control characters
         parts = windows(len(ids), room, max(1, room // 2)) if ids else []
         owner = owners(parts)
-        words: list[list[int]] = [[] for _ in parts]  # of each window
+        words: list[list[int]] = [[] for _ in parts]  # words of each window
         for word, first in enumerate(firsts):
             words[owner[first]].append(word)
         for part, inside in zip(parts, words, strict=True):

@@ -1,1 +1,1 @@
-"""Answers to questions as spans of a text."""
+"""Extractive question answering: answers are spans of a text."""

@@ -1,8 +1,8 @@
 """Exact match and F1 of answers, by the rules of SQuAD's published scripts (Rajpurkar 2016, 2018).
 
-Both texts are lowercased, stripped of ASCII punctuation and of the articles a, an and the, and split at white space.
-F1 is that of the bags of words. Of several right answers the one that fits best counts. A question without an answer
-(version 2) wants none: anything else scores zero, and so does no answer where there is one.
+Both texts are lowercased, stripped of ASCII punctuation and of the articles a, an and the, and split at whitespace. F1
+compares the bags of words. With several right answers, the best score counts. In version 2, a question may have no
+answer. Then only an empty prediction is right. An empty prediction scores zero if there is an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized(text: str) -> str:
-    """In the scripts' order: lower case, punctuation, articles, white space."""
+    """Normalize a text in the order of the scripts: lower case, punctuation, articles, whitespace."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -36,15 +36,20 @@ def f1(guess: str, truth: str) -> float:
 
 
 def best(score: Callable[[str, str], float], guess: str, truths: Sequence[str]) -> float:
-    """By the right answer that fits best; those of which normalising leaves nothing do not count, and if none is left
-    the right answer is none."""
+    """Return the best score of a guess over the right answers.
+
+    Answers that are empty after normalization are ignored. If none remains, the right answer is the empty text.
+    """
     return max(score(guess, truth) for truth in [t for t in truths if normalized(t)] or [""])
 
 
 def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Metrics:
-    """squad_f1 and squad_em, means over the questions; an empty guess is no answer, no truths are none."""
+    """Return squad_f1 and squad_em, the means over all questions.
+
+    An empty guess means "no answer", and an empty list of truths means that the question has no answer.
+    """
     if not truths:
-        raise UserError("there is nothing to score: the test data are empty")
+        raise UserError("found no questions to score: the test data are empty")
     signature = f"SQuAD 2.0's script, {len(truths):,} questions"
     if impossible := sum(not answers for answers in truths):
         signature += f", {impossible:,} without an answer"

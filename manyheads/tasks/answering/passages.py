@@ -1,4 +1,4 @@
-"""Questions with windows of their contexts, and the spans that a model finds likeliest in them."""
+"""Passages, which are questions with windows of their contexts, and the search for the most probable answer spans."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from manyheads.tasks.outputs import outputs
 
 logger = logging.getLogger(__name__)
 
-READING = {"max_length": 384, "stride": 128, "max_query": 64}  # tokens: those of the published code
-NULL = 0  # the position that stands for no answer
-MAX_ANSWER = 30  # tokens of an answer, as there
+READING = {"max_length": 384, "stride": 128, "max_query": 64}  # limits in tokens, as in the published code
+NULL = 0  # position that represents "no answer"
+MAX_ANSWER = 30  # maximum number of tokens in an answer, as in the published code
 
 
 class Passage(NamedTuple):
-    """A question with a window of its context, between the tokenizer's special tokens.
+    """Question with a window of its context, and the tokenizer's special tokens.
 
-    question  its number
-    first     the position in `ids` of the window's first token, which is token `start` of the context
-    spans     characters of the context that each token of the window stands for: (tokens, 2)
-    owned     tokens of the window that have no more context in another one: (tokens,)
+    question  index of the question
+    first     position in `ids` of the window's first token, which is token `start` of the context
+    spans     start and end character in the context of each token in the window, (tokens, 2)
+    owned     true for tokens that have no more context in another window, (tokens,)
     """
 
     ids: NDArray[np.int32]
@@ -50,29 +50,33 @@ def passages(
     stride: int = READING["stride"],
     max_query: int = READING["max_query"],
 ) -> list[Passage]:
-    """The windows of all pairs of question and context, of at most `max_length` tokens, each beginning `stride` tokens
-    of the context after the one before. Of a question `max_query` tokens are read, as in the published code; how many
-    questions are longer is logged."""
+    """Return the windows of all pairs of question and context.
+
+    A window has at most `max_length` tokens with its question, and starts `stride` tokens after the previous window.
+    Longer questions are cut to `max_query` tokens, as in the published code; a warning gives their number.
+    """
     frame = Frame.of(tokenizer, pair=True)
     if not frame.before:
-        raise UserError("this tokenizer puts no token before a pair: questions need one, which stands for no answer")
+        raise UserError(
+            'the tokenizer adds no token before a pair: question answering needs such a token to represent "no answer"'
+        )
     contexts = list(dict.fromkeys(context for _, context in pairs))
     encodings = tokenizer.encode_batch(contexts, add_special_tokens=False)
     encoded = dict(zip(contexts, encodings, strict=True))
     queries = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
-    if cut := sum(len(query.ids) > max_query for query in queries):
-        logger.warning(f"{cut:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens")
+    if cut_questions := sum(len(query.ids) > max_query for query in queries):
+        logger.warning(f"{cut_questions:,} of {len(pairs):,} questions are cut to max_query, {max_query} tokens")
     all_passages = []
     for number, ((_, context), query) in enumerate(zip(pairs, queries, strict=True)):
         question = query.ids[:max_query]
-        room = max_length - len(frame) - len(question)
-        if room < 1:
+        context_tokens = max_length - len(frame) - len(question)
+        if context_tokens < 1:
             raise UserError(
-                f"max_length {max_length} leaves no room for the context of a question of {len(question)} tokens: "
-                "raise it, or lower max_query"
+                f"max_length {max_length} leaves no space for the context of a question of {len(question)} tokens: "
+                "raise max_length, or lower max_query"
             )
         ids, offsets = encoded[context].ids, encoded[context].offsets
-        parts = windows(len(ids), room, min(stride, room))
+        parts = windows(len(ids), context_tokens, min(stride, context_tokens))
         owner = np.array(owners(parts), dtype=np.int64)
         spans = np.array(offsets, dtype=np.int32).reshape(-1, 2)
         for i, part in enumerate(parts):
@@ -89,8 +93,11 @@ def passages(
 
 
 def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
-    """The positions of the first and the last token of the characters `start` to `end` of the context (`end` not among
-    them); (NULL, NULL) where the window does not hold them all."""
+    """Return the positions of the first and last token of an answer.
+
+    The answer is the characters `start` to `end` of the context, without `end`. Returns (NULL, NULL) if the window does
+    not contain the whole answer.
+    """
     begins, ends = passage.spans[:, 0].tolist(), passage.spans[:, 1].tolist()
     if not begins or start < begins[0] or end > ends[-1]:
         return NULL, NULL
@@ -99,7 +106,10 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
 
 
 def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
-    """Of being the first and the last token of the answer: (T, 2) float32 on the CPU for each passage."""
+    """Return the logits of each token as first and last token of the answer.
+
+    The result has a float32 tensor (T, 2) on the CPU for each passage.
+    """
     logits: list[Tensor] = [torch.empty(0)] * len(passages)
     ids, segments = [p.ids for p in passages], [p.segments for p in passages]
     for i, output in outputs(model, compute, ids, model.config.pad, segments):
@@ -108,16 +118,19 @@ def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConf
 
 
 class FoundAnswer(NamedTuple):
-    """Characters `start` to `end` of the context; no text is no answer. The probability is among the n-best."""
+    """Answer with its characters `start` to `end` in the context. An empty text means "no answer".
+
+    The probability is normalized over the n-best answers.
+    """
 
     text: str
     probability: float
     start: int
     end: int
-    score: float  # sum of the two logits
+    score: float  # sum of the logits of the first and last token
 
 
-def likeliest(
+def best_answers(
     passages: Sequence[Passage],
     logits: Sequence[Tensor],
     contexts: Sequence[str],
@@ -125,41 +138,44 @@ def likeliest(
     max_answer: int,
     null_threshold: float | None,
 ) -> list[list[FoundAnswer]]:
-    """The n-best answers of each question, from those of all its windows; see `QuestionAnswerer.answer`."""
+    """Return the n-best answers of each question from all its windows; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
-    null = [float("inf")] * len(contexts)  # the score of no answer: of the window that is least sure of it
+    null = [float("inf")] * len(contexts)  # lowest "no answer" score over the windows of each question
     for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
-        spans[i] += _spans(passage, pairs, contexts[i], nbest, max_answer)
+        spans[i] += _best_spans(passage, pairs, contexts[i], nbest, max_answer)
         null[i] = min(null[i], float(pairs[NULL].sum()))
-    return [_ranked(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
+    return [_rank_answers(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
 
 
-def _spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
-    """The best spans of a window; logits (T, 2). A span belongs to the window that sees most around its first token,
-    as in the published code, whose n-best are of the n best starts and ends; here they are of all spans."""
+def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
+    """Return the best spans of a window, for logits (T, 2).
+
+    A span belongs to the window that has the most context around its first token, as in the published code. The n-best
+    here are taken from all spans; the published code takes them from the n best starts and ends.
+    """
     tokens = len(passage.spans)
     start, end = logits[passage.first : passage.first + tokens].unbind(1)  # (tokens,) each
-    scores = start[:, None] + end  # by first and last token: (tokens, tokens)
+    scores = start[:, None] + end  # scores by first and last token, (tokens, tokens)
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).triu().tril(max_answer - 1)
     allowed &= torch.from_numpy(passage.owned)[:, None]
     values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
     answers = []
-    for value, place in zip(values.tolist(), at.tolist(), strict=True):
-        first, last = (int(passage.spans[place // tokens, 0]), int(passage.spans[place % tokens, 1]))
+    for value, index in zip(values.tolist(), at.tolist(), strict=True):
+        first, last = (int(passage.spans[index // tokens, 0]), int(passage.spans[index % tokens, 1]))
         answers.append(FoundAnswer(context[first:last], 0.0, first, last, value))
     return answers
 
 
-def _ranked(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
-    """The n-best with their probabilities: a softmax of their scores, as in the published code."""
+def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
+    """Return the n-best answers with their probabilities, a softmax of the scores as in the published code."""
     ordered = sorted(spans, key=lambda answer: -answer.score)
-    texts = {answer.text: answer for answer in reversed(ordered)}  # the best of those that read the same
+    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer of those with identical text
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
-        nothing = FoundAnswer("", 0.0, 0, 0, null)
+        no_answer = FoundAnswer("", 0.0, 0, 0, null)
         margin = null_threshold or 0.0
-        before = [answer for answer in ordered if null - answer.score <= margin]
-        ordered = [*before, nothing, *ordered[len(before) :]][:nbest]
+        better = [answer for answer in ordered if null - answer.score <= margin]
+        ordered = [*better, no_answer, *ordered[len(better) :]][:nbest]
     probabilities = torch.tensor([answer.score for answer in ordered], dtype=torch.float64).softmax(0).tolist()
     return [answer._replace(probability=p) for answer, p in zip(ordered, probabilities, strict=True)]

@@ -1,4 +1,4 @@
-"""A trained reader in use: a question and a text in, the most probable answers out."""
+"""Predictor for question answering: the most probable answer spans for a question and its context."""
 
 from __future__ import annotations
 
@@ -13,28 +13,22 @@ from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
-from manyheads.tasks.answering.passages import (
-    MAX_ANSWER,
-    READING,
-    FoundAnswer,
-    likeliest,
-    passage_logits,
-    passages,
-)
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
-MOST_ANSWERS, MOST_TOKENS = 1000, 1000
+MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 
 
 class QuestionAnswerer(TextPredictor):
-    """A model with start and end logits, with its tokenizer: what `manyheads.load` gives for it.
+    """Question answering model with its tokenizer, as returned by `manyheads.load`.
 
-    reading  max_length, stride and max_query, as of `passages`; None: as in training, else as the published code
+    reading  max_length, stride and max_query, see `passages`; None: the values of the training run, or else of the
+             published code
     """
 
     verbs: ClassVar = ("answer", "attend", "evaluate")
-    pairs_only: ClassVar = "a question is read with its context: give the context as pair (--pair TEXT)"
+    pairs_only: ClassVar = "expected a question with its context: give the context as pair (--pair TEXT)"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:
         super().__init__(loaded, compute)
@@ -49,33 +43,36 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[FoundAnswer]:
-        """The `nbest` most probable answers, the best first; the context may be of any length.
+        """Return the `nbest` most probable answers, best first. The context may have any length.
 
-        max_answer      tokens that an answer has at most
-        null_threshold  no answer (an empty text) is one of the answers, and comes first if its score exceeds that of
-                        the best span by more than this; None: there always is an answer
+        max_answer      maximum number of tokens in an answer
+        null_threshold  if given, "no answer" (an empty text) is one of the answers. It comes first if its score exceeds
+                        the score of the best span by more than this threshold. None: there is always an answer.
         """
         self.check(question, context)
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
 
     def check(self, question: str, context: str) -> None:
-        """Raises UserError for what cannot be answered."""
+        """Raise UserError if the question or the context is blank, invalid, or too long."""
         self.check_question(question)
         if not self._count("context", context):
-            raise UserError("the context is blank to the tokenizer: give a text")
+            raise UserError("the context has no tokens: give a text")
 
     def check_question(self, question: str) -> None:
-        """Raises UserError for what is no question, or too long a one."""
-        longest = self._reading["max_query"]
-        tokens = self._count("question", question, longest)
-        if tokens > longest:
-            raise UserError(f"the question has {tokens:,} tokens, the model reads {longest}: shorten it")
+        """Raise UserError if the question is blank, invalid, or too long."""
+        limit = self._reading["max_query"]
+        tokens = self._count("question", question, limit)
+        if tokens > limit:
+            raise UserError(f"the question has {tokens:,} tokens, the model reads {limit}: shorten it")
 
-    def _count(self, name: str, text: str, room: int | None = None) -> int:
-        """Its tokens. Raises UserError for a blank or faulty text, or one that must have more than `room`."""
+    def _count(self, name: str, text: str, limit: int | None = None) -> int:
+        """Return the number of tokens.
+
+        Raises UserError for a text that is blank, invalid, or far longer than `limit` tokens.
+        """
         if not text.strip():
             raise UserError(f"the {name} is blank: give a text")
-        check_text(text, f"the {name}", room)
+        check_text(text, f"the {name}", limit)
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     def answers(
@@ -85,10 +82,10 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
-        """As `answer`, for every pair of a question and its context."""
-        for setting, count, most in (("nbest", nbest, MOST_ANSWERS), ("max_answer", max_answer, MOST_TOKENS)):
-            if not 1 <= count <= most:
-                raise UserError(f"{setting} is {count}: expected 1 to {most}")
+        """Return the `nbest` most probable answers for every pair of question and context; see `answer`."""
+        for setting, count, maximum in (("nbest", nbest, MAX_ANSWERS), ("max_answer", max_answer, MAX_ANSWER_TOKENS)):
+            if not 1 <= count <= maximum:
+                raise UserError(f"{setting} is {count}: expected 1 to {maximum}")
         if null_threshold is not None and math.isnan(null_threshold):
             raise UserError(f"null_threshold is {null_threshold}: expected a number, or None")
         for number, pair in enumerate(pairs, 1):
@@ -97,21 +94,27 @@ class QuestionAnswerer(TextPredictor):
         windows = passages(self.tokenizer, pairs, **self._reading)
         model, compute = self.compiled
         logits = passage_logits(model, windows, compute)
-        return likeliest(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
+        return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
-    def evaluate(self, questions: Questions) -> Outcome:
-        """Answer the questions and score the best answers; none is an answer where the data have such questions."""
+    def evaluate(self, questions: Questions) -> EvaluationResult:
+        """Answer the questions and score the best answers.
+
+        "No answer" is a possible answer if the data have questions without an answer.
+        """
         items = questions.items
         threshold = 0.0 if questions.impossible else None
         answers = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)
         outputs = [ranked[0].text for ranked in answers]
         truths = [[answer.text for answer in item.answers] for item in items]
-        return Outcome(
+        return EvaluationResult(
             [item.question for item in items], outputs, [" | ".join(texts) for texts in truths],
             [best(f1, guess, texts) for guess, texts in zip(outputs, truths, strict=True)],
             squad_metrics(outputs, truths), unit="F1 of an answer",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's test data, or on `data`: a JSON file as SQuAD's, or a directory with a test file."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate on the run's test data, or on `data`.
+
+        `data` is a JSON file in SQuAD's format, or a directory with a test file.
+        """
         return self.evaluate(scored_data(self.path, data, QuestionSource(), skip_bad_lines=skip_bad_lines))

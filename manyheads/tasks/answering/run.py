@@ -1,4 +1,4 @@
-"""Training a model that answers questions with spans of a text: questions -> model -> task, and its scores."""
+"""Training run for extractive question answering: questions, model, task and scores."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(held: Questions) -> Metrics:
-            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(held).metrics
+        def score(questions: Questions) -> Metrics:
+            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(questions).metrics
 
         flops = costs.flops(model, task.mean_length)["training"]
         training = fine_tuning(config.training, run, len(task.batches(0)))
@@ -52,6 +52,6 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: AnsweringConfig) -> Bert:
-    """The model, without memory, where it starts from a published one."""
+    """Return the model on the meta device, for estimates. It stands for the model given by `--init`."""
     with torch.device("meta"):
         return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))

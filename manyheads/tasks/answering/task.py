@@ -1,8 +1,8 @@
-"""Answering questions with a span of a text, as BERT does it for SQuAD (Devlin 2018, sections 4.2 and 4.3).
+"""Training task for extractive question answering, as with BERT on SQuAD (Devlin 2018, sections 4.2 and 4.3).
 
-Question and context are read as a pair. Each token gets two logits, of being the answer's first and its last token.
-Any model serves whose `forward(tokens, lengths, segments)` gives them. A long context is read in overlapping windows;
-in one that does not hold the whole answer the answer is the first token, [CLS], and so it is where there is no answer.
+Question and context are read as a pair. Each token gets two logits, as first and as last token of the answer. The model
+can be any module whose `forward(tokens, lengths, segments)` returns them. A long context is read in overlapping
+windows. If a window does not contain the whole answer, or there is no answer, the target is the first token, [CLS].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
     NULL,
     Passage,
-    likeliest,
+    best_answers,
     passage_logits,
     passages,
     target_of,
@@ -41,21 +41,24 @@ from manyheads.training.task import Better, Loss
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded passages (B, T) with lengths (B,) and segments (B, T), and the positions of the answers (B, 2)."""
+    """Padded passages (B, T) with lengths (B,) and segments (B, T).
+
+    targets  positions of the answers' first and last tokens, (B, 2)
+    """
 
     ids: Tensor
     lengths: Tensor
     segments: Tensor
     targets: Tensor
-    items: int  # passages: each has one answer
+    items: int  # number of passages; each has one answer
 
 
 @dataclass(eq=False)
 class AnsweringTask:
-    """What the training loop trains: the mean of the cross-entropies of the answer's first and last token.
+    """Training task for question answering, with the mean of the cross-entropies for the answer's first and last token.
 
-    batch_tokens  padded tokens of a micro-batch
-    max_length, stride, max_query  as of `passages`
+    batch_tokens                   maximum number of padded tokens in a micro-batch
+    max_length, stride, max_query  limits in tokens, see `passages`
     """
 
     unit: ClassVar = "passages"
@@ -83,7 +86,7 @@ class AnsweringTask:
 
     @property
     def mean_length(self) -> int:
-        """Tokens of a passage of the training data."""
+        """Mean number of tokens in a training passage."""
         return round(sum(self._lengths) / len(self._lengths))
 
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -97,25 +100,26 @@ class AnsweringTask:
         return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
     def loss(self, batch: Batch) -> Loss:
-        moved = (batch.ids, batch.lengths, batch.segments, batch.targets)
-        ids, lengths, segments, targets = (t.to(self.compute.device) for t in moved)
+        tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
+        ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
         logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
-        beyond = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # (B, T)
-        logits = logits.masked_fill(beyond[..., None], -torch.inf)
-        total = F.cross_entropy(logits, targets, reduction="sum") / 2  # over the tokens, for first and last
+        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true for padding, (B, T)
+        logits = logits.masked_fill(is_padding[..., None], -torch.inf)
+        # softmax over the tokens; mean over first and last
+        total = F.cross_entropy(logits, targets, reduction="sum") / 2
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
-        """The loss per passage, and SQuAD's F1 and exact match of the answers."""
+        """Return the loss per passage, and SQuAD's F1 and exact match."""
         items = self.validation.items
-        logits = passage_logits(self.model, self._validation_passages, self.compute)  # (T, 2) each
+        logits = passage_logits(self.model, self._validation_passages, self.compute)  # a tensor (T, 2) for each passage
         losses = [
-            float(F.cross_entropy(of_passage.T, torch.tensor(target)))  # the mean of first and last
+            float(F.cross_entropy(of_passage.T, torch.tensor(target)))  # mean over first and last token
             for of_passage, target in zip(logits, self._validation_targets, strict=True)
         ]
         threshold = 0.0 if self.validation.impossible else None
         contexts = [item.context for item in items]
-        answers = likeliest(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
+        answers = best_answers(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
         truths = [[answer.text for answer in item.answers] for item in items]
         return {
             "loss": sum(losses) / len(losses),
@@ -129,16 +133,16 @@ class AnsweringTask:
 def _with_targets(
     tokenizer: Tokenizer, questions: Questions, limits: dict[str, int]
 ) -> tuple[list[Passage], list[tuple[int, int]]]:
-    """Passages and where the first of the answers stands in each."""
+    """Return the passages, and the token positions of each question's first answer."""
     windows = passages(tokenizer, [(item.question, item.context) for item in questions.items], **limits)
     targets = []
     for passage in windows:
         answers = questions.items[passage.question].answers
-        targets.append(target_of(passage, *_bare(answers[0])) if answers else (NULL, NULL))
+        targets.append(target_of(passage, *_strip_whitespace(answers[0])) if answers else (NULL, NULL))
     return windows, targets
 
 
-def _bare(answer: Answer) -> tuple[int, int]:
-    """Where it begins and ends without the blanks around it, which may be part of no token."""
+def _strip_whitespace(answer: Answer) -> tuple[int, int]:
+    """Return the start and end character of an answer without surrounding whitespace, which may be in no token."""
     start = answer.start + len(answer.text) - len(answer.text.lstrip())
     return start, start + len(answer.text.strip())

@@ -1,1 +1,1 @@
-"""Labels of texts and of pairs of texts."""
+"""Classification of texts and of pairs of texts."""

@@ -1,4 +1,4 @@
-"""A BERT without a head in use: texts in, a vector for each out."""
+"""Text embeddings from a BERT without a task head."""
 
 from __future__ import annotations
 
@@ -15,31 +15,36 @@ from manyheads.tasks.predictor import TextPredictor
 
 
 class Embedded(NamedTuple):
-    """The vector of a text, of length one, and how many tokens it was made of."""
+    """Embedding vector of a text, scaled to unit length, and the number of its tokens."""
 
     vector: list[float]
     tokens: int
 
 
 class Encoder(TextPredictor):
-    """A BERT without a head, or with one that needs more than a text: it predicts nothing, and can be looked into."""
+    """BERT without a task head, or with a head that needs more than one text.
+
+    It computes embeddings and attention maps, but makes no predictions.
+    """
 
     verbs: ClassVar = ("embed", "attend")
     done: ClassVar = "embedded"
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> list[Embedded]:
-        """A vector (D,) for every text: the mean of its tokens' last states, scaled to length one, so that the product
-        of two is their cosine (Reimers and Gurevych 2019, section 3).
+        """Return the embedding of every text, (D,).
 
-        truncate  cut texts that are longer than the model takes, instead of raising a UserError
+        The embedding is the mean of the last hidden states of the text's tokens, scaled to unit length. The dot product
+        of two embeddings is their cosine similarity (Reimers and Gurevych 2019, section 3).
+
+        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
         model, compute = self.compiled
-        encoded = encode(self.tokenizer, texts, None, self._room, truncate=truncate)
+        encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)
 
         def pooled(ids: Tensor, lengths: Tensor) -> Tensor:
-            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
+            is_real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
             states = model.encode(ids, lengths)  # (B, T, D)
-            return F.normalize((states * real[..., None]).sum(1) / lengths[:, None], dim=-1)
+            return F.normalize((states * is_real[..., None]).sum(1) / lengths[:, None], dim=-1)
 
         vectors = dict(outputs(pooled, compute, encoded.ids, self.model.config.pad))
         return [Embedded(vectors[i].tolist(), len(ids)) for i, ids in enumerate(encoded.ids)]

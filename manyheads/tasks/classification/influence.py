@@ -1,4 +1,4 @@
-"""How far back words matter: to nets that are trained here to recall one, or to trained models."""
+"""Influence of a word on the output by its distance, in small networks trained for recall or in trained models."""
 
 from __future__ import annotations
 
@@ -23,56 +23,62 @@ from manyheads.tasks.classification.recipes import InfluenceConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import locked_run_directory
 
-TEXTS = 64  # at most, of a file
-READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")  # whose output are logits of a single text
+TEXTS = 64  # maximum number of texts read from a file
+# heads whose output is the logits for a single text
+READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")
 
 
 def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
-    """Prints the table, and writes it, influence.png and result.json."""
+    """Run the recipe: write the table, influence.png and result.json, and return the table."""
     if bool(config.models) != (config.texts is not None):
-        raise UserError("models and texts go together: models=DIR,DIR texts=FILE, with a text a line; or neither")
+        raise UserError(
+            "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line. "
+            "Otherwise leave both out."
+        )
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):
-        began = time.monotonic()
+        start_time = time.monotonic()
         if config.texts is None:
             nets = fading(config.length, config.width, config.layers, config.kernel, config.symbols, config.steps,
                           config.seed)  # fmt: skip
-            parts, guessed, parameters = nets.parts, 1 / config.symbols, sum(nets.parameters.values())
-            asked = f"mean over {config.length} distances; guessing has {guessed:.3g}"
-            metrics = {f"recalled_{kind}": {"value": sum(curve) / len(curve), "signature": asked}
+            parts, chance, parameters = nets.parts, 1 / config.symbols, sum(nets.parameters.values())
+            signature = f"mean over {config.length} distances; chance level is {chance:.3g}"
+            metrics = {f"recalled_{kind}": {"value": sum(curve) / len(curve), "signature": signature}
                        for kind, curve in nets.recalled.items()}  # fmt: skip
         else:
             curves = {name: influences(name, Path(config.texts), config.length, config.seed) for name in config.models}
-            parts, guessed, parameters = {"influence on the output": curves}, None, 0
-            far = f"influence at distance {config.length - 1}, of that at 0"
-            metrics = {name: {"value": curve[-1] / curve[0], "signature": far} for name, curve in curves.items()}
+            parts, chance, parameters = {"influence on the output": curves}, None, 0
+            signature = f"influence at distance {config.length - 1}, relative to distance 0"
+            metrics = {name: {"value": curve[-1] / curve[0], "signature": signature} for name, curve in curves.items()}
         shown = table(parts)
         with drawing.optional():
-            draw(parts, run.out / "influence.png", guessed)
+            draw(parts, run.out / "influence.png", chance)
         write(run.out / "table.txt", f"{shown}\n")
         write_result(
             run.out, recipe=run.recipe, overrides=run.overrides, data={}, metrics=metrics,
-            wall_seconds=time.monotonic() - began, flops=None, parameters=parameters, seed=config.seed,
+            wall_seconds=time.monotonic() - start_time, flops=None, parameters=parameters, seed=config.seed,
             by_distance=_rounded(parts),
         )  # fmt: skip
     return shown
 
 
 def influences(model_path: str, file: Path, length: int, seed: int) -> list[float]:
-    """Of a trained model: the influence of the token at each distance from the last, on what the model puts out.
+    """Return the influence of a token on a trained model's output, by its distance from the last token.
 
-    That are the logits of a classifier, and those behind the last token of a language model. Raises UserError for a
-    model that does not read a text alone, and for a file without a text that is long enough.
+    The output is the logits of a classifier, or a language model's logits after the last token. Raises UserError if the
+    model does not read single texts, or if no text in the file has `length` tokens.
     """
     loaded = directory.load(model_path)
     tokenizer, model = loaded.tokenizer, loaded.model.double()
     embedding = next((module for module in model.modules() if isinstance(module, TokenEmbedding)), None)
     fits = getattr(model.config, "head", None) in READING_HEADS and not isinstance(model, BertFeatures)
     if tokenizer is None or embedding is None or hasattr(model.config, "start") or not fits:
-        raise UserError(f"{model_path}: expected a model that reads a text alone: a classifier or a language model")
+        raise UserError(
+            f"{model_path}: expected a model that reads single texts, such as a classifier or a language model"
+        )
     if not file.is_file():
-        raise UserError(f"{file}: no such file; expected a text a line")
+        raise UserError(f"{file}: found no such file; expected a file with one text per line")
     frame = Frame.of(tokenizer)
     rows: list[list[int]] = []
     with file.open(encoding="utf-8") as lines:
@@ -83,11 +89,11 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
             if len(rows) == TEXTS:
                 break
     if not rows:
-        raise UserError(f"{file}: no text has {length} tokens or more: set length lower")
+        raise UserError(f"{file}: found no text with {length} tokens or more. Set a smaller length.")
     tokens = torch.tensor(rows)
 
     def output(x: Tensor) -> Tensor:
-        """The model's, with x in the place of the vectors of its tokens."""
+        """Return the model's output with the token embeddings replaced by x."""
         with embedding.register_forward_hook(
             lambda module, inputs, embedded: torch.cat([x, embedded[:, x.shape[1] :]], 1)
         ):
@@ -102,6 +108,6 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
 
 
 def _rounded(parts: Parts) -> Parts:
-    """To four digits, for the record."""
+    """Round the curves to four significant digits, for the record."""
     return {title: {name: [float(f"{value:.4g}") for value in curve] for name, curve in curves.items()}
             for title, curves in parts.items()}  # fmt: skip

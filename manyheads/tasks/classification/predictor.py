@@ -1,4 +1,4 @@
-"""A trained classifier in use: texts or pairs in, labels with their probabilities out."""
+"""Predictor for classification: labels of texts or pairs of texts, with probabilities."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.readers.labelled import Columns, Labelled
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.readers.labeled import Columns, Labeled
+from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelOutcome, record_of, scored_data
+from manyheads.tasks.evaluation import LabelResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Label:
-    """A label and how probable the model finds it."""
+    """Label with its probability."""
 
     label: str
     probability: float
@@ -33,8 +33,8 @@ class Label:
         return self.label
 
 
-def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
-    """The `top` most probable labels of each item, best first, from the log-probabilities (N, L) of all."""
+def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
+    """Return the `top` most probable labels of each item, best first, from the log-probabilities (N, L)."""
     best, indices = scores.exp().topk(min(top, len(labels)))
     return [
         [Label(labels[i], probability) for probability, i in zip(*row, strict=True)]
@@ -43,7 +43,7 @@ def likeliest(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Labe
 
 
 class Classifier(TextPredictor):
-    """A model that tells labels of texts, with its tokenizer: what `manyheads.load` gives for it."""
+    """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "attend", "evaluate")
     reads: ClassVar = "texts"
@@ -59,12 +59,12 @@ class Classifier(TextPredictor):
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether it tells two texts apart, and has not been trained on single ones."""
+        """Return True if the model can read two texts and was not trained on single texts."""
         return self.reads_pairs and self._trained_on.get("pairs", True)
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether it has been trained on pairs: of one text alone it tells nothing."""
+        """Return True if the model was trained on pairs and cannot classify a single text."""
         return self._trained_on.get("pairs", False)
 
     @overload
@@ -83,51 +83,53 @@ class Classifier(TextPredictor):
         top: int = 1,
         truncate: bool = False,
     ) -> list[Label] | list[list[Label]]:
-        """The `top` most probable labels of every text, best first; none of a blank text.
+        """Return the `top` most probable labels of every text, best first. A blank text has no labels.
 
-        pairs     the second text of each, for a model of pairs
-        truncate  cut texts that are longer than the model takes, instead of raising a UserError
+        pairs     second text of each pair, for a model that reads pairs
+        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
-                raise UserError(f"one text goes with one second text: expected a string, got a {type(pairs).__name__}")
+                raise UserError(f"expected a string as the second text, found a {type(pairs).__name__}")
             return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
         if top < 1:
             raise UserError(f"top is {top}: expected 1 or more")
         if isinstance(pairs, str):
-            raise UserError("several texts go with several second texts: expected a list of strings, got one string")
+            raise UserError("expected a list of strings as the second texts of several texts, found one string")
         if pairs is not None and len(texts) != len(pairs):
-            raise UserError(f"{len(texts):,} texts but {len(pairs):,} second texts: they must be aligned")
+            raise UserError(f"found {len(texts):,} texts but {len(pairs):,} second texts: expected equal numbers")
         for text in (*texts, *(pairs or ())):
             if not isinstance(text, str):
-                raise UserError(f"a text is a {type(text).__name__}: expected a string; second texts are `pairs`")
+                raise UserError(f"expected strings, found a {type(text).__name__}; give second texts as `pairs`")
         for i, pair in enumerate(pairs or ()):
             if bool(pair.strip()) != bool(texts[i].strip()):
-                raise ItemError(i, "and its second text: one is blank, the other is not")
+                raise ItemError(i, "and its second text: only one of them is blank")
         model, compute = self.compiled
         scores = log_probabilities(model, self._encode(texts, pairs, truncate), compute)
-        ranked = likeliest(scores, self.labels, top)
+        ranked = top_labels(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
-    def evaluate(self, data: Labelled, *, truncate: bool = False) -> LabelOutcome:
-        """Classify the texts and score the labels against those given."""
+    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelResult:
+        """Classify the texts, and compare the predicted labels with the labels in `data`."""
         truth = label_ids(data, self.labels)
         model, compute = self.compiled
         scores = log_probabilities(
             model, self._encode(data.texts, data.second_texts, truncate, data.place), compute
         )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
-        return LabelOutcome.of(data.inputs, data.labels, self.labels, scores, metrics)
+        return LabelResult.of(data.inputs, data.labels, self.labels, scores, metrics)
 
     def outcome(
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
-    ) -> LabelOutcome:  # fmt: skip
-        """On the run's test data, or on `data`: a table of texts and labels, or a directory with a test file. What is
-        too long is cut with `truncate`, or where the run's training has cut it; `columns` of `data` are named as the
-        training's unless given."""
+    ) -> LabelResult:  # fmt: skip
+        """Evaluate on the run's test data, or on `data`: a table of texts and labels, or a directory with a test file.
+
+        truncate  cut texts that are longer than the model's limit; this is also done if the training did
+        columns   column names of `data`; None: the same names as in the training data
+        """
         if columns is not None and data is None:
-            raise UserError("columns are those of other data: name them too, with --data")
+            raise UserError("columns apply only to other test data: give the data, too, with --data")
         return self.evaluate(
             self._test_data(data, columns, skip_bad_lines),
             truncate=truncate or record_of(self.path).get("truncate", False),
@@ -143,12 +145,12 @@ class Classifier(TextPredictor):
             raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labelled:
+    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         settings: dict[str, Any] = {} if columns is None else {"columns": columns}
-        labelled: Labelled = scored_data(
-            self.path, data, LabelledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
+        labeled: Labeled = scored_data(
+            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
         )
-        if data is not None and labelled.numbered:
-            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labelled.numbered.items())[:4])
-            logger.info(f"{labelled.file}: labels that are numbers are taken for names: {pairs}")
-        return labelled
+        if data is not None and labeled.numbered:
+            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labeled.numbered.items())[:4])
+            logger.info(f"{labeled.file}: using numeric labels as indices of label names: {pairs}")
+        return labeled

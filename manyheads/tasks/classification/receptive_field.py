@@ -1,4 +1,4 @@
-"""How the receptive field of stacked convolutions grows, and attention's does not need to."""
+"""Growth of the receptive field in stacked convolutions, compared with attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
-    """Trains nothing: prints the table, and writes it and receptive-field.png."""
+    """Write the table and receptive-field.png, and return the table. No model is trained."""
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):

@@ -1,4 +1,4 @@
-"""Recipes that classify texts and pairs: the textbook's model and its rivals from scratch; BERT or GPT, fine-tuned."""
+"""Recipes for classifying texts and pairs: the textbook's model and baselines from scratch, BERT and GPT fine-tuned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Range, Vocabulary
-from manyheads.data.readers.labelled import Columns
+from manyheads.data.readers.labeled import Columns
 from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
@@ -16,25 +16,25 @@ RUN = "manyheads.tasks.classification.run"
 
 @dataclass(frozen=True)
 class ClassificationConfig(DataConfig):
-    """What a classification run is made of.
+    """Settings of a classification run.
 
-    data          a directory with train, val and test files, or one file: .tsv, .csv, .jsonl, .parquet; its columns are
-                  text and label, or sentence1, sentence2 and label (other names: `data/labelled.py`); or a directory
-                  with train, val and test folders, which have a folder of .txt files for each label;
-                  None: the embedded corpus, of about `size` training phrases
-    columns       names of the columns: columns.text, columns.pair and columns.label
-    names         what the labels 0, 1, ... of the data are called
-    items         how many of the training items are used, drawn at random by the seed; None: all
-    preset        the model, where the run does not start from another one (None: it has to); `model` overrides its
-                  fields
-    tokens        "words" without punctuation, lowercased, as Keras has them; "pieces" of words (BPE)
-    max_length    tokens of a text while training; longer ones are an error, or are cut with truncate=true
-    tuned         of the model to start from: "all"; or nothing, and a BiLSTM reads its "last" layer, or its "last-four"
-    scratch       forget the weights of the model to start from: what are they worth?
-    auxiliary     of a GPT: how much the loss of predicting the texts' own tokens weighs beside that of the labels, the
-                  lambda of Radford 2018, section 3.2 (there 0.5; it helped on large data, not on small)
-    batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
-    scored        which data are classified and scored at the end
+    data          a directory with train, val and test files; or one file (.tsv, .csv, .jsonl or .parquet) with the
+                  columns text and label, or sentence1, sentence2 and label (other names: `data/readers/labeled.py`); or
+                  a directory with train, val and test folders, each with a folder of .txt files for every label; None:
+                  the embedded corpus with about `size` training phrases
+    columns       column names: columns.text, columns.pair and columns.label
+    names         names of the labels 0, 1, ... in the data
+    items         number of training items, sampled with the seed; None: all
+    preset        model preset; None: the run must start from another model; `model` overrides the preset's fields
+    tokens        "words": lowercase words without punctuation, as in Keras; "pieces": subwords (BPE)
+    max_length    maximum number of tokens in a training text; longer ones are an error, or are cut with truncate=true
+    tuned         part of the initial model to train: "all"; with "last" or "last-four" it is frozen, and a BiLSTM reads
+                  its last one or last four layers
+    scratch       train from random weights, to measure the effect of pretraining
+    auxiliary     weight of the language-modeling loss next to the classification loss, for a GPT; lambda in Radford
+                  2018, section 3.2 (0.5 in the paper, where it helped on large data sets but not on small ones)
+    batch_tokens  maximum number of padded tokens in a micro-batch, which has at most `batch_items` texts
+    scored        split that is classified and scored at the end
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -57,12 +57,18 @@ class ClassificationConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length is not None and self.max_length > self.batch_tokens:
-            raise UserError(f"max_length is {self.max_length}: expected at most batch_tokens, {self.batch_tokens}")
+            raise UserError(f"max_length is {self.max_length}: expected at most {self.batch_tokens}, the batch_tokens")
 
 
 @dataclass(frozen=True)
 class ReceptiveFieldConfig(Config):
-    """Stacks of 1 to `layers` random layers, `width` wide, on `length` positions; convolutions `kernel` wide."""
+    """Settings of the receptive-field measurement on random layers.
+
+    layers  maximum number of stacked layers; every depth from 1 to this number is measured
+    kernel  kernel width of the convolutions
+    length  number of positions
+    width   number of channels
+    """
 
     layers: Annotated[int, Range(1, 100)] = 6
     kernel: Annotated[int, Range(1, 1000)] = 3
@@ -73,14 +79,14 @@ class ReceptiveFieldConfig(Config):
 
 @dataclass(frozen=True)
 class InfluenceConfig(Config):
-    """How the influence of words is measured: of four nets that are trained to recall one, or of trained models.
+    """Settings of the influence measurement, on four networks trained for recall or on trained models.
 
-    length    words of a text
-    width     of the nets; `layers` and `kernel` are those of the convolutions
-    symbols   different words
-    steps     of training, each on 64 texts
-    models    directories of trained models, which are measured instead
-    texts     what those read: a file with a text a line; the first 64 with `length` tokens or more, cut to that
+    length    number of tokens in a text
+    width     width of the networks; `layers` and `kernel` apply to the convolutions
+    symbols   number of different words
+    steps     number of training steps, each on 64 texts
+    models    directories of trained models to measure instead of the four networks
+    texts     file with one text per line for these models; the first 64 with at least `length` tokens are cut and used
     """
 
     length: Annotated[int, Range(2, 10_000)] = 64
@@ -134,13 +140,15 @@ IMDB_1000 = replace(
     max_length=128,
     truncate=True,
     batch_items=16,
-    model={"dropout": 0.1},  # pretraining repeated nothing, here everything is repeated
+    # pretraining sees each text once; fine-tuning repeats a small data set, so it needs dropout
+    model={"dropout": 0.1},
     training=replace(FINE_TUNING, epochs=10, learning_rate=2e-4, warmup=60, metric="accuracy"),
 )
 
 
-GPT_ABOUT = """A GPT reads a text between new tokens, start and extract, a pair with delimiter between its two, and its
-labels from the last one. As published for GPT (section 4.1): training.learning_rate=6.25e-5 auxiliary=0.5."""
+GPT_ABOUT = """A GPT reads a text between two new tokens, start and extract, and a pair with a delimiter token between
+its texts. The head reads the last token. Published settings for GPT (section 4.1): training.learning_rate=6.25e-5
+auxiliary=0.5."""
 IMDB_DATA = {"data": "DIR of IMDB: aclImdb, or train.parquet and test.parquet with the columns text and label"}
 
 
@@ -151,79 +159,82 @@ def _on_imdb(summary: str, preset: str, about: str = "", **settings: Any) -> Rec
 
 RECIPES = {
     "bert/imdb-1000": Recipe(
-        "what bert/imdb is worth: its fine-tuning on 1,000 labelled reviews, or scratch=true", "Devlin et al. 2018",
-        IMDB_1000, RUN,
-        """The epoch with the best validation accuracy is kept; with scratch=true the same model has new weights, and
-        learns from the same reviews. Some minutes each on one core.""",
+        "a classifier of 1,000 reviews from a pretrained BERT, to show the effect of bert/imdb",
+        "Devlin et al. 2018", IMDB_1000, RUN,
+        """The weights of the epoch with the best validation accuracy are saved. With scratch=true, the same
+        model is trained on the same reviews from random weights. Each run takes a few minutes on one core.""",
         options="[scratch=true]", init="must",
         requires={"data": "DIR with train and test of IMDB, with the columns text and label"},
     ),
     "text-classification": Recipe(
-        "which of 60 languages is a phrase in, or your labels", "Chollet 2021", EMBEDDED, RUN,
-        """Without data, phrases of dates, amounts and names from Unicode CLDR; what is tested are combinations that
-        training has not shown. About a minute. With --init it has the optimiser and schedule of the fine-tunings.""",
+        "a classifier of the language of a phrase, one of 60, or of your labels", "Chollet 2021", EMBEDDED, RUN,
+        """Without data, it uses phrases of dates, amounts and names from Unicode CLDR, and the test set has
+        combinations that do not occur in training. It takes about a minute. With --init, it uses the optimizer
+        and schedule of the fine-tuning recipes.""",
         options="[data=DIR] [preset=text-classifier/textbook]", init="may",
         with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "text-classification/receptive-field": Recipe(
-        "nothing: how far stacked convolutions see, and attention, measured by gradient", "Chollet 2021",
+        "no model: shows how far stacked convolutions and attention see, measured by gradient", "Chollet 2021",
         ReceptiveFieldConfig(), "manyheads.tasks.classification.receptive_field",
-        """Measures by gradient how many positions the middle output sees, prints the table, and draws it into
-        receptive-field.png. Seconds.""",
+        """It measures by gradient how many positions influence the middle output, prints the table, and draws
+        it into receptive-field.png. It takes seconds.""",
         options="[layers=6 kernel=3]", spreads=False,
     ),
     "text-classification/influence": Recipe(
-        "four small nets: how the influence of a word fades with its distance, measured by gradient", "Elman 1990",
-        InfluenceConfig(), "manyheads.tasks.classification.influence",
-        """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. Prints the influence of each
-        distance before and after training, and what is recalled; draws it into influence.png. A quarter of an hour on
-        one core. With models= and texts=, the same of trained models that read texts.""",
+        "four small networks to show how a word's influence fades with its distance",
+        "Elman 1990", InfluenceConfig(), "manyheads.tasks.classification.influence",
+        """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. The command prints
+        the influence at each distance before and after training and the recall accuracy, and draws them into
+        influence.png. It takes 15 minutes on one core. With models= and texts=, it measures trained models that
+        read texts.""",
         options="[models=DIR,DIR texts=FILE]", spreads=False,
     ),
     "imdb/textbook": _on_imdb(
         "the textbook's classifier as published", "text-classifier/textbook",
-        """20,000 words, 600 of each review, padding that is read, no positions. Adam instead of RMSprop, the epoch with
-        the best validation loss kept. (Chollet, 8 times wider: accuracy 0.875.)""",
+        """As published, it has 20,000 words, 600 tokens per review, no padding mask and no positions. It trains
+        with Adam instead of RMSprop and saves the epoch with the best validation loss. (Chollet's model is 8
+        times wider and has accuracy 0.875.)""",
     ),
     "imdb/keras": _on_imdb(
-        "the textbook's classifier, trained as its chapter does", "text-classifier/textbook",
-        """RMSprop as Keras has it, 15 epochs of batches of 32, and the weights of the last one, which has learnt the
-        reviews by heart. `loss.png` has loss and accuracy by epochs. Two hours on one core. Where Keras shuffles,
-        a batch has reviews of like length, in another order every epoch.""",
+        "the textbook's classifier with the training of its chapter", "text-classifier/textbook",
+        """It trains with Keras' RMSprop for 15 epochs with batches of 32, and saves the weights of the last
+        epoch, which overfit. `loss.png` shows loss and accuracy by epoch. Keras shuffles all reviews; here a
+        batch has reviews of similar length, in a new order every epoch. It takes two hours on one core.""",
         training=replace(IMDB.training, optimiser="rmsprop", epochs=15, metric=None, patience=None),
     ),
     "imdb/corrected": _on_imdb("the textbook's classifier with positions and a mask", "text-classifier/corrected"),
-    "imdb/rnn": _on_imdb(
-        "a plain recurrent network instead", "sequence-baseline/rnn", training=RECURRENT
-    ),
-    "imdb/lstm": _on_imdb("an LSTM instead", "sequence-baseline/lstm", training=RECURRENT),
-    "imdb/bilstm": _on_imdb("an LSTM in both directions", "sequence-baseline/bilstm", training=RECURRENT),
+    "imdb/rnn": _on_imdb("a plain recurrent network as a baseline", "sequence-baseline/rnn", training=RECURRENT),
+    "imdb/lstm": _on_imdb("an LSTM as a baseline", "sequence-baseline/lstm", training=RECURRENT),
+    "imdb/bilstm": _on_imdb("a bidirectional LSTM as a baseline", "sequence-baseline/bilstm", training=RECURRENT),
     "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
     "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),
     "imdb/tfidf": _on_imdb(
         "TF-IDF and logistic regression", "tfidf",
-        "Whole reviews are read (by scikit-learn). LSA: model.components=100, as many as its documentation advises.",
+        "It reads whole reviews (with scikit-learn). For LSA, set model.components=100, as its documentation advises.",
         max_length=None, truncate=False,
     ),
     "sst2": Recipe(
-        "the sentiment of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, RUN,
-        "Published for BERT base on GLUE's test (section 4.1): accuracy 0.935.",
+        "a sentiment classifier of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, RUN,
+        "Published result for BERT base on the GLUE test set (section 4.1): accuracy 0.935.",
         options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv, dev.tsv and test.tsv of SST-2, with the columns sentence and label"},
     ),
     "mrpc": Recipe(
-        "whether two sentences say the same, fine-tuned from any BERT", "Devlin et al. 2018", MRPC, RUN,
-        "Published for BERT base on GLUE's test (section 4.1): F1 0.889.",
+        "a classifier of sentence pairs with equal meaning, fine-tuned from any BERT", "Devlin et al. 2018", MRPC, RUN,
+        "Published result for BERT base on the GLUE test set (section 4.1): F1 0.889.",
         options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv and test.tsv of MRPC, with the columns sentence1, sentence2 and label"},
     ),
     "single-sentence": Recipe(
-        "labels of your texts, fine-tuned from any BERT or GPT", "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
+        "a classifier with your labels for single texts, fine-tuned from any BERT or GPT",
+        "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
         GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, .jsonl, .parquet) with the columns text and label"},
     ),
     "sentence-pair": Recipe(
-        "labels of your pairs of texts, fine-tuned from any BERT or GPT", "Devlin et al. 2018, Radford et al. 2018",
+        "a classifier with your labels for pairs of texts, fine-tuned from any BERT or GPT",
+        "Devlin et al. 2018, Radford et al. 2018",
         YOURS, RUN, GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label"},
     ),

@@ -1,4 +1,4 @@
-"""Training a classifier of texts or pairs: texts -> vocabulary -> model -> task, and its scores."""
+"""Training run of a text classifier: texts, vocabulary, model, task and scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.language_codes import LANGUAGES
-from manyheads.data.readers.labelled import Labelled, label_order
+from manyheads.data.readers.labeled import Labeled, label_order
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
@@ -24,11 +24,11 @@ from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, full_name, preset_for_data
 from manyheads.models.tfidf import Tfidf
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import adapted, dropouts, fine_tuning, opened, start_tuned, tokenizer_of
+from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
-from manyheads.tasks.classification.marks import START, marked
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
+from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
 from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.training.loop import Summary
@@ -40,36 +40,37 @@ FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
 
 def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
-    _refuse_idle(config, run)
+    _check_unused_options(config, run)
 
-    source = LabelledSource(
+    source = LabeledSource(
         **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
     )
 
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
-        return Plan(_started(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
+        return Plan(_initial_model(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
 
-    def build(splits: SplitData[Labelled], compute: ComputeConfig) -> Job[Labelled]:
+    def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
         _check_pairs(config, run, splits.train)
         labels = config.names or label_order(splits.train.labels)
         if run.init is None:
-            model, tokenizer = _new(config, splits.train, labels)
+            model, tokenizer = _build_model(config, splits.train, labels)
         else:
-            model, tokenizer = _started(config, run, labels)
+            model, tokenizer = _initial_model(config, run, labels)
         limit = model.config.max_positions
-        if splits.test is not None and not config.truncate:  # too long a text is told now, not after the training
+        # report test texts that are too long now, not after the training
+        if splits.test is not None and not config.truncate:
             encode(
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
             )
 
-        def score(held: Labelled) -> Metrics:
+        def score(held: Labeled) -> Metrics:
             return Classifier(directory.load(run.out), compute).evaluate(held, truncate=config.truncate).metrics
 
         record = {"truncate": config.truncate}
         if isinstance(model, Tfidf):
-            fit = _fitting(config, run, model, tokenizer, splits.train)
+            fit = _make_fit(config, run, model, tokenizer, splits.train)
             return Job(model, config.training, score, fit=fit, record=record)
         task = ClassificationTask(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
@@ -78,75 +79,78 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         )  # fmt: skip
 
         cost = costs.flops(model, round(task.tokens_per_item))
-        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
+        # frozen layers have no backward pass
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
         flops = cost["training"] - 2 * frozen
-        if config.auxiliary:  # what stands next, at every token
+        if config.auxiliary:  # the auxiliary loss predicts the next token at every position
             c = model.config
             flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
-        # former runs, which know no `auxiliary`, are those without
+        # Runs of earlier versions have no `auxiliary` setting; its absence means 0.
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, beside=("auxiliary",))
+    return carry_out(run, config, source, plan, build, may_change=("auxiliary",))
 
 
-def _started(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    """The BERT or the GPT of `--init` under a new head, with its tokenizer."""
+def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+    """Return the BERT or GPT given by `--init` with a new classification head, and its tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
-        run.refuse(("auxiliary",), f"the loss of a language model, and {run.init} is none: leave it out")
+        run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, GPT, "a BERT or a GPT")
-    run.refuse(("tuned",), f"which layers of a BERT are read, and {run.init} is a GPT: leave it out")
-    tokenizer, end = marked(tokenizer_of(loaded)), loaded.model.config.end
+    run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
+    tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
     settings = {
         "head": "sequence", "labels": labels,
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
-        "pad": tokenizer.token_to_id(START) if end is None else end,  # neither ends what the model reads
+        # a token that the classifier's input never ends with
+        "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
-    model = adapted(run, loaded, **settings, **{**rates, **dropouts(run)})
+    model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
     return (GPT(model.config) if config.scratch else model), tokenizer
 
 
 def planned_model(config: ClassificationConfig) -> Any:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     if config.preset is None:
-        raise UserError("this recipe fine-tunes another model: name the model to start from with --init MODEL")
+        raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
     labels = config.names or (tuple(LANGUAGES) if config.data is None else ("0", "1"))
     with torch.device("meta"):
         return _model(config, labels, config.vocabulary, 0, 1)
 
 
-def _refuse_idle(config: ClassificationConfig, run: Run) -> None:
-    """Raises a UserError for what the user has set and nothing would heed."""
+def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
+    """Raise UserError for options that have no effect in this run."""
     if run.init is not None:
         return
-    run.refuse(("tuned", "scratch", "auxiliary"), "about the model to start from: name it with --init MODEL")
+    run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
     if config.preset == "tfidf":
-        reason = "TF-IDF is not trained step by step, but fitted at once: leave it out"
+        reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
         run.refuse(tuple(keys), reason)
         options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
-        if idle := [name for name, value in options.items() if value is not None]:
-            raise UserError(f"{', '.join(idle)}: {reason}")
+        if unused := [name for name, value in options.items() if value is not None]:
+            raise UserError(f"{', '.join(unused)}: {reason}")
 
 
-def _check_pairs(config: ClassificationConfig, run: Run, train: Labelled) -> None:
-    """Raises a UserError for pairs where single texts are asked for, and the reverse."""
+def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
+    """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
-        raise UserError(f"{config.data}: single texts: name the column of the second one with columns.pair=NAME")
+        raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
-            f"{config.data}: pairs of texts: train sentence-pair on them, or name one with columns.text=NAME"
+            f"{config.data}: expected single texts, found pairs. "
+            "Use the recipe sentence-pair, or name one column with columns.text=NAME."
         )
 
 
-def _fitting(
-    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labelled
+def _make_fit(
+    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
 ) -> Callable[[], Summary]:
-    """Instead of a training: TF-IDF is fitted at once."""
+    """Return a function that fits TF-IDF, for use instead of the training loop."""
 
     def fit() -> Summary:
         started = time.monotonic()
@@ -158,9 +162,9 @@ def _fitting(
     return fit
 
 
-def _new(config: ClassificationConfig, train: Labelled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
     if train.second_texts is not None:
-        raise UserError(f"{config.data}: pairs need a model that reads both texts: start from one with --init MODEL")
+        raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
     with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)

@@ -1,8 +1,9 @@
-"""Classification of texts and pairs of texts: the cross-entropy of their labels.
+"""Training task for classifying texts and pairs of texts, with the cross-entropy of the labels.
 
-Any model serves whose `forward(tokens, lengths, segments)` gives a logit for each of `config.labels`: the textbook's
-classifier and its rivals, BERT, which reads pairs as one sequence with two segments (Devlin 2018, section 4.1), and
-GPT, which reads them with a token between, and may go on learning to predict them (Radford 2018, sections 3.2 and 3.3).
+The model can be any module whose `forward(tokens, lengths, segments)` returns a logit for each of `config.labels`, such
+as the textbook's classifier or a baseline. BERT reads a pair as one sequence with two segments (Devlin 2018, section
+4.1). GPT reads it with a delimiter token, and may also train on next-token prediction (Radford 2018, sections 3.2,
+3.3).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
-from manyheads.data.text.tokenizers import shortened
+from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
@@ -35,16 +36,16 @@ from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
-_CHUNK = 2000  # texts that are tokenised at a time
+CHUNK_TEXTS = 2000  # number of texts tokenized at a time
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of texts or pairs with the tokenizer's special tokens; `segments` where there are pairs."""
+    """Token ids of texts or pairs, with special tokens. `segments` is None for single texts."""
 
     ids: list[NDArray[np.int32]]
     segments: list[NDArray[np.int32]] | None
-    cut: int  # how many were longer than the limit
+    cut: int  # number of texts that were longer than the limit
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -54,7 +55,7 @@ class Encoded:
         return np.array([len(ids) for ids in self.ids], dtype=np.int64)
 
     def batch(self, rows: Sequence[int], padding: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """tokens (B, T), lengths (B,), segments (B, T) or None."""
+        """Return the tokens (B, T), lengths (B,), and segments (B, T) or None."""
         segments = None if self.segments is None else padded([self.segments[i] for i in rows], 0)[0]
         return *padded([self.ids[i] for i in rows], padding), segments
 
@@ -68,12 +69,12 @@ def encode(
     truncate: bool,
     where: Callable[[int], str] | None = None,
 ) -> Encoded:
-    """Tokens of every text or pair, cut to `limit` where asked: of a pair, the longer text is cut.
+    """Tokenize every text or pair, and cut it to `limit` tokens if `truncate` is true.
 
-    A text of which the tokenizer leaves nothing is one unknown token. Raises ItemError for longer ones, unless they
-    may be cut, and for what is no valid Unicode; `where` names an item.
+    In a pair, the longer text is cut. An empty text becomes one unknown token. Raises ItemError for invalid Unicode,
+    and for texts over the limit without `truncate`. `where` returns the name of an item for the message.
     """
-    hint = "shorten it, or have it cut with truncate=true (--truncate)"
+    hint = "shorten it, or cut it with truncate=true (--truncate)"
 
     def error(index: int, fault: str) -> ItemError:
         return ItemError(index, fault, where(index) if where else None)
@@ -81,31 +82,31 @@ def encode(
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []
-    longer: list[tuple[int, int]] = []
-    for first in range(0, len(texts), _CHUNK):
-        sides = [list(side[first : first + _CHUNK]) for side in (texts, pairs) if side is not None]
+    too_long: list[tuple[int, int]] = []
+    for first in range(0, len(texts), CHUNK_TEXTS):
+        sides = [list(side[first : first + CHUNK_TEXTS]) for side in (texts, pairs) if side is not None]
         for side in sides:
             for i, text in enumerate(side):
                 side[i] = beginning(text, limit) if truncate else text
                 if fault := fault_of(side[i], limit, hint):
                     raise error(first + i, fault)
-        part: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
-        encodings: list[Encoding] = tokenizer.encode_batch(part)
+        chunk: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
+        encodings: list[Encoding] = tokenizer.encode_batch(chunk)
         for i, encoding in enumerate(encodings):
             tokens = np.array(encoding.ids or [unknown], dtype=np.int32)
-            kinds = np.array(encoding.type_ids or [0], dtype=np.int32)
+            segment_ids = np.array(encoding.type_ids or [0], dtype=np.int32)
             if limit is not None and len(tokens) > limit:
-                longer.append((first + i, len(tokens)))
+                too_long.append((first + i, len(tokens)))
                 if truncate:
-                    places = shortened(encoding.sequence_ids, limit)
-                    tokens, kinds = tokens[places], kinds[places]
+                    kept_tokens = truncated_positions(encoding.sequence_ids, limit)
+                    tokens, segment_ids = tokens[kept_tokens], segment_ids[kept_tokens]
             ids.append(tokens)
-            segments.append(kinds)
-    if longer and not truncate:
-        index, length = longer[0]
-        others = f" ({len(longer):,} are longer)" if len(longer) > 1 else ""
+            segments.append(segment_ids)
+    if too_long and not truncate:
+        index, length = too_long[0]
+        others = f" ({len(too_long):,} texts are longer)" if len(too_long) > 1 else ""
         raise error(index, f"has {length:,} tokens, the limit is {limit:,}{others}: {hint}")
-    return Encoded(ids, None if pairs is None else segments, len(longer))
+    return Encoded(ids, None if pairs is None else segments, len(too_long))
 
 
 @dataclass(frozen=True)
@@ -119,22 +120,22 @@ class Batch:
 
     @property
     def items(self) -> int:
-        """What the loss is summed over: items."""
+        """Number of texts or pairs in the batch, over which the loss is a sum."""
         return len(self.labels)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Items, and tokens that follow another: what a language model's loss is a mean over."""
+        """Number of items, and number of target tokens for the language-modeling loss."""
         return self.items, int((self.lengths - 1).sum())
 
 
 @dataclass(eq=False)
 class ClassificationTask:
-    """What the training loop trains.
+    """Training task for text classification.
 
-    batch_tokens  padded tokens of a micro-batch, which has at most `batch_items` texts
-    max_length    tokens of a text; longer ones are an error, or are cut with truncate=True
-    auxiliary     weight of a GPT's loss as a language model, the mean over the tokens of a batch
+    batch_tokens  maximum number of padded tokens in a micro-batch, which has at most `batch_items` texts
+    max_length    maximum number of tokens in a text; longer ones are an error, or are cut with truncate=True
+    auxiliary     weight of a GPT's language-modeling loss, the mean over the tokens of a batch
     """
 
     unit: ClassVar = "texts"
@@ -142,8 +143,8 @@ class ClassificationTask:
 
     model: Any
     tokenizer: Tokenizer
-    train: Labelled
-    validation: Labelled
+    train: Labeled
+    validation: Labeled
     _: KW_ONLY
     compute: ComputeConfig
     batch_tokens: int
@@ -157,10 +158,10 @@ class ClassificationTask:
         self.model.to(self.compute.device)
         labels = self.model.config.labels
         self._texts, self._labels = self._encoded(self.train), label_ids(self.train, labels)
-        self._validation_texts, self._truth = self._encoded(self.validation), label_ids(self.validation, labels)
+        self._validation_texts, self._targets = self._encoded(self.validation), label_ids(self.validation, labels)
         self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
 
-    def _encoded(self, data: Labelled) -> Encoded:
+    def _encoded(self, data: Labeled) -> Encoded:
         texts = encode(
             self.tokenizer, data.texts, data.second_texts, self.max_length, truncate=self.truncate, where=data.place
         )
@@ -181,7 +182,7 @@ class ClassificationTask:
         return Lazy(rows, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._texts.batch(rows.tolist(), padding_of(self.model)), self._labels[rows])
+        return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows])
 
     def loss(self, batch: Batch) -> Loss:
         device = self.compute.device
@@ -189,7 +190,7 @@ class ClassificationTask:
         if self.auxiliary:
             hidden = self._forward(ids, lengths)  # (B, T, D)
             logits = self.model.classify(hidden, lengths)
-            next_tokens = self.auxiliary * _next_tokens(self.model, hidden, ids, lengths)
+            next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, ids, lengths)
             others: tuple[LossPart, ...] = (LossPart(next_tokens, batch.counts[1]),)
         else:
             segments = None if batch.segments is None else batch.segments.to(device)
@@ -199,11 +200,11 @@ class ClassificationTask:
         return Loss(total, batch.items, correct, others)
 
     def validate(self) -> dict[str, float]:
-        """The loss per item, accuracy and F1."""
+        """Return the loss per item, the accuracy and the F1 score."""
         scores = log_probabilities(self.model, self._validation_texts, self.compute)
-        metrics = classification_metrics(scores.argmax(1).tolist(), self._truth.tolist(), self.model.config.labels)
+        metrics = classification_metrics(scores.argmax(1).tolist(), self._targets.tolist(), self.model.config.labels)
         return {
-            "loss": float(F.nll_loss(scores, self._truth)),
+            "loss": float(F.nll_loss(scores, self._targets)),
             **values(metrics),
         }
 
@@ -211,56 +212,66 @@ class ClassificationTask:
         return directory.save(out, self.model, self.tokenizer)
 
 
-def _next_tokens(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    """The cross-entropies, summed up, of the real ones among tokens (B, T), given the states (B, T, D) before it."""
-    behind = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
-    targets = ids[:, 1:].masked_fill(behind, -1)
+def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return the sum of the next-token cross-entropies, without padding.
+
+    hidden  states of the model, (B, T, D)
+    ids     token ids, (B, T)
+    """
+    padding = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
+    targets = ids[:, 1:].masked_fill(padding, -1)
     return smoothed_cross_entropy(
         hidden[:, :-1].flatten(0, 1), model.output_weight, None, targets.flatten(), smoothing=0.0, pad=None
     )
 
 
-def padding_of(model: Any) -> int:
-    """What fills up the texts of a batch; where a model names nothing, nothing reads it."""
+def padding_id(model: Any) -> int:
+    """Return the padding id of a model. Models without one never read the padding, so any id will do."""
     return getattr(model.config, "pad", None) or 0
 
 
-def label_ids(data: Labelled, labels: Sequence[str]) -> Tensor:
-    """The index of every label (N,). Raises UserError, with its place, for one that the model has not."""
+def label_ids(data: Labeled, labels: Sequence[str]) -> Tensor:
+    """Return the label indices, (N,).
+
+    Raises UserError with the place in the data for a label that the model does not have.
+    """
     index = {label: i for i, label in enumerate(labels)}
     for i, label in enumerate(data.labels):
         if label not in index:
-            raise UserError(f"{data.place(i)}: label {label!r}: the model tells apart {', '.join(labels[:8])}")
+            raise UserError(f"{data.place(i)}: label {label!r}: the model has only the labels {', '.join(labels[:8])}")
     return torch.tensor([index[label] for label in data.labels])
 
 
 def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
-    """(N, L) float32 on the CPU."""
+    """Return the log-probabilities of all labels, (N, L), in float32 on the CPU."""
     scores = torch.empty(len(encoded), len(model.config.labels))
-    for i, logits in outputs(model, compute, encoded.ids, padding_of(model), encoded.segments):
+    for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
         scores[i] = logits.log_softmax(-1)
     return scores
 
 
 def classification_metrics(predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str]) -> Metrics:
-    """accuracy, and f1: of two labels the F1 of the second, the positive one (as GLUE scores MRPC), of more the mean of
-    all that occur."""
-    guess, right = np.array(predicted), np.array(truth)
-    if not len(right):
-        raise UserError("there is nothing to score: the test data are empty")
+    """Return the accuracy and the F1 score.
+
+    With two labels, F1 is the score of the second, positive one, as GLUE scores MRPC. With more labels it is the mean
+    over the labels that occur.
+    """
+    predictions, targets = np.array(predicted), np.array(truth)
+    if not len(targets):
+        raise UserError("found no test items to score: the test data are empty")
 
     def f1(label: int) -> float:
-        hits = int(((guess == label) & (right == label)).sum())
-        either = int((guess == label).sum() + (right == label).sum())
+        hits = int(((predictions == label) & (targets == label)).sum())
+        either = int((predictions == label).sum() + (targets == label).sum())
         return 2 * hits / either if either else 0.0
 
     if len(labels) == 2:
         score, signature = f1(1), f"of the label {labels[1]!r}"
     else:
         occurring = sorted({*predicted, *truth})
-        score, signature = float(np.mean([f1(label) for label in occurring])), "mean of the labels, unweighted"
-    counted = f"{len(labels)} labels, {len(right):,} items"
+        score, signature = float(np.mean([f1(label) for label in occurring])), "unweighted mean over the labels"
+    counted = f"{len(labels)} labels, {len(targets):,} items"
     return {
-        "accuracy": {"value": float((guess == right).mean()), "signature": counted},
+        "accuracy": {"value": float((predictions == targets).mean()), "signature": counted},
         "f1": {"value": score, "signature": signature},
     }

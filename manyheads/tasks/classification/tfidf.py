@@ -1,4 +1,4 @@
-"""Fitting TF-IDF, or LSA, with logistic regression, by scikit-learn, into a model like any other."""
+"""Fitting of a TF-IDF or LSA classifier with scikit-learn's logistic regression."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from manyheads.models.tfidf import Tfidf
 
 
 def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, strength: float = 1.0) -> None:
-    """Set the weights of `model` from the tokens of the training texts and the indices of their labels.
+    """Fit `model` on the token ids of the training texts and their label indices. The result is set as its weights.
 
-    strength  scikit-learn's C: how far the data outweigh the penalty on large coefficients
+    strength  inverse of the regularization strength, scikit-learn's C
     """
     with extra("analysis", "TF-IDF"):
         from scipy.sparse import csr_matrix
@@ -26,9 +26,9 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         from sklearn.linear_model import LogisticRegression
         from sklearn.preprocessing import normalize
     c = model.config
-    known = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
-    starts = np.cumsum([0, *map(len, known)])
-    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(known), starts), shape=(len(ids), c.vocab))
+    token_ids = [row[(row != c.pad) & (row != c.unknown)] for row in ids]
+    starts = np.cumsum([0, *map(len, token_ids)])
+    counts = csr_matrix((np.ones(starts[-1]), np.concatenate(token_ids), starts), shape=(len(ids), c.vocab))
     counts.sum_duplicates()
     weighting = TfidfTransformer(sublinear_tf=True)
     features = weighting.fit_transform(counts)  # (texts, V), sparse
@@ -36,8 +36,8 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
         assert c.components is not None
         if c.components > min(features.shape):
             raise UserError(
-                f"model.components is {c.components}: {len(ids):,} texts of {c.vocab:,} words have at most "
-                f"{min(features.shape):,}"
+                f"model.components is {c.components}: expected at most {min(features.shape):,} "
+                f"for {len(ids):,} texts of {c.vocab:,} words"
             )
         svd = TruncatedSVD(c.components, random_state=0)
         features = normalize(svd.fit_transform(features))
@@ -45,7 +45,8 @@ def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, stre
             model.components.copy_(torch.from_numpy(svd.components_))
     if absent := sorted({*range(len(c.labels))} - {*labels.tolist()}):
         raise UserError(
-            f"no training text has the label {c.labels[absent[0]]!r}: leave it out of names, or give texts that have it"
+            f"no training text has the label {c.labels[absent[0]]!r}: "
+            "remove the label from names, or add texts that have it"
         )
     regression = LogisticRegression(C=strength, max_iter=1000).fit(features, labels.numpy())
     idf = torch.from_numpy(weighting.idf_)

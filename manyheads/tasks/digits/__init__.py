@@ -1,1 +1,1 @@
-"""Strings of digits copied, reversed and added (Dehghani 2018, section 4.4)."""
+"""Algorithmic tasks on strings of digits: copying, reversal and addition (Dehghani 2018, section 4.4)."""

@@ -1,4 +1,4 @@
-"""How long a Universal Transformer thinks about every position of a text and of its translation."""
+"""Number of steps that a Universal Transformer takes at every position of a text and its translation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from manyheads.tasks.translation.predictor import Translator
 
 @dataclass(frozen=True)
 class Pondering:
-    """Of each stack ("encoder", "decoder") the tokens that it read, and the steps that each of them took."""
+    """Tokens that each stack ("encoder", "decoder") read, with the number of steps for each token."""
 
     stacks: dict[str, list[tuple[str, int]]]
 
     def __str__(self) -> str:
-        """Two lines a stack: its tokens, and the steps below them."""
+        """Return two lines for each stack: its tokens, and the number of steps below them."""
         lines = []
         for stack, positions in self.stacks.items():
             columns = [(token, str(steps)) for token, steps in positions]
@@ -30,23 +30,25 @@ class Pondering:
 
 @torch.inference_mode()
 def pondering(translator: Translator, source: str, target: str | None = None) -> Pondering:
-    """The steps that each token of a text took, and each one of its translation (None: the greedy one).
+    """Return the number of steps for each token of a text and of its translation.
 
-    Where the steps are fixed, every position takes all of them. Raises UserError for a model that has none, and for
-    texts that it cannot read.
+    Without adaptive halting, every position takes the same number of steps. Raises UserError for a model without steps,
+    and for texts that the model cannot read.
+
+    target  translation to use; None: the greedy translation
     """
     model = translator.model
     if not hasattr(getattr(model, "config", None), "steps"):
-        raise UserError(f"{translator.path} is a {translator.family} model: only a Universal Transformer takes steps")
+        raise UserError(f"{translator.path} is a {translator.family} model: expected a Universal Transformer")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))
     ids = [tokenizer.encode(text).ids for tokenizer, text in sides]
     inputs = [ids[0], [model.config.start, *ids[1][:-1]]]
-    given, written = (torch.tensor([tokens], device=translator.compute.device) for tokens in inputs)
+    source_ids, decoder_input = (torch.tensor([tokens], device=translator.compute.device) for tokens in inputs)
     with translator.compute.autocast():
-        _, thoughts = model.forward_with_halting(given, None, written)
+        _, halting = model.forward_with_halting(source_ids, None, decoder_input)
     stacks = {}
     for (tokenizer, _), stack, tokens in zip(sides, ("encoder", "decoder"), inputs, strict=True):
-        steps = thoughts[stack].steps[0].int().tolist() if thoughts else [model.config.steps] * len(tokens)
+        steps = halting[stack].steps[0].int().tolist() if halting else [model.config.steps] * len(tokens)
         stacks[stack] = list(zip(map(str, map(tokenizer.id_to_token, tokens)), steps, strict=True))
     return Pondering(stacks)

@@ -1,20 +1,20 @@
-"""A run on strings of digits in use: a translator with tests of its own."""
+"""Predictor for models trained on strings of digits: a translator with its own evaluation."""
 
 from __future__ import annotations
 
 from manyheads.data.sources.digits import DigitSource, by_length
-from manyheads.tasks.digits.task import digit_outcome
-from manyheads.tasks.evaluation import Outcome, scored_data
+from manyheads.tasks.digits.task import digit_result
+from manyheads.tasks.evaluation import EvaluationResult, scored_data
 from manyheads.tasks.translation.predictor import Translator
 
 
 class DigitTranslator(Translator):
-    """What `manyheads.load` gives for a run whose result.json tells of digits."""
+    """Translator for strings of digits, as returned by `manyheads.load` for a run on such strings."""
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's digits, by length; on `data` as any translator."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate on the run's test strings by length, or translate and evaluate `data`."""
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))
         model, compute = self.compiled
-        return digit_outcome(model, self.tokenizer, tests, compute)
+        return digit_result(model, self.tokenizer, tests, compute)

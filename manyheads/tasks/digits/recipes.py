@@ -1,4 +1,7 @@
-"""Recipes of strings of digits copied, reversed and added, longer ones than trained on (Dehghani 2018, section 4.4)."""
+"""Recipes for copying, reversing and adding strings of digits (Dehghani 2018, section 4.4).
+
+The test strings are longer than the training strings.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from manyheads.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class DigitsConfig(Config):
-    """What a run on digits is made of.
+    """Settings of a run on strings of digits.
 
-    algorithm     what becomes of a string of digits
-    model         what is trained; `network` overrides fields of its configuration
-    longest       characters of an input that is trained on, at most; `size` inputs, of all lengths alike
-    lengths       of the inputs that are tested, `tested` of each
-    offsets       while training a text begins at any position that the longest tested one has, so that none is new;
-                  an LSTM has no positions
-    batch_tokens  padded tokens of a micro-batch, on each side
+    algorithm     operation on the string of digits
+    model         architecture to train; `network` overrides fields of its config
+    longest       maximum length of a training input in characters; lengths are distributed uniformly
+    size          number of training inputs
+    lengths       lengths of the test inputs
+    tested        number of test inputs of each length
+    offsets       start each training text at a random position, so that all positions of the longest test text occur in
+                  training; no effect for an LSTM, which has no positions
+    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
     """
 
     algorithm: Literal["copy", "reverse", "addition"] = "copy"
@@ -44,10 +49,10 @@ class DigitsConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lengths or list(self.lengths) != sorted({*self.lengths}):
-            raise UserError(f"lengths is {list(self.lengths)}: expected rising lengths to test, such as 40,80,400")
+            raise UserError(f"lengths is {list(self.lengths)}: expected increasing lengths, such as 40,80,400")
 
 
-def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
+def _recipe(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
     return Recipe(
         summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "manyheads.tasks.digits.run", about,
         options="[model=universal|transformer|lstm] [offsets=false]",
@@ -55,17 +60,18 @@ def _on(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: 
 
 
 RECIPES = {
-    "universal/copy": _on(
-        "copy", "digits copied, ten times as many as in training; or by a Transformer, an LSTM",
-        """Trained on up to 40 digits, tested on up to 400. Published at 400 (table 4), characters / strings: LSTM .45 /
-        .09, Transformer .53 / .03, Universal Transformer .91 / .35.""",
+    "universal/copy": _recipe(
+        "copy", "a model that copies digits, tested on strings ten times as long as in training",
+        """It trains on up to 40 digits and tests on up to 400. Published accuracy at 400 digits (table 4),
+        characters / whole strings: LSTM .45 / .09, Transformer .53 / .03, Universal Transformer .91 / .35.""",
     ),
-    "universal/reverse": _on(
-        "reverse", "digits reversed, likewise",
-        "Published at 400: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 / .46.",
+    "universal/reverse": _recipe(
+        "reverse", "a model that reverses digits, tested on strings ten times as long as in training",
+        "Published results at 400 digits: LSTM .66 / .11, Transformer .13 / .06, Universal Transformer .96 / .46.",
     ),
-    "universal/addition": _on(
-        "addition", "two numbers added, the least significant digit first, likewise",
-        "Published at 400: LSTM .08 / .00, Transformer .07 / .00, Universal Transformer .34 / .02.",
+    "universal/addition": _recipe(
+        "addition", "a model that adds two numbers, least significant digit first, "
+                    "tested on strings ten times as long as in training",
+        "Published results at 400 digits: LSTM .08 / .00, Transformer .07 / .00, Universal Transformer .34 / .02.",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training on strings of digits: strings -> model -> task, and how well longer strings come out."""
+"""Training run on strings of digits: strings, model, task, and the accuracy by length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.digits import DigitSource, by_length
-from manyheads.data.sources.source import DIGITS
+from manyheads.data.sources.source import FINGERPRINT_DIGITS
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
@@ -27,29 +27,31 @@ from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.recipes import DigitsConfig
-from manyheads.tasks.digits.task import ROOM, DigitTask, length_metrics, measure
+from manyheads.tasks.digits.task import MAX_EXTRA_TOKENS, DigitTask, length_metrics, measure
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
 from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES = 3  # strings whose steps are shown
-VALIDATED = 200  # strings
+STEP_EXAMPLES = 3  # number of strings in steps.txt
+VALIDATION_STRINGS = 200  # number of validation strings
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
-    """Beside result.json the run holds lengths.png, the curve, and of a Universal Transformer steps.txt."""
-    run.refuse(("training.width",), "it is the width of the model, so leave it out")
-    run.refuse(("algorithm",), "each has a recipe: universal/copy, universal/reverse, universal/addition")
+    """Run the recipe. Besides result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
+    run.refuse(
+        ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
+    )
     if config.lengths[0] < SHORTEST[config.algorithm]:
         raise UserError(
-            f"lengths begins with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
+            f"lengths starts with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
         )
 
     source = DigitSource(
         algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
-        tested=config.tested, validated=VALIDATED, seed=config.training.seed,
+        tested=config.tested, validated=VALIDATION_STRINGS, seed=config.training.seed,
     )  # fmt: skip
 
     def plan() -> Plan:
@@ -59,57 +61,59 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         tests = splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
-        if longest > model.config.max_positions:  # the longest text and its end
-            raise UserError(
-                f"network.max_positions is {model.config.max_positions}: the longest of lengths needs {longest}"
-            )
+        if longest > model.config.max_positions:  # length of the longest text with its end token
+            raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # by measure and length
+        curve: dict[str, dict[str, float]] = {}  # value of each metric by length
         examples: dict[str, Any] = {}
 
-        def score(held: Pairs) -> Metrics:
+        def score(strings: Pairs) -> Metrics:
             metrics: Metrics = {}
             translator = Translator(directory.load(run.out), compute)
-            for length, pairs in by_length(held).items():
+            for length, pairs in by_length(strings).items():
                 values, outputs = measure(translator.model, task.tokenizer, pairs, compute)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
                 logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
-                if length in (config.longest, 2 * config.longest, config.lengths[-1]):  # of the curve, what is shown
+                # lengths for which result.json has metrics
+                if length in (config.longest, 2 * config.longest, config.lengths[-1]):
                     metrics |= length_metrics(values, length, len(pairs))
             with drawing.optional():
                 draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
             if config.model == "universal":
-                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:EXAMPLES]]
+                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:STEP_EXAMPLES]]
                 (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
             return metrics
 
-        source_length, written = task.train.mean_lengths()
-        flops = costs.flops(task.model, source_length, written)["training"] / written
+        source_length, target_length = task.train.mean_lengths()
+        flops = costs.flops(task.model, source_length, target_length)["training"] / target_length
         training = replace(config.training, width=task.model.config.width)
-        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:DIGITS]}}
+        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:FINGERPRINT_DIGITS]}}
         record = {"model": config.model, "curve": curve, "examples": examples}
         return Job(task.model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, beside=("tested",))
+    return carry_out(run, config, source, plan, build, may_change=("tested",))
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _model(config)
 
 
 def _model(config: DigitsConfig) -> Any:
-    """Both Transformers are equally wide, the plain one has four blocks a side; the LSTMs are twice as wide."""
+    """Build the model. Both Transformers have equal width, and the plain one has four layers on each side.
+
+    The LSTMs are twice as wide.
+    """
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}
     if config.model == "lstm":
         settings = {"dropout": 0.0, **config.network}
         return build(preset_for_data("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
-    positions = max(config.longest, *config.lengths) + ROOM + 2
+    positions = max(config.longest, *config.lengths) + MAX_EXTRA_TOKENS + 2
     decided = {"source_vocab": size, "target_vocab": size, **tokens}
     common: dict[str, Any] = {"max_positions": positions, "norm": "pre", "width": 64, "dropout": 0.0}
     if config.model == "transformer":
@@ -133,5 +137,5 @@ def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], 
     return DigitTask(
         model, tokenizer, None, tokenized(splits.train), tokenized(splits.validation), compute=compute,
         batch_tokens=config.batch_tokens, smoothing=0.0, seed=config.training.seed,
-        room=model.config.max_positions if with_offsets else 0,
+        start_positions=model.config.max_positions if with_offsets else 0,
     )  # fmt: skip

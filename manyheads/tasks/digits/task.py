@@ -1,4 +1,4 @@
-"""Training on strings of digits, and how well longer ones come out than were trained on."""
+"""Training task on strings of digits, and metrics for longer strings than in training."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.models.recurrence import Halting, states_and_halting
-from manyheads.tasks.evaluation import Outcome
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
 from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
-ROOM = 10  # tokens that an output may be longer than its input
-DECODED = 16_384  # source tokens that are decoded at once
+MAX_EXTRA_TOKENS = 10  # maximum length of an output beyond its input length, in tokens
+MAX_BATCH_TOKENS = 16_384  # maximum number of source tokens decoded at once
 
 
-class _Shifted(Sequence[Batch]):
-    """The same batches, of which every row begins at a position of its own."""
+class _OffsetBatches(Sequence[Batch]):
+    """Batches in which every row starts at a random position."""
 
-    def __init__(self, batches: Lazy[Batch], room: int, seed: int, epoch: int) -> None:
-        self._batches, self._room, self._seed = batches, room, (seed, epoch)
+    def __init__(self, batches: Lazy[Batch], positions: int, seed: int, epoch: int) -> None:
+        self._batches, self._positions, self._seed = batches, positions, (seed, epoch)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -37,54 +37,59 @@ class _Shifted(Sequence[Batch]):
         batch, counted = self._batches.part(index, rank, world)
         offset = self[index].offset
         assert offset is not None
-        own = part_of(len(offset), rank, world)
-        return replace(batch, offset=offset[own if counted else [0]]), counted
+        rows = part_of(len(offset), rank, world)
+        return replace(batch, offset=offset[rows if counted else [0]]), counted
 
     def __getitem__(self, index: int) -> Batch:  # type: ignore[override]  # no slices
         batch = self._batches[index]
         longest = max(batch.source.shape[1], batch.read.shape[1])
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._seed, index])))
-        offsets = random.integers(0, max(0, self._room - longest), size=len(batch.source), endpoint=True)
+        offsets = random.integers(0, max(0, self._positions - longest), size=len(batch.source), endpoint=True)
         return replace(batch, offset=torch.from_numpy(offsets))
 
 
 @dataclass(eq=False)
 class DigitTask(TranslationTask):
-    """Translation, where a text may begin at any of `room` positions while training (Dehghani 2018, section 4.4), so
-    that no position is new when longer ones are read. 0: it begins at the first, as published for the Transformer."""
+    """Translation task in which training texts start at random positions (Dehghani 2018, section 4.4).
 
-    room: int = field(default=0, kw_only=True)
+    With random starts, all positions of longer test texts occur in training.
 
-    def batches(self, epoch: int) -> Lazy[Batch] | _Shifted:  # type: ignore[override]
+    start_positions  number of possible start positions; 0: every text starts at the first position, as published for
+                     the Transformer
+    """
+
+    start_positions: int = field(default=0, kw_only=True)
+
+    def batches(self, epoch: int) -> Lazy[Batch] | _OffsetBatches:  # type: ignore[override]
         batches = super().batches(epoch)
-        return _Shifted(batches, self.room, self.seed, epoch) if self.room else batches
+        return _OffsetBatches(batches, self.start_positions, self.seed, epoch) if self.start_positions else batches
 
 
 @torch.inference_mode()
 def measure(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[dict[str, float], list[str]]:
-    """How good the outputs (greedy) are, and the outputs themselves.
+    """Return the metrics of greedy decoding, and the outputs.
 
-    accuracy         of characters: those at their place, of all that were asked for
-    exact_match      of whole strings
-    forced_accuracy  of characters when those before are given, as tensor2tensor measures it
-    ..._steps        the mean steps of positions, of a model that may halt
+    accuracy         fraction of the target characters that are right at their position
+    exact_match      fraction of outputs that are right as a whole
+    forced_accuracy  fraction of right characters given the true characters before them, as in tensor2tensor
+    ..._steps        mean number of steps of a position, for a model with adaptive halting
     """
     model.eval()
-    rows = max(1, DECODED // max(map(len, pairs.sources)))
+    rows = max(1, MAX_BATCH_TOKENS // max(map(len, pairs.sources)))
 
     def run_batch(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
-        source, lengths, inputs, write, right = _padded(model, tokenizer, part, compute)
+        source, lengths, inputs, write, right = _pad_batch(model, tokenizer, part, compute)
         with compute.autocast():
             target_lengths = right.sum(1) if isinstance(model, Halting) else None
-            hidden, thoughts = states_and_halting(model)(source, lengths, inputs, target_lengths)
-            steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in thoughts.items()}
+            hidden, halting = states_and_halting(model)(source, lengths, inputs, target_lengths)
+            steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in halting.items()}
             logits = model.project(hidden)
-            logits[..., model.config.pad] = -torch.inf  # is never written, and its logit not trained
+            logits[..., model.config.pad] = -torch.inf  # padding is never generated, and its logit is not trained
             forced = int(((logits.argmax(-1) == write) & right).sum())
-            hypotheses = decode_batch(model, source, lengths, room=ROOM)
+            hypotheses = decode_batch(model, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
             return outputs, forced, int(right.sum()), steps
 
@@ -92,7 +97,7 @@ def measure(
     outputs = [output for part in decoded for output in part]
     answers = list(zip(outputs, pairs.targets, strict=True))
     values = {
-        "accuracy": sum(_placed(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
+        "accuracy": sum(_count_right(output, target) for output, target in answers) / sum(map(len, pairs.targets)),
         "exact_match": sum(output == target for output, target in answers) / len(pairs),
         "forced_accuracy": sum(forced) / sum(characters),
         **{f"{stack}_steps": float(torch.cat([part[stack] for part in steps]).mean()) for stack in steps[0]},
@@ -100,37 +105,44 @@ def measure(
     return values, outputs
 
 
-def _placed(output: str, target: str) -> int:
-    """Characters of the target that the output has at their place."""
+def _count_right(output: str, target: str) -> int:
+    """Return the number of target characters that the output has at the same position."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 
 def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metrics:
-    """Accuracy and exact matches, as `measure` gives them for `count` inputs of a length, under names of their own."""
+    """Return accuracy and exact match from `measure` for `count` inputs, under names that include the length."""
     signature = f"{count:,} inputs of {length} characters, greedy"
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
 
-def digit_outcome(
+def digit_result(
     model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
-) -> Outcome:
-    """On inputs of each length; the quality of an output is the share of its characters that are in place."""
+) -> EvaluationResult:
+    """Evaluate the model on test inputs of each length.
+
+    The quality of an output is the fraction of its characters at the right position.
+    """
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
-        values, written = measure(model, tokenizer, pairs, compute)
+        values, texts = measure(model, tokenizer, pairs, compute)
         metrics |= length_metrics(values, length, len(pairs))
-        outputs += written
+        outputs += texts
     inputs = [text for pairs in tests.values() for text in pairs.sources]
     references = [text for pairs in tests.values() for text in pairs.targets]
-    quality = [_placed(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
-    return Outcome(inputs, outputs, references, quality, metrics, unit="accuracy")
+    quality = [_count_right(output, target) / len(target) for output, target in zip(outputs, references, strict=True)]
+    return EvaluationResult(inputs, outputs, references, quality, metrics, unit="accuracy")
 
 
-def _padded(
+def _pad_batch(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """source (B, Ts) with lengths (B,); what the decoder reads and should write (B, Tt), and which of it is real."""
+    """Return the padded batch.
+
+    It consists of the source (B, Ts) with lengths (B,), the decoder's input and target (B, Tt), and a mask of the
+    targets that are not padding (B, Tt).
+    """
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))
     shifted = [[c.start, *target[:-1]] for target in targets]

@@ -1,1 +1,1 @@
-"""Three ways of reading a text compared (Devlin 2018, figure 3)."""
+"""Comparison of three directions of reading a text (Devlin 2018, figure 3)."""

@@ -1,4 +1,4 @@
-"""The recipe that compares three directions of reading (Devlin 2018, figure 3)."""
+"""Recipe that compares three directions of reading a text (Devlin 2018, figure 3)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from manyheads.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class DirectionsConfig(Config):
-    """What the comparison is made of.
+    """Settings of the comparison.
 
-    data          a directory of CoNLL columns (see `data/conll.py`): the encoders are trained on its words and probed
-                  on its tags; None: the embedded phrases of dates, amounts and names in `locale`, `size` of them
-    model         overrides fields of the encoders
-    batch_tokens  padded tokens of a micro-batch: in small ones too few words are masked to learn from
-    training      of each encoder
+    data          directory of files in CoNLL's column format (see `data/readers/conll.py`); the encoders are trained on
+                  its words and probed on its tags; None: `size` embedded phrases of dates, amounts and names in
+                  `locale`
+    model         overrides fields of the encoders' config
+    batch_tokens  maximum number of padded tokens in a micro-batch; a small one has too few masked words to learn from
+    training      training settings of each encoder
     """
 
     data: str | None = None
@@ -38,11 +39,12 @@ class DirectionsConfig(Config):
 
 RECIPES = {
     "reading": Recipe(
-        "the paper's figure 3: both directions at once, left to right, two LSTMs, compared by their features",
+        "the encoders of the paper's figure 3, bidirectional, left to right and two LSTMs, and compares their features",
         "Devlin et al. 2018", DirectionsConfig(), "manyheads.tasks.directions.run",
-        """Three encoders learn from the same texts: one predicts masked words, one the next word, one both neighbours
-        of a word with two LSTMs; then a linear classifier tags each word from their frozen features. Each encoder is
-        resumable in a directory of its own below --out. About eight minutes on one core.""",
+        """Three encoders learn from the same texts. The first predicts masked words, the second the next word,
+        and the third both neighbors of a word with two LSTMs. Then a linear classifier tags each word from
+        their frozen features. Each encoder has its own directory below --out and can be resumed. It takes about
+        eight minutes on one core.""",
         options="[data=DIR] [training.steps=N]",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Three directions of reading compared (Devlin 2018, figure 3): what do their frozen features know of a text?"""
+"""Run that trains encoders of three reading directions, and compares their frozen features (Devlin 2018, figure 3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from manyheads.training.record import Metrics, write_result
 
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
-    """One encoder after the other, each in a directory of its own; then the table of what probes find in them."""
+    """Train the encoders one after the other, each in its own directory, and return the table of probing results."""
     source = TaggedSource(
         data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
         size=config.size,
@@ -39,19 +39,19 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     if run.dry_run:
         source.peek()
         return estimate(run.recipe, config, plan, run.compute(config.threads))
-    begun = time.monotonic()
+    start_time = time.monotonic()
     splits = source.read()
     log_splits(source, splits)
-    # of the user's data, the test data stay unseen
-    held = splits.validation if config.data else splits.known["test"]
-    splits = SplitData(splits.train, held, held)
+    # the user's test data remain unused
+    evaluated = splits.validation if config.data else splits.known["test"]
+    splits = SplitData(splits.train, evaluated, evaluated)
     texts = (" ".join(words) for words in splits.train.words)
     tokenizer = wordpiece(texts, config.vocabulary, lowercase=False)
     corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
-        result = _train_one(direction, config, run.part(direction, begun), corpus)
-        if result is None:  # stopped by --max-minutes: the same command goes on
+        result = _train_encoder(direction, config, run.part(direction, start_time), corpus)
+        if result is None:  # stopped by --max-minutes; the same command resumes the run
             return None
         results[direction] = result
     model, compute = directory.load(run.out / "bidirectional").model, run.compute(config.threads)
@@ -62,8 +62,10 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Corpus:
-    """What all three are trained and probed on; the probes are tested on the validation data, the test data stay
-    unseen. It has been read once, and is given to each as its data."""
+    """Corpus that all three encoders are trained and probed on. It is read once.
+
+    The probes are evaluated on the validation data, so that the user's test data remain unused.
+    """
 
     unit: ClassVar[str] = "sentences"
 
@@ -74,15 +76,15 @@ class _Corpus:
     def peek(self) -> None:
         pass
 
-    def read_as_before(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
+    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
         return self, self.splits
 
-    def told(self, splits: SplitData[Tagged]) -> list[str]:
-        """Nothing: it is said once of all three."""
+    def summary_lines(self, splits: SplitData[Tagged]) -> list[str]:
+        """Return no lines, because the run logs them once for all three encoders."""
         return []
 
     def report(self, splits: SplitData[Tagged]) -> str:
-        return f"{len(splits.train):,} sentences, {len(splits.validation):,} to probe with"
+        return f"{len(splits.train):,} training sentences, {len(splits.validation):,} sentences for the probes"
 
     def describe(self, splits: SplitData[Tagged]) -> dict[str, Any]:
         return self.description
@@ -98,8 +100,8 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
     return DirectionalEncoder(make_config(DirectionalConfig, config.model, decided))
 
 
-def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
-    """One encoder in a directory of its own, and what a probe finds in its features."""
+def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
+    """Train one encoder in its own directory, and return its result with the probe's metrics."""
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
@@ -119,13 +121,13 @@ def _train_one(direction: Direction, config: DirectionsConfig, run: Run, corpus:
 
         length = round(float(task.train.epoch(0).lengths.mean()))
         encoder = costs.flops(model, length)["training"] / length
-        of_word = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
-        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * of_word
+        word_parameters = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
+        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
 
-        def score(held: Tagged) -> Metrics:
-            return probe(directory.load(run.out).model, tokenizer, splits.train, held, compute, context=True)
+        def score(tagged: Tagged) -> Metrics:
+            return probe(directory.load(run.out).model, tokenizer, splits.train, tagged, compute, context=True)
 
-        # as in the checkpoints of earlier versions, which are resumed
+        # These fingerprints match the checkpoints of earlier versions, so that those runs can be resumed.
         fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}
         identity = {"reading": direction, "fingerprints": fingerprints}
         return Job(model, config.training, score, task, flops=flops, identity=identity)
@@ -137,7 +139,10 @@ def _compare(
     config: DirectionsConfig, run: Run, results: dict[str, dict[str, Any]], without_context: Metrics,
     description: dict[str, Any],
 ) -> str:  # fmt: skip
-    """The table of all, which is printed, and result.json. The metrics of record are the bidirectional encoder's."""
+    """Write result.json and return the table of all results.
+
+    The metrics in result.json are the bidirectional encoder's.
+    """
     lines = [f"{'features of':16} {'parameters':>12} {'loss':>8} {'accuracy':>9} {'entity F1':>10}"]
     lines.append(f"{'words alone':16} {'':12} {'':8} {_scores(without_context)}")
     for direction, result in results.items():

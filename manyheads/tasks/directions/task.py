@@ -1,4 +1,4 @@
-"""Training an encoder on plain text in one direction or both, and a linear probe of what its features know."""
+"""Training task for encoders that read in one direction or both, and a linear probe of their features."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from manyheads.training.task import Better, Loss
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded texts (B, T) with lengths (B,), as the encoder sees them.
+    """Padded texts (B, T) with lengths (B,), as the encoder reads them.
 
-    predicted  for each direction of its features: the positions (N,), among the B * T, that it predicts from, and the
-               words (N,) that it should predict
+    predicted  for each direction: the positions (N,) among the B * T that predict a word, and the target words (N,)
     """
 
     ids: Tensor
@@ -51,20 +50,21 @@ class Batch:
         answers = torch.tensor([answer for e in examples for answer in e.answers])
         if reading == "bidirectional":
             return cls(ids, lengths, [(masked, answers)])
-        text = ids.flatten().scatter(0, masked, answers)  # as it was before words were masked
+        text = ids.flatten().scatter(0, masked, answers)  # the text before masking
         at = torch.arange(ids.shape[1])
-        before = (at < lengths[:, None] - 1).flatten().nonzero().flatten()  # all but the last token of each text
-        predicted = [(before, text[before + 1])]
+        # all tokens except the last one of each text
+        predicting = (at < lengths[:, None] - 1).flatten().nonzero().flatten()
+        predicted = [(predicting, text[predicting + 1])]
         if reading == "two_lstms":
-            predicted.append((before + 1, text[before]))
+            predicted.append((predicting + 1, text[predicting]))
         return cls(text.view_as(ids), lengths, predicted)
 
 
 @dataclass(eq=False)
 class DirectionsTask:
-    """What the training loop trains: the mean cross-entropy of the words that each direction predicts.
+    """Training task with the mean cross-entropy of the words that each direction predicts.
 
-    All encoders are given the same texts in the same batches; which words are masked matters to one of them.
+    All encoders read the same texts in the same batches. Only the bidirectional encoder uses the masks.
     """
 
     unit: ClassVar = "predictions"
@@ -100,7 +100,10 @@ class DirectionsTask:
         return Loss(torch.stack(losses).sum(), batch.items)
 
     def validate(self) -> dict[str, float]:
-        """The loss per predicted word. The three encoders predict different words, so their losses do not compare."""
+        """Return the loss per predicted word.
+
+        The encoders predict different words, so their losses are not comparable.
+        """
 
         def run_batch(batch: Batch) -> tuple[float, int]:
             with self.compute.autocast():
@@ -111,7 +114,7 @@ class DirectionsTask:
 
     @property
     def tokens_per_prediction(self) -> float:
-        """Tokens that are read for each word that is predicted."""
+        """Mean number of tokens read for each predicted word."""
         batches = list(self._batches(self.validation.epoch(0), 0, 0))
         return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.items for batch in batches)
 
@@ -133,18 +136,18 @@ def probe(
     *,
     context: bool,
 ) -> Metrics:
-    """How well a linear classifier of frozen features tags words: a word's features are those of its first token.
+    """Return the tagging metrics of a linear classifier on frozen features. A word has the features of its first token.
 
-    context  False: of the token embeddings alone, which know nothing of the text around
+    context  False: use only the token embeddings, which do not depend on the surrounding text
     """
     model.eval()
     labels = sorted({tag for tags in (*train.tags, *test.tags) for tag in tags})
     index = {label: i for i, label in enumerate(labels)}
-    known = torch.tensor([index[tag] for tags in train.tags for tag in tags])
+    train_labels = torch.tensor([index[tag] for tags in train.tags for tag in tags])
     features, test_features = (
         word_features(model, tokenizer, tagged.words, compute, context=context) for tagged in (train, test)
     )
-    best = iter(linear_probe(features, known, test_features, len(labels)).tolist())
+    best = iter(linear_probe(features, train_labels, test_features, len(labels)).tolist())
     return tagging_metrics([[labels[next(best)] for _ in words] for words in test.words], test.tags)
 
 
@@ -156,7 +159,7 @@ def word_features(
     *,
     context: bool,
 ) -> Tensor:
-    """(words of all sentences, D), on the CPU."""
+    """Return the features of all words of all sentences, (words, D), on the CPU."""
     c = model.config
     features = [torch.zeros(len(sentence), c.width) for sentence in sentences]
     windows = word_windows(tokenizer, sentences, c.max_positions)
@@ -168,23 +171,23 @@ def word_features(
 
 
 def linear_probe(features: Tensor, labels: Tensor, test: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
-    """The likeliest label (M,) of each row of `test` (M, D), by softmax regression on features (N, D) and labels (N,).
+    """Return the most probable label (M,) for each row of `test` (M, D), by softmax regression on features (N, D).
 
-    Features are scaled to zero mean and unit variance; `decay` is that of ridge regression. The loss is convex, and
-    L-BFGS is run close to its minimum, so neither a seed nor a learning rate is chosen.
+    The labels have the shape (N,). Features are scaled to zero mean and unit variance, and `decay` is the L2 penalty.
+    The loss is convex, and L-BFGS runs close to its minimum, so the result needs no seed or learning rate.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
-    known, test = ((x - mean) / deviation for x in (features, test))
-    weight = torch.zeros(known.shape[1], classes, requires_grad=True)
+    train, test = ((x - mean) / deviation for x in (features, test))
+    weight = torch.zeros(train.shape[1], classes, requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> float:
-        optimiser.zero_grad()
-        loss = F.cross_entropy(known @ weight + bias, labels) + decay * weight.square().sum()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(train @ weight + bias, labels) + decay * weight.square().sum()
         loss.backward()
         return float(loss.detach())
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     with torch.no_grad():
         return (test @ weight + bias).argmax(1)

@@ -1,1 +1,1 @@
-"""What the heads of a model do on a treebank: which of them follows which relation between words."""
+"""Probing of attention heads on a treebank: the syntactic relations that each head follows."""

@@ -1,9 +1,9 @@
-"""What the heads of a model know of syntax and of who is meant, on a treebank (Clark et al. 2019, sections 4 and 5).
+"""Probing of attention heads for syntax and coreference on a treebank (Clark et al. 2019, sections 4 and 5).
 
     heads = probe(manyheads.load(MODEL), "dev.conllu", train="train.conllu")
-    heads.dependencies.best("obj")      # which head finds the objects of verbs, and how often
+    heads.dependencies.best("obj")      # the head that finds the most objects of verbs, and its accuracy
 
-On the terminal: `manyheads probe MODEL --treebank FILE`.
+The command for the terminal is `manyheads probe MODEL --treebank FILE`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from manyheads.data.readers.treebank import Sentence, Treebank, read_treebank
 from manyheads.errors import UserError
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
-WINDOW = 128  # tokens of a document that are read at once for coreference, as in the paper
-MINIMUM = 50  # words of a relation that is told of
-TRAINED_ON = 3000  # sentences at most, whose maps are all kept in memory
-CHUNK = 256  # sentences that are parsed at once
+WINDOW = 128  # maximum number of tokens in a window for coreference, as in the paper
+MINIMUM = 50  # minimum number of words for a relation to be reported
+MAX_TRAINING = 3000  # maximum number of training sentences, because all their maps are in memory
+CHUNK = 256  # number of sentences parsed at once
 
 
 class Score(NamedTuple):
-    """The share of the words with a head whose head is found (UAS), and where it lies with 95% confidence."""
+    """Fraction of words whose syntactic head is found (UAS), with its 95% confidence interval."""
 
     value: float
     low: float
@@ -42,14 +42,14 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """What the heads of a model do on a treebank.
+    """Probing results of a model on a treebank.
 
-    dependencies  by relation, as the treebank names them
-    stanford      by relation, as the paper names them
-    coreference   by kind of mention; None where the treebank marks no mentions, or none is mentioned again
-    parsers       those that see attention alone, and their baseline; empty without data to train them on
-    heads         statistics of every head on these sentences, a row each
-    counts        of what was read, and what was left out
+    dependencies  scores by relation, named as in the treebank
+    stanford      scores by relation, named as in the paper
+    coreference   scores by type of mention; None if the treebank has no entity with two or more mentions
+    parsers       scores of the parsers that use attention, and of their baseline; empty without training data
+    heads         statistics of every head on these sentences
+    counts        numbers of sentences and words that were read or skipped
     """
 
     model: str
@@ -65,17 +65,18 @@ class Probe:
     def __repr__(self) -> str:
         row = self.dependencies.best()
         return (
-            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, best head {row.layer}-{row.head} "
-            f"finds {row.accuracy:.3f} of {row.items:,} words' heads, best offset {row.base:.3f})"
+            f"Probe({self.model!r} on {self.treebank!r}: {len(self.layers)} layers, "
+            f"best head {row.layer}-{row.head} finds {row.accuracy:.3f} "
+            f"of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
     def published(self, minimum: int = MINIMUM) -> list[Best]:
-        """The rows of the paper's table, in its order, as far as the treebank has them."""
+        """Return the rows of the paper's table that the treebank has, in the paper's order."""
         rows = {row.group: row for row in self.stanford.table(minimum)}
         return [rows[name] for name in PUBLISHED if name in rows]
 
     def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
-        """All of it, for JSON. `minimum`: words of a relation."""
+        """Return all results as JSON data. `minimum` is the minimum number of words in a relation."""
         return {
             "model": self.model,
             "treebank": self.treebank,
@@ -95,38 +96,39 @@ def probe(
     model: LoadedModel, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
     skip_bad_lines: bool = False,
 ) -> Probe:  # fmt: skip
-    """Analyse the heads of a model, as `manyheads.load` gives it.
+    """Probe the attention heads of a model, as returned by `manyheads.load`.
 
-    treebank  what the heads are scored on: a CoNLL-U file, or what was read of one
-    train     another one, to train the parsers of section 5 on (its first 3,000 sentences)
+    treebank  treebank to score the heads on: a CoNLL-U file, or a treebank in memory
+    train     treebank to train the parsers of section 5 on; its first 3,000 sentences are used
 
-    Raises UserError for a model without attention over texts, and for a treebank that does not fit.
+    Raises UserError for a model without attention over texts, and for a treebank that the model cannot be scored on.
     """
     words = WordReader(model)
     bank = _treebank(treebank, skip_bad_lines)
-    trained_on = None if train is None else _treebank(train, skip_bad_lines)
-    parsers = {} if trained_on is None else _trained(words, trained_on)
-    of_training = {} if trained_on is None else {
-        "train_sentences": min(len(trained_on), TRAINED_ON), "train_skipped": sum(trained_on.skips.values()),
-        "train_too_long": words.too_long, "train_unread": max(0, len(trained_on) - TRAINED_ON),
+    train_bank = None if train is None else _treebank(train, skip_bad_lines)
+    parsers = {} if train_bank is None else _train_parsers(words, train_bank)
+    train_counts = {} if train_bank is None else {
+        "train_sentences": min(len(train_bank), MAX_TRAINING), "train_skipped": sum(train_bank.skips.values()),
+        "train_too_long": words.too_long, "train_unread": max(0, len(train_bank) - MAX_TRAINING),
     }  # fmt: skip
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
-    hits, in_stanford, attached = _dependencies(words, bank.sentences, statistics, parsers)
+    hits, stanford_hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
     layers, counts = words.layers, {
         "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
-        "without_tokens": words.unseen, **of_training,
+        "without_tokens": words.unseen, **train_counts,
     }  # fmt: skip
     if not sum(len(sentence.groups) for sentence in hits):
         raise UserError(
-            f"{bank.file}: no word to score in {len(bank):,} sentences: {words.too_long:,} are longer than the model "
-            f"takes, of {words.unseen:,} words the tokenizer makes nothing, and roots and their like have no head"
+            f"{bank.file}: found no word to score in {len(bank):,} sentences. "
+            f"{words.too_long:,} sentences exceed the model's limit, {words.unseen:,} words have no tokens, "
+            "and roots have no head. Use a model with more positions, or other data."
         )
     mentions = _coreference(words, bank.sentences)
     return Probe(
         str(model.path), str(bank.file), layers,
-        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(in_stanford, layers, dependency.DIRECTIONS),
+        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(stanford_hits, layers, dependency.DIRECTIONS),
         Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
         {name: _score(right) for name, right in attached.items()}, statistics.heads(), counts,
     )  # fmt: skip
@@ -143,34 +145,36 @@ def _words(sentence: Sentence) -> Words:
 def _dependencies(
     words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
 ) -> tuple[list[Hits], list[Hits], dict[str, list[list[bool]]]]:
-    """Of every sentence which heads are right, on the treebank's arcs and on Stanford's, and which words each parser
-    attaches rightly."""
+    """Return the right heads for every sentence, and the words that each parser attaches correctly.
+
+    The right heads are given first for the treebank's arcs, then for Stanford dependencies.
+    """
     hits: list[Hits] = []
-    in_stanford: list[Hits] = []
+    stanford_hits: list[Hits] = []
     attached: dict[str, list[list[bool]]] = {name: [] for name in parsers}
-    waiting: list[dict[str, Parsed]] = []
+    pending: list[dict[str, Parsed]] = []
 
     def parse() -> None:
         for name, parser in parsers.items():
-            attached[name] += attachment(parser, [views[name] for views in waiting])
-        waiting.clear()
+            attached[name] += attachment(parser, [views[name] for views in pending])
+        pending.clear()
 
     for number, maps, seen in words.maps([_words(sentence) for sentence in sentences], statistics):
         s = sentences[number]
         hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
         arcs = stanford(s.words, s.heads, s.relations, s.tags)
-        in_stanford.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
+        stanford_hits.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
         if parsers:
-            waiting.append(_views(words, s, maps, seen))
-        if len(waiting) == CHUNK:
+            pending.append(_views(words, s, maps, seen))
+        if len(pending) == CHUNK:
             parse()
-    if waiting:
+    if pending:
         parse()
-    return hits, in_stanford, attached
+    return hits, stanford_hits, attached
 
 
 def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
-    """What each of the parsers sees of a sentence."""
+    """Return the features of a sentence that each parser reads."""
     heads = [h if h >= 0 and seen[i] and seen[h] else -1 for i, h in enumerate(sentence.heads)]
     vectors, flat = words.vectors(_words(sentence)), maps.flatten(0, 1).half()
     return {
@@ -180,17 +184,17 @@ def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -
     }
 
 
-def _trained(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
-    sentences = [sentence for sentence in bank.sentences[:TRAINED_ON] if len(sentence.words) > 1]
+def _train_parsers(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
+    sentences = [sentence for sentence in bank.sentences[:MAX_TRAINING] if len(sentence.words) > 1]
     views = [_views(words, sentences[number], maps, seen)
              for number, maps, seen in words.maps([_words(sentence) for sentence in sentences])]  # fmt: skip
     if not views:
-        raise UserError(f"{bank.file}: no sentence of two words or more that fits into the model to train on")
+        raise UserError(f"{bank.file}: found no training sentence with two words or more that fits the model")
     return {name: train_parser([sentence[name] for sentence in views]) for name in views[0]}
 
 
 def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
-    """Windows of whole sentences of a document, as many as fit."""
+    """Return the heads that are right for coreference, in windows of whole sentences of a document."""
     all_hits: list[Hits] = []
     windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]
     texts = [Words([w for s in window for w in s.words], [w for s in window for w in s.spaces]) for window in windows]
@@ -212,14 +216,14 @@ def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
 
 def _windows(words: WordReader, sentences: list[Sentence]) -> Iterator[list[Sentence]]:
     window: list[Sentence] = []
-    held, room = 0, min(WINDOW, words.room or WINDOW)
+    token_count, max_tokens = 0, min(WINDOW, words.max_tokens or WINDOW)
     for sentence in sentences:
         length = words.length(_words(sentence))
-        if window and (held + length + len(words.frame) > room or window[0].document != sentence.document):
+        if window and (token_count + length + len(words.frame) > max_tokens or window[0].document != sentence.document):
             yield window
-            window, held = [], 0
+            window, token_count = [], 0
         window.append(sentence)
-        held += length
+        token_count += length
     if window:
         yield window
 

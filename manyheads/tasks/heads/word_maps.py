@@ -1,7 +1,7 @@
-"""What a model's heads do between words: attention between tokens, merged into attention between words.
+"""Attention between words, merged from attention between tokens.
 
-Clark et al. 2019, section 4.1: attention to a word is summed over its tokens, attention from a word is the mean over
-them; special tokens are left out, so what goes to them goes nowhere.
+As in Clark et al. 2019, section 4.1, attention to a word is the sum over its tokens, and attention from a word is the
+mean over its tokens. Special tokens are dropped, so the weights of a word may sum to less than 1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import record_halting
 
-BATCH_TOKENS = 1024  # padded tokens that are read at once
+BATCH_TOKENS = 1024  # maximum number of padded tokens in a batch
 
 
 class LoadedModel(Protocol):
-    """What is used here of what `manyheads.load` gives."""
+    """Interface of the model objects that this module needs; `manyheads.load` returns such objects."""
 
     model: Any
     tokenizer: Tokenizer
@@ -35,14 +35,14 @@ class LoadedModel(Protocol):
 
 
 class Words(NamedTuple):
-    """A text as words, and whether a space stands before each."""
+    """Text as a list of words, and for each word if a space precedes it."""
 
     words: Sequence[str]
     spaces: Sequence[bool]
 
 
 class WordMaps(NamedTuple):
-    """Of the text of that number: the maps (L, H, W, W) between its words, on the CPU; which words have tokens."""
+    """Attention maps between the words of a text, (L, H, W, W) on the CPU; `seen` is true for words with tokens."""
 
     number: int
     maps: Tensor
@@ -50,14 +50,14 @@ class WordMaps(NamedTuple):
 
 
 class WordReader:
-    """A model that reads texts given as words, and tells where its heads looked. An encoder-decoder reads the source.
+    """Reader that returns the attention maps of a model for texts given as words. An encoder-decoder reads the source.
 
-    room      tokens of a text, the special ones among them; None: any number
-    layers    names of what was recorded, one for each step of a layer that runs several times; known after reading
-    too_long  texts that the model has no room for, which were passed over
-    unseen    words that the tokenizer makes nothing of, in the texts that were read
+    max_tokens  maximum number of tokens in a text, special tokens included; None: no limit
+    layers      names of the recorded layers, one for each step of a layer that runs several times; known after reading
+    too_long    number of texts that were skipped because they exceed the limit
+    unseen      number of words without tokens in the texts that were read
 
-    Every word is tokenized by itself, with its space where the tokenizer heeds it, so that no token is in two words.
+    Every word is tokenized separately, with its space if the tokenizer uses it, so that no token spans two words.
     Raises UserError for a model that cannot read a text, or has no attention.
     """
 
@@ -65,46 +65,49 @@ class WordReader:
         tokenizer = getattr(loaded, "tokenizer", None)
         model: Any = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
-            raise UserError(f"{loaded.path}: this model reads no text: a treebank needs one that does")
+            raise UserError(f"{loaded.path}: expected a model that reads texts, because a treebank consists of texts")
         if not tapped(model):
-            raise UserError(f"{loaded.path}: {type(model).__name__} has no attention to look at")
+            raise UserError(f"{loaded.path}: {type(model).__name__} has no attention heads to probe")
         self.tokenizer, self.model, self.compute = tokenizer, model, loaded.compute
         self.frame = Frame.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
             self.tokenizer.encode(" a", add_special_tokens=False).ids
         )
         self._pieces: dict[str, list[int]] = {}
-        self.room = getattr(model.config, "max_positions", None)
+        self.max_tokens = getattr(model.config, "max_positions", None)
         self.layers: tuple[str, ...] = ()
         self.too_long = self.unseen = 0
 
     def pieces(self, text: Words) -> list[list[int]]:
-        """The tokens of each word."""
-        spelt = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
-        new = [word for word in dict.fromkeys(spelt) if word not in self._pieces]
+        """Return the token ids of each word."""
+        spellings = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
+        new = [word for word in dict.fromkeys(spellings) if word not in self._pieces]
         for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
             self._pieces[word] = encoding.ids
-        return [self._pieces[word] for word in spelt]
+        return [self._pieces[word] for word in spellings]
 
     def length(self, text: Words) -> int:
-        """In tokens, without the special ones."""
+        """Return the number of tokens in a text, without special tokens."""
         return sum(map(len, self.pieces(text)))
 
     def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
-        """The maps of every text that the model has room for, not in their order; `statistics` get those of tokens."""
+        """Yield the maps of every text within the model's limit, in any order.
+
+        `statistics` is updated from the token maps.
+        """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
-        room = self.room or max(lengths, default=0)
-        kept = [i for i, length in enumerate(lengths) if len(self.frame) < length <= room]
-        self.too_long += sum(length > room for length in lengths)
-        self.unseen += sum(not word for i in kept for word in pieces[i])
-        sizes = [lengths[i] for i in kept]
+        max_tokens = self.max_tokens or max(lengths, default=0)
+        usable = [i for i, length in enumerate(lengths) if len(self.frame) < length <= max_tokens]
+        self.too_long += sum(length > max_tokens for length in lengths)
+        self.unseen += sum(not word for i in usable for word in pieces[i])
+        sizes = [lengths[i] for i in usable]
         for rows in token_batches(sizes, sizes, max([BATCH_TOKENS, *sizes]), seed=0, epoch=0):
-            numbers = [kept[row] for row in rows]
+            numbers = [usable[row] for row in rows]
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """(W, V), without context: the mean of the embeddings of each word's tokens, in units of their deviation."""
+        """Return the mean token embedding of each word, (W, V), without context, in units of the standard deviation."""
         embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
         weight = embedding.weight.detach().float().cpu()
         means = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
@@ -120,55 +123,57 @@ class WordReader:
         if statistics is not None:
             statistics.add(maps, lengths, self._special(padded, lengths))
         self.layers = tuple(maps)
-        to = torch.zeros(*padded.shape, max(map(len, pieces)))  # (B, T, W)
-        for row, words in zip(to, pieces, strict=True):
+        membership = torch.zeros(*padded.shape, max(map(len, pieces)))  # (B, T, W)
+        for row, words in zip(membership, pieces, strict=True):
             at = len(self.frame.before)
             for number, word in enumerate(words):
                 row[at : at + len(word), number] = 1.0
                 at += len(word)
-        mean = (to / to.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
-        merged = torch.stack([mean[:, None] @ map @ to[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
+        mean = (membership / membership.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
+        merged = torch.stack([mean[:, None] @ map @ membership[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
         for number, words, padded_maps in zip(numbers, pieces, merged, strict=True):
             yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
     def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """By layer and step, (B, H, T, T). A position that has halted looks nowhere, however long the others of the
-        batch go on."""
+        """Return the token maps by layer and step, (B, H, T, T).
+
+        A halted position has weights of zero, even if other positions of the batch continue.
+        """
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.compute.autocast(), record_halting(model) as thoughts, record(model) as maps:
+        with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
-                model.start(ids, sizes, 1)  # reads the source
+                model.start(ids, sizes, 1)  # runs the encoder on the source
             else:
-                # without the head where there is a way, which may be larger than all the rest
+                # Skip the output head if possible, because it may be larger than the rest of the model.
                 forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
                 forward(ids, sizes)
         steps = getattr(config, "steps", 1)
         by_step = {}
         for name, calls in maps.items():
-            halts = next((ponder.steps.cpu() for stack, ponder in thoughts.items() if name.startswith(stack)), None)
+            halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
-                # a text classifier reads its padding as a token more
-                shown = map[..., :tokens, :tokens].float().cpu()
-                shown = shown if halts is None else shown * (halts >= step)[:, None, :, None]
-                by_step[name if steps == 1 else f"{name} step {step}"] = shown
+                # a text classifier reads its padding as one more token
+                step_map = map[..., :tokens, :tokens].float().cpu()
+                step_map = step_map if halts is None else step_map * (halts >= step)[:, None, :, None]
+                by_step[name if steps == 1 else f"{name} step {step}"] = step_map
             for step in range(len(calls) + 1, steps + 1 if calls else 0):
-                by_step[f"{name} step {step}"] = torch.zeros_like(shown)
+                by_step[f"{name} step {step}"] = torch.zeros_like(step_map)
         return by_step
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Where each of the tokenizer's special tokens stands, (B, T) by name."""
+        """Return a mask of the positions of each special token, (B, T), by token name."""
         at = torch.arange(padded.shape[1])
-        places: dict[str, Tensor] = {}
-        for place, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
-            inside = place < len(self.frame.before)
-            where = torch.full_like(lengths, place) if inside else lengths - len(self.frame) + place
+        masks: dict[str, Tensor] = {}
+        for index, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
+            inside = index < len(self.frame.before)
+            positions = torch.full_like(lengths, index) if inside else lengths - len(self.frame) + index
             name = self.tokenizer.id_to_token(token) or str(token)
-            places[name] = places.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == where[:, None])
-        return places
+            masks[name] = masks.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == positions[:, None])
+        return masks
 
 
 def _pad_id(model: Any) -> int:
-    """Return the id that fills up texts: of an encoder-decoder its source's. 0 if the model has none."""
+    """Return the padding id: the source's for an encoder-decoder, and 0 for a model without padding."""
     candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
     return next((pad for pad in candidates if pad is not None), 0)

@@ -1,1 +1,1 @@
-"""What is in an image."""
+"""Image classification."""

@@ -1,4 +1,4 @@
-"""Table 8 of Touvron 2021 at a small budget: what each part of DeiT's recipe is worth, on CIFAR-10."""
+"""Table 8 of Touvron 2021 at a small budget: the effect of each part of DeiT's training recipe, on CIFAR-10."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.run import train as train_classifier
 
-# the paper's rows but AutoAugment, which there is none of here; what it adds to the recipe comes last
+# The rows are those in the paper except AutoAugment, which is not implemented. The last two rows are additions.
 ROWS: Rows = {
     "base": {},
     "SGD": {"training.optimiser": "sgd", "training.learning_rate": 0.1, "training.weight_decay": 1e-4},
@@ -26,5 +26,5 @@ ROWS: Rows = {
 
 
 def train(config: ImageConfig, run: Run) -> str | dict[str, Any] | None:
-    """A small run for every row, and the table of them."""
+    """Train a small model for every row, and return the table of results."""
     return ablate(ROWS, config, run, train_classifier, {"loss": "loss", "top1": "top1"})

@@ -1,4 +1,4 @@
-"""Training a network that tells what a clip shows, its scores, and the network in use."""
+"""Training task, metrics and predictor for classifying video clips."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelOutcome, scored_data, values
+from manyheads.tasks.evaluation import LabelResult, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-SCORED = 64  # clips that are scored at once
+EVALUATION_BATCH = 64  # number of clips in an evaluation batch
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Clips (B, C, T, Y, X), normalised, with labels (B,)."""
+    """Normalized clips (B, C, T, Y, X) with labels (B,)."""
 
     clips: Tensor
     labels: Tensor
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(eq=False)
 class ClipTask:
-    """What the training loop trains: cross-entropy with the labels."""
+    """Training task for clip classification, with the cross-entropy of the labels."""
 
     unit: ClassVar = "clips"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher"}
@@ -66,8 +66,8 @@ class ClipTask:
         return Lazy(np.array_split(rows, -(-len(rows) // self.batch_items)), self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        some = self.train.subset(rows.tolist())
-        return Batch(tensor(some.pixels, self.preprocessing), label_numbers(some, self.model.config.labels))
+        clips = self.train.subset(rows.tolist())
+        return Batch(clip_tensor(clips.pixels, self.preprocessing), label_indices(clips, self.model.config.labels))
 
     def loss(self, batch: Batch) -> Loss:
         clips, labels = (part.to(self.compute.device) for part in (batch.clips, batch.labels))
@@ -76,55 +76,55 @@ class ClipTask:
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.items, correct)
 
     def validate(self) -> dict[str, float]:
-        """The loss per clip, and the share that is told right."""
+        """Return the loss per clip and the accuracy."""
         scores = log_probabilities(self.model, self.validation, self.preprocessing, self.compute)
-        return values(clip_metrics(scores, label_numbers(self.validation, self.model.config.labels)))
+        return values(clip_metrics(scores, label_indices(self.validation, self.model.config.labels)))
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
 
 
-def tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
-    """Grey clips (B, T, Y, X) as the network sees them, (B, 1, T, Y, X)."""
+def clip_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
+    """Return grayscale clips (B, T, Y, X) as normalized model input (B, 1, T, Y, X)."""
     (mean,), (std,) = preprocessing.mean, preprocessing.std
     return (torch.from_numpy(pixels)[:, None].float() / 255 - mean) / std
 
 
-def label_numbers(clips: Clips, labels: tuple[str, ...]) -> Tensor:
-    """(N,): the index of each clip's label among the model's."""
+def label_indices(clips: Clips, labels: tuple[str, ...]) -> Tensor:
+    """Return the index of each clip's label among the model's labels, (N,)."""
     return torch.tensor([labels.index(label) for label in clips.labels])
 
 
 @torch.inference_mode()
 def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, compute: ComputeConfig) -> Tensor:
-    """(N, L) float32 on the CPU."""
+    """Return the log-probabilities of all labels, (N, L), in float32 on the CPU."""
     model.eval()
 
     def scores(first: int) -> Tensor:  # (B, L)
-        part = tensor(clips.pixels[first : first + SCORED], preprocessing)
+        batch = clip_tensor(clips.pixels[first : first + EVALUATION_BATCH], preprocessing)
         with compute.autocast():
-            return model(part.to(compute.device)).float().log_softmax(-1).cpu()
+            return model(batch.to(compute.device)).float().log_softmax(-1).cpu()
 
-    return torch.cat([*distributed_map(range(0, len(clips), SCORED), scores)])
+    return torch.cat([*distributed_map(range(0, len(clips), EVALUATION_BATCH), scores)])
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """Of log-probabilities (N, L) against labels (N,)."""
+    """Return the metrics for log-probabilities (N, L) and true labels (N,)."""
     counted = f"{scores.shape[1]} labels, {len(truth):,} clips"
     measures = {"loss": F.nll_loss(scores, truth), "accuracy": (scores.argmax(1) == truth).double().mean()}
     return {name: {"value": float(value), "signature": counted} for name, value in measures.items()}
 
 
 class ClipClassifier(ImageClassifier):
-    """What `manyheads.load` gives for a run on clips. An image is a clip of one frame to it."""
+    """Clip classifier, as returned by `manyheads.load` for a run on clips. It reads an image as a clip of one frame."""
 
-    def evaluate_clips(self, clips: Clips) -> LabelOutcome:
-        """Classify the clips and score the labels against those given."""
+    def evaluate_clips(self, clips: Clips) -> LabelResult:
+        """Classify the clips, and compare the predicted labels with their true labels."""
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
-        metrics = clip_metrics(scores, label_numbers(clips, self.labels))
+        metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
-        return LabelOutcome.of(places, clips.labels, self.labels, scores, metrics)
+        return LabelResult.of(places, clips.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
-        """On the run's own clips; others it has none of."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
+        """Evaluate on the run's own test clips. No other data can be given."""
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

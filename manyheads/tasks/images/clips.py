@@ -1,4 +1,4 @@
-"""Training on clips: clips -> model -> task, and its scores."""
+"""Training run of a clip classifier: clips, model, task and scores."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
             model, preprocessing, splits.train, splits.validation, compute, config.batch_items, config.training.seed
         )
 
-        def score(held: Clips) -> Metrics:
-            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(held).metrics
+        def score(clips: Clips) -> Metrics:
+            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(clips).metrics
 
         return Job(model, config.training, score, task)
 
-    return carry_out(run, config, source, plan, build, beside=("tested",))
+    return carry_out(run, config, source, plan, build, may_change=("tested",))
 
 
 def planned_model(config: ClipConfig) -> NonLocalNet:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _model(config)
 

@@ -1,15 +1,14 @@
-"""Learning from a teacher: knowledge distillation, soft and hard (Touvron 2021, section 4).
+"""Knowledge distillation from a teacher, soft and hard (Touvron 2021, section 4).
 
-y true labels, Zs and Zt the logits of student and teacher, psi softmax:
+With true labels y, student logits Zs, teacher logits Zt and the softmax psi, the losses are:
 
-    soft               (1 - w) CE(psi(Zs), y) + w tau^2 KL(psi(Zt / tau), psi(Zs / tau))        equation 2
-    hard               (1 - w) CE(psi(Zs), y) + w CE(psi(Zs), argmax Zt)                        equation 3, w = 1/2
-    with a token       the first term is of the class token's logits, the second of the distillation token's
+    soft            (1 - w) CE(psi(Zs), y) + w tau^2 KL(psi(Zt / tau), psi(Zs / tau))        equation 2
+    hard            (1 - w) CE(psi(Zs), y) + w CE(psi(Zs), argmax Zt)                        equation 3, w = 1/2
+    with a token    the first term uses the class token's logits, the second the distillation token's
 
-Equation 2 as printed has the student first in KL; what is meant, and what the authors' code computes, is the cross-
-entropy from the teacher's distribution (Hinton 2015).
-
-The teacher sees the very image that the student sees, changed and mixed; the label it gives to that is its argmax.
+Equation 2 as printed has the student first in KL. The authors' code computes the cross-entropy from the teacher's
+distribution instead (Hinton 2015), as is done here. The teacher sees the student's image after augmentation and mixing;
+its label for this image is the argmax of its logits.
 """
 
 from __future__ import annotations
@@ -29,10 +28,11 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained image model, what images it expects, and how much its word weighs.
+    """Trained image model as a teacher, with its preprocessing and its weight in the loss.
 
-    given        what the student is given; images are shifted and scaled to what the teacher expects
-    share        w: 0.5 for hard distillation in the paper, 0.1 for soft
+    expected     preprocessing of the teacher's images
+    given        preprocessing of the student's images, which are shifted and scaled to what the teacher expects
+    share        weight w of the distillation loss: 0.5 for hard distillation in the paper, 0.1 for soft
     temperature  tau of soft distillation: 3 in the paper
     """
 
@@ -46,32 +46,33 @@ class Teacher:
     def __post_init__(self) -> None:
         if self.expected.channels != self.given.channels:
             raise UserError(
-                f"the teacher takes images with {self.expected.channels} channels, the student with "
-                f"{self.given.channels}: choose a teacher for such images"
+                f"the teacher takes images with {self.expected.channels} channels, "
+                f"the student with {self.given.channels}: use a teacher with the student's number of channels"
             )
         if not 0 <= self.share <= 1 or not 0 < self.temperature < math.inf:
             raise UserError(
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
-        try:  # networks of convolutions see any size
+        try:  # a convolutional network accepts images of any size
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
             raise UserError(
-                f"the teacher cannot see the student's images: {error}; fine-tune it at their size first (--init with "
-                f"model.image_size={size})"
+                f"the teacher cannot read the student's images: {error}. "
+                f"Fine-tune it at their size first (--init with model.image_size={size})"
             ) from None
         if size != self.expected.size:
             warnings.warn(
-                f"the teacher learnt from images of {self.expected.size} x {self.expected.size} and is shown the "
-                f"student's, {size} x {size}: it may know them worse; fine-tune it at their size (--init with "
-                f"model.image_size={size}), or give the student model.image_size={self.expected.size}",
+                f"the teacher was trained on images of {self.expected.size} x {self.expected.size} pixels, "
+                f"but the student's have {size} x {size}, so its accuracy may be lower. "
+                f"Fine-tune it at their size (--init with model.image_size={size}), "
+                f"or set model.image_size={self.expected.size} for the student.",
                 stacklevel=2,
             )
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """images (B, C, Y, X) as the student is given them -> (B, L)."""
+        """Return the teacher's logits (B, L) for images (B, C, Y, X) with the student's preprocessing."""
         self.model.eval()
         given, own = self.given, self.expected
         if (given.mean, given.std) != (own.mean, own.std):
@@ -80,10 +81,10 @@ class Teacher:
         return self.model(images).float()
 
     def loss(self, student: Tensor, images: Tensor) -> Tensor:
-        """What the student's logits (B, L) lose against the teacher's on the same images, summed over them."""
-        taught = self.logits(images)
+        """Return the distillation loss of the student's logits (B, L) on the same images, summed over the batch."""
+        teacher_logits = self.logits(images)
         if self.kind == "hard":
-            return F.cross_entropy(student, taught.argmax(-1), reduction="sum")
+            return F.cross_entropy(student, teacher_logits.argmax(-1), reduction="sum")
         tau = self.temperature
-        learnt, expected = (student / tau).log_softmax(-1), (taught / tau).log_softmax(-1)
-        return tau**2 * F.kl_div(learnt, expected, log_target=True, reduction="sum")
+        log_student, log_teacher = ((student / tau).log_softmax(-1), (teacher_logits / tau).log_softmax(-1))
+        return tau**2 * F.kl_div(log_student, log_teacher, log_target=True, reduction="sum")

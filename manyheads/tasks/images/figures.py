@@ -1,4 +1,4 @@
-"""The figures of single papers that a model of images can be drawn as: `manyheads draw`."""
+"""Figures of individual papers that `manyheads draw` plots for an image model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from manyheads.analysis.figures.attention_centers import Centers, learned_center
 from manyheads.analysis.figures.channel_weights import squeezes
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
-from manyheads.data.images.clips import evenly, read_clip
+from manyheads.data.images.clips import evenly_spaced, read_clip
 from manyheads.data.images.files import PICTURES
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
@@ -27,19 +27,22 @@ from manyheads.errors import UserError
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 from manyheads.models.nonlocal_net import NonLocalBlock
 from manyheads.tasks.images.predictor import ImageEncoder
-from manyheads.tasks.images.task import SCORED
+from manyheads.tasks.images.task import EVALUATION_BATCH
 from manyheads.training.run_directory import KEPT
 
-MOST = 1000  # images that a mean is taken over, unless asked for otherwise
-FRAMES = 8  # of a clip
+MAX_IMAGES = 1000  # default for the maximum number of images in a mean
+FRAMES = 8  # default number of frames in a clip
 
 
 def draw_channels(
-    encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MOST
+    encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MAX_IMAGES
 ) -> None:
-    """The mean weight of every channel for each class, in the last block of each stage or in one (Hu 2017)."""
-    batches, rows, row_of, total = _read(encoder, inputs, images)
-    weights = encoder.channel_weights(batches, rows, row_of, title=_counted(inputs, total))
+    """Draw the mean weight of every channel for each class (Hu 2017).
+
+    layer  block to draw; None: the last block of each stage
+    """
+    batches, rows, row_of, total = _read_images(encoder, inputs, images)
+    weights = encoder.channel_weights(batches, rows, row_of, title=_describe_inputs(inputs, total))
     (weights.last_of_stages() if layer is None else weights.of([layer])).draw(out)
 
 
@@ -52,41 +55,46 @@ def draw_arrows(
     layer: int = -1,
     frames: int = FRAMES,
 ) -> None:
-    """From one position of an image or a clip to the 20 at which it looks most (Wang 2018, figure 3)."""
+    """Draw arrows from one position of an image or a clip (Wang 2018, figure 3).
+
+    The arrows point to the 20 positions with the highest attention weights.
+    """
     if len(inputs) != 1:
-        raise UserError(f"expected one INPUT, an image, an animation or a folder of frames, got {len(inputs)}")
+        raise UserError(f"expected one INPUT, an image, an animation or a folder of frames, found {len(inputs)}")
     clip = read_clip(inputs[0], frames)
     pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
     pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]  # (1, C, T, Y, X), or an image (1, C, Y, X)
     middle = tuple(size // 2 for size in pixels.shape[-2:])
-    place = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
-    if len(place) != pixels.dim() - 2:
-        what = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
-        raise UserError(f"{inputs[0]} is {what}, got {','.join(map(str, place))}")
+    position = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
+    if len(position) != pixels.dim() - 2:
+        kind = "an image: expected --at Y,X" if pixels.dim() == 4 else "a clip: expected --at T,Y,X"
+        raise UserError(f"{inputs[0]} is {kind}, found {','.join(map(str, position))}")
     with encoder.compute.autocast():
-        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), place, layer=layer)
-    arrows.draw(strongest, out, numbers=clip.numbers, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
+        strongest = arrows.strongest_arrows(encoder.model, pixels.to(encoder.compute.device), position, layer=layer)
+    arrows.draw(strongest, out, numbers=clip.indices, title=f"{short_name(encoder.path)}: {Path(inputs[0]).name}")
 
 
 def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
-    """Where the heads of each layer look, or those of one in each epoch that the run has kept (Cordonnier 2020, figures
-    4 and 3)."""
+    """Draw the learned attention centers of the heads (Cordonnier 2020, figures 3 and 4).
+
+    layer  layer to draw for each epoch that the run saved; None: all layers, after training
+    """
     if inputs:
-        raise UserError(f"centers are the model's own parameters: leave out {' '.join(inputs)}")
+        raise UserError(f"centers are parameters of the model and need no images: leave out {' '.join(inputs)}")
     name, centers = short_name(encoder.path), learned_centers(encoder.model)
     if layer is None:
         return attention_centers.draw_centers(centers, out, title=name)
     count = len(centers.layers)
     if not -count <= layer < count:
         raise UserError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
-    epochs = _epochs(encoder.path)
-    then = [learned_centers(directory.load(path).model) for path in epochs.values()]
-    over = Centers(
+    epochs = _saved_epochs(encoder.path)
+    models = [learned_centers(directory.load(path).model) for path in epochs.values()]
+    by_epoch = Centers(
         tuple(epochs),
-        torch.stack([state.centers[layer] for state in then]),
-        torch.stack([state.widths[layer] for state in then]),
+        torch.stack([state.centers[layer] for state in models]),
+        torch.stack([state.widths[layer] for state in models]),
     )
-    attention_centers.draw_centers(over, out, panels=over.layers, title=f"{name}, layer {layer % count}")
+    attention_centers.draw_centers(by_epoch, out, panels=by_epoch.layers, title=f"{name}, layer {layer % count}")
 
 
 def draw_maps(
@@ -95,12 +103,15 @@ def draw_maps(
     out: Path,
     *,
     at: tuple[int, ...] | None = None,
-    images: int = MOST,
+    images: int = MAX_IMAGES,
 ) -> None:
-    """The mean map of each head from one position, over images (Cordonnier 2020, figures 5 and 6)."""
+    """Draw the mean attention map of each head (Cordonnier 2020, figures 5 and 6).
+
+    The mean is taken over images, for the query position `at`, or for the middle position if `at` is None.
+    """
     if at is not None and len(at) != 2:
-        raise UserError(f"expected --at Y,X, a pixel of an image, got {','.join(map(str, at))}")
-    batches, *_ = _read(encoder, inputs, images)
+        raise UserError(f"expected --at Y,X, a pixel of an image, found {','.join(map(str, at))}")
+    batches, *_ = _read_images(encoder, inputs, images)
     pixels = torch.cat(list(batches)).to(encoder.compute.device)
     size = encoder.model.config.downsample
     query = None if at is None else (at[0] // size, at[1] // size)
@@ -110,74 +121,84 @@ def draw_maps(
 
 
 class Figure(NamedTuple):
-    """What is drawn, of which models, and how: `draw(encoder, inputs, out, options)`."""
+    """Type of figure.
+
+    shows  the part of a model that the figure shows
+    fits   function that returns True for models with this part
+    draw   `draw(encoder, inputs, out, options)`
+    """
 
     shows: str
     fits: Callable[[nn.Module], bool]
     draw: Callable[..., None]
 
 
-def _has(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
+def _contains(kind: type[nn.Module]) -> Callable[[nn.Module], bool]:
     return lambda model: any(isinstance(module, kind) for module in model.modules())
 
 
 FIGURES = {
-    "arrows": Figure("a non-local net", _has(NonLocalBlock), draw_arrows),
-    "centers": Figure("attention by quadratic positions", _has(QuadraticAttention), draw_centers),
+    "arrows": Figure("a non-local block", _contains(NonLocalBlock), draw_arrows),
+    "centers": Figure("attention with quadratic position encoding", _contains(QuadraticAttention), draw_centers),
     "channels": Figure("squeeze-and-excitation", lambda model: bool(squeezes(model)), draw_channels),
-    "maps": Figure("attention as convolution", _has(ConvAttention), draw_maps),
+    "maps": Figure("attention as convolution", _contains(ConvAttention), draw_maps),
 }
 
 
 def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **options: Any) -> None:
-    """Draw one of FIGURES, PNG or SVG by the suffix. Raises UserError for a model that has none such, which says what
-    it has, and for an option that the figure does not know."""
-    wanted = FIGURES[figure]
+    """Draw one of FIGURES as PNG or SVG, by the suffix of `out`.
+
+    Raises UserError if the model does not have the part that the figure shows, or if the figure does not have an
+    option. The message names the figures that the model supports.
+    """
+    selected = FIGURES[figure]
     model = predictor.model
-    if not wanted.fits(model):
-        able = [f"manyheads draw {name}" for name, other in FIGURES.items() if other.fits(model)]
+    if not selected.fits(model):
+        commands = [f"manyheads draw {name}" for name, other in FIGURES.items() if other.fits(model)]
         if tapped(model) or squeezes(model):
-            able.append("manyheads attend")
-        shown = f"it is seen with {' or '.join(able)}" if able else "there is no attention in it to be seen"
-        raise UserError(f"{predictor.path}: {figure} are drawn of {wanted.shows}, and this model has none: {shown}")
+            commands.append("manyheads attend")
+        hint = f"Use {' or '.join(commands)}." if commands else "The model has no attention to draw."
+        raise UserError(
+            f"{predictor.path}: the figure '{figure}' shows {selected.shows}, which this model does not have. {hint}"
+        )
     for name in options:
-        if name not in signature(wanted.draw).parameters:
+        if name not in signature(selected.draw).parameters:
             others = [other for other, row in FIGURES.items() if name in signature(row.draw).parameters]
-            raise UserError(f"--{name} is for {' and '.join(others)}: {figure} have none")
-    wanted.draw(predictor, inputs, out, **options)
+            raise UserError(f"--{name} applies only to {' and '.join(others)}: leave it out for {figure}")
+    selected.draw(predictor, inputs, out, **options)
 
 
-def _read(
-    encoder: ImageEncoder, inputs: Sequence[str], most: int
+def _read_images(
+    encoder: ImageEncoder, inputs: Sequence[str], max_images: int
 ) -> tuple[Iterator[Tensor], tuple[str, ...], list[int], int]:
-    """Batches (B, C, Y, X), what the rows are called, the row of each image, and how many there are.
+    """Return batches of images (B, C, Y, X), the row names, the row index of each image, and the number of images.
 
-    One input that is no image file is a data set, whose rows are the classes; image files are each a row.
+    A data set as the only input has its classes as rows. Otherwise each image file is a row.
     """
     if not inputs:
-        raise UserError("there are no images: give a folder of class folders, a table of images, or image files")
+        raise UserError("found no images: give a folder of class folders, a table of images, or image files")
     source = Path(inputs[0])
     if len(inputs) > 1 or (source.is_file() and source.suffix.lower() in PICTURES):
         names = [Path(name).name for name in inputs]
         arrays = (torch.from_numpy(encoder.preprocessing.array(open_image(name)))[None] for name in inputs)
         return arrays, tuple(names), list(range(len(names))), len(names)
     data = read_images(ImageSource().test_in(inputs[0]))
-    data = data.subset(evenly(len(data), most))
+    data = data.subset(evenly_spaced(len(data), max_images))
     present = tuple(name for name in data.names if name in set(data.labels))
-    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=SCORED)
+    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=EVALUATION_BATCH)
     batches = (torch.from_numpy(batch.images) for batch in loader.epoch())
     return batches, present, loader.labels.tolist(), len(data)
 
 
-def _counted(inputs: Sequence[str], count: int) -> str:
+def _describe_inputs(inputs: Sequence[str], count: int) -> str:
     return f"{Path(inputs[0]).name}, {count:,} images" if len(inputs) == 1 else f"{count:,} images"
 
 
-def _epochs(run: Path) -> dict[str, Path]:
-    """The models that a run has kept, by epoch, in the order of training. Raises UserError where there are none."""
-    kept = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
-    if not kept:
+def _saved_epochs(run: Path) -> dict[str, Path]:
+    """Return the models that a run saved, by epoch, in training order. Raises UserError if there are none."""
+    saved = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
+    if not saved:
         raise UserError(
-            f"{run}: no models of its epochs in {KEPT}/: train with training.keep_every=1, or leave out --layer"
+            f"{run}: found no saved epochs in {KEPT}/: train with training.keep_every=1, or leave out --layer"
         )
-    return {f"epoch {number}": kept[number] for number in sorted(kept)}
+    return {f"epoch {number}": saved[number] for number in sorted(saved)}

@@ -1,4 +1,4 @@
-"""A trained image model in use: images in, labels with their probabilities out, or where it looks."""
+"""Predictor for images: labels with probabilities, attention maps, channel weights and evaluation."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
-from manyheads.data.readers.labelled import distinct_names
+from manyheads.data.readers.labeled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.classification.predictor import Label, likeliest
-from manyheads.tasks.evaluation import LabelOutcome, scored_data
-from manyheads.tasks.images.task import SCORED, image_metrics, log_probabilities
+from manyheads.tasks.classification.predictor import Label, top_labels
+from manyheads.tasks.evaluation import LabelResult, scored_data
+from manyheads.tasks.images.task import EVALUATION_BATCH, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
-LARGEST_SIDE, MOST_PATCHES = 4096, 2**16  # that a directory may ask for: its weights do not tell them
+MAX_SIDE, MAX_PATCHES = 4096, 2**16  # limits on config.json, because the weights do not determine the image size
 
 
 class ImageEncoder(TrainedModel):
-    """A model that sees images, to be looked into: what `manyheads.load` gives for one without a head."""
+    """Image model for inspection, as returned by `manyheads.load` for a model without a head."""
 
     verbs: ClassVar[tuple[str, ...]] = ("attend",)
     reads: ClassVar = "images"
@@ -48,11 +48,11 @@ class ImageEncoder(TrainedModel):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.preprocessing = preprocessing_of(loaded)
-        self.model = _sized(self.model, self.preprocessing.size).to(compute.device).eval()
+        self.model = _resize_positions(self.model, self.preprocessing.size).to(compute.device).eval()
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the classes are called; two of one name are told apart by their numbers."""
+        """Names of the classes. Classes with the same name are numbered."""
         return distinct_names(self.model.config.labels)
 
     def attend(
@@ -63,41 +63,41 @@ class ImageEncoder(TrainedModel):
         heads: Sequence[int] | None = None,
         axis: str | None = None,
     ) -> AttentionMaps | ChannelWeights:
-        """Where every head of every layer looks while the model sees an image: a file, or opened by Pillow.
+        """Return the attention weights of every head in every layer for an image, given as a file or as a Pillow image.
 
-        A network without attention but with squeeze-and-excitation gives the weights of its channels, and `layers` are
-        the numbers of its blocks.
+        For a network with squeeze-and-excitation instead of attention, the result is its channel weights, and `layers`
+        are the indices of its blocks.
 
-        layers, heads  their numbers, None for all
+        layers, heads  indices of the layers and heads to return, None for all
         """
-        opened = _plain(image)
+        plain = _open_plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        pixels = torch.from_numpy(self.preprocessing.array(opened))[None]  # (1, C, Y, X)
-        picture = np.asarray(self.preprocessing.framed(opened), dtype=np.uint8)
+        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]  # (1, C, Y, X)
+        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
         if tapped(self.model) or not squeezes(self.model):
-            return self._maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
+            return self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
         if heads is not None or axis is not None:
-            raise UserError(f"{self.path}: channels have weights, and neither heads nor an axis: choose layers alone")
+            raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
     def channel_weights(
-        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **more: Any
+        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
-        """Those of squeeze-and-excitation over images (B, C, Y, X); see `figures/channel_weights.py`."""
-        moved = (batch.to(self.compute.device) for batch in batches)
+        """Return the squeeze-and-excitation weights for batches of images (B, C, Y, X), by channel and class."""
+        batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
-            return channel_weights(self.model, moved, rows, *args, name=str(self.path), **more)
+            return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)
 
 
 class ImageClassifier(ImageEncoder):
-    """A model that tells what is in an image: what `manyheads.load` gives for it."""
+    """Image classifier, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "attend", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.config.labels:
-            raise UserError(f"{loaded.path}: this model has no head: train it for a task with --init")
+            raise UserError(f"{loaded.path}: found no classification head: train this model for a task with --init")
         super().__init__(loaded, compute)
 
     @overload
@@ -117,10 +117,10 @@ class ImageClassifier(ImageEncoder):
         top: int = 1,
         faults: dict[int, str] | None = None,
     ) -> list[Label] | list[list[Label]]:
-        """The `top` most probable labels of every image, best first. Images are files, or opened by Pillow.
+        """Return the `top` most probable labels of every image, best first. Images are files or Pillow images.
 
-        faults  where given, an image that cannot be used gets no labels, and what is wrong with it is put here under
-                its index; else it raises UserError
+        faults  optional dictionary that receives an error message for each unusable image, by index. Such an image has
+                no labels. Without the dictionary, it raises UserError.
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
@@ -130,52 +130,58 @@ class ImageClassifier(ImageEncoder):
             raise UserError(f"top is {top}: expected 1 or more")
         labels: list[list[Label]] = [[] for _ in images]
 
-        def classified(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
-            arrays, bad = {}, {}  # of the images that can be used, (C, Y, X), and what is wrong with the others
-            for i, image in enumerate(images[first : first + SCORED], first):
+        def classify_group(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
+            arrays, errors = {}, {}  # usable images (C, Y, X) and error messages, both by index
+            for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
                 try:
-                    arrays[i] = self.preprocessing.array(_plain(image))
+                    arrays[i] = self.preprocessing.array(_open_plain(image))
                 except UserError as error:
                     if faults is None:
                         raise
-                    bad[i] = str(error)
+                    errors[i] = str(error)
             ranked = self.classify_arrays(list(arrays.values()), top=top) if arrays else []
-            return dict(zip(arrays, ranked, strict=True)), bad
+            return dict(zip(arrays, ranked, strict=True)), errors
 
-        for ranked, bad in distributed_map(range(0, len(images), SCORED), classified):
-            for i, of_image in ranked.items():
-                labels[i] = of_image
+        for ranked, errors in distributed_map(range(0, len(images), EVALUATION_BATCH), classify_group):
+            for i, image_labels in ranked.items():
+                labels[i] = image_labels
             if faults is not None:
-                faults |= bad
+                faults |= errors
         return labels
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
-        """As `classify`, in one batch, of images (C, Y, X) that are ready: what `preprocessing.array` makes of each."""
+        """Return the labels for one batch of preprocessed images (C, Y, X), as returned by `preprocessing.array`."""
         model, compute = self.compiled
         batch = torch.from_numpy(np.stack(arrays))  # (B, C, Y, X)
         with torch.inference_mode(), compute.autocast():
             scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
-        return likeliest(scores, self.labels, top)
+        return top_labels(scores, self.labels, top)
 
-    def evaluate(self, data: ImageData) -> LabelOutcome:
-        """Classify the images and score the labels against those given."""
-        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=SCORED)
+    def evaluate(self, data: ImageData) -> LabelResult:
+        """Classify the images, and compare the predicted labels with the labels in `data`."""
+        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
         model, compute = self.compiled
         scores = log_probabilities(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
-        return LabelOutcome.of(places, data.labels, self.labels, scores, metrics)
+        return LabelResult.of(places, data.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelOutcome:
-        """On the run's test data, or on `data`: images in any form that training reads, or a directory with tests."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
+        """Evaluate on the run's test data, or on `data`.
+
+        `data` is in any format that training reads, or a directory with a test split.
+        """
         return self.evaluate(
             scored_data(self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels)
         )
 
 
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
-    """What a model directory says of its images; where it says nothing, their size and 0.5 for means and deviations, as
-    the published ViTs have: a warning tells it, for other nets have others."""
+    """Return the preprocessing of a model directory.
+
+    If the directory has none, images are scaled to the model's size, with mean and standard deviation 0.5, as in the
+    published ViTs. A warning is logged, because other networks use other values.
+    """
     config = loaded.model.config
     if loaded.preprocessing is not None:
         try:
@@ -184,36 +190,42 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
             raise UserError(f"{loaded.path}: {error}") from None
         if preprocessing.channels != config.channels:
             raise UserError(
-                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, the model for "
-                f"{config.channels}: copy both from one model"
+                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, "
+                f"the model for {config.channels}: copy both from one model"
             )
-        return _bounded(preprocessing, loaded)
-    logger.warning(f"{loaded.path} has no preprocessor_config.json: its images' means and deviations are taken for 0.5")
+        return _check_size(preprocessing, loaded)
+    logger.warning(
+        f"{loaded.path}: found no preprocessor_config.json; using mean 0.5 and standard deviation 0.5 for all channels"
+    )
     half = (0.5,) * config.channels
-    return _bounded(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
+    return _check_size(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
 
 
-def _bounded(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
-    """Raises UserError for images that no machine would hold inside the model."""
-    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", LARGEST_SIDE)
-    if size > LARGEST_SIDE or (size // patch) ** 2 > MOST_PATCHES:
+def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
+    """Raise UserError if the model's images exceed the maximum size."""
+    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", MAX_SIDE)
+    if size > MAX_SIDE or (size // patch) ** 2 > MAX_PATCHES:
         raise UserError(
-            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {LARGEST_SIDE:,}, and "
-            f"{MOST_PATCHES:,} patches: copy config.json and preprocessor_config.json from one model"
+            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {MAX_SIDE:,} on a side, "
+            f"and {MAX_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
         )
     return preprocessing
 
 
-def _sized(model: Any, size: int) -> Any:
-    """A ViT for images of that size: DINOv2's, pretrained on 518 pixels, come with a preprocessing to 224."""
+def _resize_positions(model: Any, size: int) -> Any:
+    """Return a ViT with its position embeddings resized for images of `size` pixels.
+
+    Other models are returned unchanged. DINOv2 models, for example, are pretrained on images of 518 pixels but come
+    with a preprocessing to 224 pixels.
+    """
     if not isinstance(model, ViT) or model.config.image_size == size:
         return model
-    logger.info(f"positions are resized from images of {model.config.image_size} pixels to {size}")
+    logger.info(f"resizing position embeddings from images of {model.config.image_size} pixels to {size}")
     return adapt(model, image_size=size)[0]
 
 
-def _plain(image: str | Path | Image.Image) -> Image.Image:
-    """Upright and in plain colours, whether it is still in its file or opened by the caller."""
+def _open_plain(image: str | Path | Image.Image) -> Image.Image:
+    """Return the image upright and in plain colors, from a file or from a Pillow image."""
     if isinstance(image, Image.Image):
         return plain_image(image)
     return open_image(image)

@@ -1,6 +1,6 @@
-"""Recipes that tell what is in an image: ViT and DeiT, ResNet, and the nets that attend between convolutions.
+"""Recipes for image classification: ViT, DeiT, ResNet, and networks with both attention and convolutions.
 
-All on one data set have one budget, so that what is compared are the models.
+All recipes on one data set have the same budget, so that results compare the models.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ RUN = "manyheads.tasks.images.run"
 
 @dataclass(frozen=True)
 class ImageConfig(DataConfig):
-    """What a run is made of.
+    """Settings of an image classification run.
 
-    data          images in any form of `data/images/files.py`, a directory of splits; None: scikit-learn's digits
-    columns       of a table, where they are not called `image` and `label`
-    names         what the labels 0, 1, ... of the data are called
-    items         how many of the training images are used, drawn at random by the seed; None: all
-    preset        such as vit/ti16 or resnet/18-small; `model` overrides its fields
-    mean, std     of the channels (one number serves all), where the model does not start from another one
-    crop          share of an image's shorter side that is shown; resample: how it is made to fit
-    augmentation  what is done to training images (`data/images/augmentation.py`)
-    smoothing     share of the labels that is spread evenly
-    teacher       a run, or a model directory, to learn from (Touvron 2021, section 4); its labels must be the same
-    distillation  "hard": the teacher's label; "soft": its probabilities, at a `temperature`
-    share         weight of what the teacher says; with model.distilled=true a token of its own learns it. None: the
-                  paper's, 0.5 where that is hard, 0.1 where it is soft
-    batch_items   images of a micro-batch
-    workers       processes that decode and change images; 0: the training process does it. A script that calls
-                  `manyheads.train` with them needs `if __name__ == "__main__":`, as each of them reads the script
-    scored        which data are classified and scored at the end
+    data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
+    columns       column names of a table, if they are not `image` and `label`
+    names         names of the labels 0, 1, ... in the data
+    items         number of training images, sampled with the seed; None: all
+    preset        model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
+    mean, std     mean and standard deviation of each channel, or one number for all; for models trained from scratch
+    crop          fraction of an image's shorter side that is visible
+    resample      interpolation for resizing
+    augmentation  augmentation of the training images (`data/images/augmentation.py`)
+    smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
+    teacher       run or model directory of a teacher (Touvron 2021, section 4) with the same labels
+    distillation  "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
+    share         weight of the distillation loss; with model.distilled=true a separate token learns it. None: the
+                  paper's weight, 0.5 for hard and 0.1 for soft distillation
+    batch_items   number of images in a micro-batch
+    workers       number of processes that decode and augment images; 0: the training process does it. A script that
+                  calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker imports
+                  the script.
+    scored        split that is classified and scored at the end
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -62,10 +64,13 @@ class ImageConfig(DataConfig):
 
 @dataclass(frozen=True)
 class TheoremConfig(Config):
-    """Random `kernels` x `kernels` convolutions of `images` random images, each alpha in turn.
+    """Settings of the convolution theorem: random convolutions of random images, computed by attention.
 
-    alphas  how sharp attention is; its error falls with exp(-alpha)
-    size    pixels of an image in both directions, of `channels` channels
+    kernels   kernel sizes; 3 means 3 x 3
+    alphas    values for the sharpness of attention; the error falls with exp(-alpha)
+    size      height and width of an image in pixels
+    channels  number of channels
+    images    number of images
     """
 
     kernels: tuple[Annotated[int, Range(1, 99)], ...] = (3, 5, 7)
@@ -80,13 +85,14 @@ class TheoremConfig(Config):
 
 @dataclass(frozen=True)
 class ClipConfig(Config):
-    """What a run on clips is made of.
+    """Settings of a run on video clips.
 
-    size, tested  clips to train on; to validate with, and to test
-    frames        of a clip; each shows `slit` columns of a digit's 8
-    side          pixels of a frame's height and width
-    model         overrides fields of the non-local net; model.stages=[] leaves out its blocks
-    batch_items   clips of a micro-batch
+    size         number of training clips
+    tested       number of validation clips, and of test clips
+    frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
+    side         height and width of a frame in pixels
+    model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks
+    batch_items  number of clips in a micro-batch
     """
 
     size: Count = 10_000
@@ -118,7 +124,7 @@ MNIST = ImageConfig(
     preset="vit/7-28", augmentation=Augmentation(crop="padded", padding=2), batch_items=100,
     training=_adamw(30, 2e-3, 100, clip=1.0),
 )  # fmt: skip
-# 12 epochs of 45,000 images are about an hour on one core, for the ViTs, too; on part of them (items=10000), minutes
+# 12 epochs of 45,000 images take about an hour on one core, also for the ViTs. A subset (items=10000) takes minutes.
 CIFAR = ImageConfig(
     preset="resnet/20-small", mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262), augmentation=CLASSIC,
     batch_items=128, training=_adamw(12, 3e-3, 200),
@@ -127,17 +133,17 @@ CIFAR_VIT = replace(
     CIFAR, preset="vit/ti4-32", training=_adamw(12, 1e-3, 200, clip=1.0),
     model={"width": 96, "layers": 6, "heads": 4, "feed_forward": 192},
 )  # fmt: skip
-# Touvron 2021, table 9: batches of 1,024 images; learning rate 0.0005 * batch / 512
+# Touvron 2021, table 9: batches of 1,024 images, and the learning rate 0.0005 * batch / 512
 PAPER = ImageConfig(
     preset="deit/s16", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875, augmentation=DEIT,
     smoothing=0.1, batch_items=256, workers=8,
     training=_adamw(300, 1e-3, 6255, accumulate=4, floor=1e-2, weight_decay=0.05, checkpoint_every=1000),
 )  # fmt: skip
-# the same on CIFAR-10, where it is taken apart: 4 epochs are some 25 minutes on one core
+# DeiT's recipe on CIFAR-10, for the ablation. 4 epochs take about 25 minutes on one core.
 ABLATE = replace(
     CIFAR_VIT, augmentation=DEIT_SMALL, smoothing=PAPER.smoothing, model={**CIFAR_VIT.model, "stochastic_depth": 0.1},
     training=replace(CIFAR_VIT.training, epochs=4, clip=None),
-    scored="validation",  # the test data stay unseen
+    scored="validation",  # the test data remain unused
 )  # fmt: skip
 
 
@@ -152,36 +158,36 @@ def _on_cifar10(
 
 RECIPES = {
     "conv-attention/theorem": Recipe(
-        "nothing: how exactly attention computes 3 x 3, 5 x 5 and 7 x 7 convolutions, by its sharpness",
+        "no model: measures the error of attention as a convolution, by the sharpness of attention",
         "Cordonnier et al. 2020", TheoremConfig(), "manyheads.tasks.images.theorem",
-        """Writes convolutions as attention with the paper's construction and measures in float64 how far the two are
-        apart inside the image, the largest error over alpha. Writes table.txt, error.png and result.json, whose metrics
-        are the decimal logarithms of the errors at the highest alpha. Seconds.""",
+        """It expresses convolutions as attention with the paper's construction, and measures the maximum
+        difference inside the image in float64 for each alpha. It writes table.txt, error.png and result.json,
+        whose metrics are the decimal logarithms of the errors at the highest alpha. It takes seconds.""",
         options="[kernels=3,5,7 alphas=5,20,46]", spreads=False,
     ),
     "image-classification": Recipe(
-        "a small ViT of handwritten digits, or of your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
-        "Without data, the handwritten digits that scikit-learn has, in less than two minutes.",
+        "a small ViT on handwritten digits, or on your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
+        "Without data, it trains on scikit-learn's handwritten digits, in less than two minutes.",
         options="[data=DIR] [preset=vit/7-28] [--init MODEL]", init="may",
         with_init=replace(DIGITS, training=FINE_TUNING),
     ),
     "mnist/vit": Recipe(
         "a small ViT on MNIST", "Dosovitskiy et al. 2020", MNIST, RUN,
-        "Patches of 7 x 7 pixels; images are moved by up to two pixels.",
+        "It has patches of 7 x 7 pixels. Training images are shifted by up to two pixels.",
         requires={"data": "DIR with train and test of MNIST, with the columns image and label, or as IDX files"},
         init="may",
     ),
     "cifar10/resnet": _on_cifar10(
-        "a small ResNet, also as a teacher", "He et al. 2015", CIFAR,
-        "ResNet-20 (section 4.2: 91.25% after 164 epochs).",
+        "a small ResNet, also for use as a teacher", "He et al. 2015", CIFAR,
+        "It trains ResNet-20. Published accuracy (section 4.2): 91.25% after 164 epochs.",
     ),
     "cifar10/vit": _on_cifar10(
         "a small ViT", "Dosovitskiy et al. 2020", CIFAR_VIT,
-        """Patches of 4 x 4 pixels; with teacher=RUN its class token learns from both (Touvron's formula without a
-        distillation token).""",
+        """It has patches of 4 x 4 pixels. With teacher=RUN, the class token learns from both the labels and the
+        teacher (Touvron's loss without a distillation token).""",
     ),
     "cifar10/deit": _on_cifar10(
-        "the small ViT with a distillation token, which learns what a teacher says", "Touvron et al. 2021",
+        "the small ViT with a distillation token, which learns from a teacher", "Touvron et al. 2021",
         replace(CIFAR_VIT, model={**CIFAR_VIT.model, "distilled": True}),
         options="[distillation=soft]", teacher="RUN, such as a run of cifar10/resnet",
     ),
@@ -200,35 +206,39 @@ RECIPES = {
         ),
     ),
     "cifar10/conv-attention": _on_cifar10(
-        "a ViT whose attention can be a convolution", "Cordonnier et al. 2020",
+        "a ViT whose attention can express a convolution", "Cordonnier et al. 2020",
         replace(CIFAR_VIT, preset="conv-attention/quadratic-small", model={}),
-        "By quadratic positions; or by learned ones (relative-small), or those and content (content-small).",
+        "Attention uses quadratic positions. "
+        "Other presets use learned positions (relative-small), or positions and content (content-small).",
         "[preset=conv-attention/content-small]",
     ),
     "deit": Recipe(
-        "the paper's whole recipe, for ImageNet", "Touvron et al. 2021", PAPER, RUN,
-        """Table 9: 300 epochs, RandAugment, mixup, cutmix, erasing, repeated augmentation, stochastic depth; each part
-        can be switched off. Published: DeiT-S 79.9, with distillation 81.2.""",
+        "the paper's full recipe for ImageNet", "Touvron et al. 2021", PAPER, RUN,
+        """As in table 9, it trains for 300 epochs with RandAugment, mixup, cutmix, erasing, repeated
+        augmentation and stochastic depth. Each part can be switched off. Published top-1 accuracy: DeiT-S 79.9,
+        with distillation 81.2.""",
         options="[teacher=MODEL] [augmentation.randaugment=0]",
         requires={"data": "DIR with train and val of ImageNet, a folder for each class"}, init="may",
     ),
     "deit/ablate": Recipe(
-        "the rows of DeiT's table 8 at a small budget: its recipe with each part off", "Touvron et al. 2021", ABLATE,
+        "the rows of DeiT's table 8 at a small budget, each without one part of the recipe",
+        "Touvron et al. 2021", ABLATE,
         "manyheads.tasks.images.ablation",
-        """A small run for every row, each resumable in a directory of its own below --out, and the table of validation
-        loss and top1. Published, of 81.8 with all parts (table 8): SGD 74.5, no RandAugment 79.6. The paper trains
-        300 epochs: what keeps a long training from learning by heart need not pay in a short one.""",
+        """It trains a small model for every row and writes the table of validation loss and top1. Each run has
+        its own directory below --out and can be resumed. Published top1 (table 8): 81.8 with all parts, 74.5
+        with SGD, 79.6 without RandAugment. The paper trains for 300 epochs; regularization that helps a long
+        run may not help a short one.""",
         options="[training.epochs=N] [items=N]", requires=CIFAR_DATA,
     ),
     "moving-digits": Recipe(
-        "which number it is that moves through a clip and is seen through a slit", "Wang et al. 2018",
+        "a classifier of clips in which a digit moves behind a slit", "Wang et al. 2018",
         ClipConfig(model={
             "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
         }),
         "manyheads.tasks.images.clips",
-        """The clips are made here. Convolutions see each frame by itself, which shows a part of the digit; non-local
-        blocks see all frames. Without them (model.stages=[]) the parts meet in the last mean alone. Some minutes on one
-        core.""",
+        """The clips are generated. A convolution sees a single frame, which shows a part of the digit; a
+        non-local block sees all frames. Without these blocks (model.stages=[]), only the final mean combines
+        the frames. It takes a few minutes on one core.""",
         options="[model.stages=[]] [model.kind=dot]",
     ),
 }  # fmt: skip

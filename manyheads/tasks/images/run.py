@@ -1,4 +1,4 @@
-"""Training a model that tells what is in an image, alone or from a teacher: images -> model -> task, and its scores."""
+"""Training run of an image classifier, with or without a teacher: images, model, task and scores."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from manyheads.models.presets import FAMILIES, IMAGES, build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
-from manyheads.tasks.evaluation import LabelOutcome
+from manyheads.tasks.evaluation import LabelResult
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
-from manyheads.tasks.images.task import SCORED, TOP, ImageClassificationTask, metric_names
+from manyheads.tasks.images.task import EVALUATION_BATCH, TOP, ImageClassificationTask, metric_names
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics
 
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.teacher is None:
-        run.refuse(("distillation", "share", "temperature"), "without effect, as there is no teacher: give teacher=RUN")
+        run.refuse(("distillation", "share", "temperature"), "no effect without a teacher: add teacher=RUN")
     if config.data is None:
-        run.refuse(("names", "validation", "test"), "of the data, which are not given: name them with data=PATH")
+        run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
     _check_metric(config, TOP + 1)
@@ -55,14 +55,14 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     def plan() -> Plan:
         items, labels = source.count() if run.dry_run else (config.items, config.names)
         if run.init is not None:
-            return Plan(_started(config, run)[0], config.batch_items, "image", items)
+            return Plan(_initial_model(config, run)[0], config.batch_items, "image", items)
         with torch.device("meta"):
-            return Plan(_new(config, labels)[0], config.batch_items, "image", items)
+            return Plan(_build_model(config, labels)[0], config.batch_items, "image", items)
 
     def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
         labels = splits.train.names
         _check_metric(config, len(labels))
-        model, preprocessing = _started(config, run, labels) if run.init else _new(config, labels)
+        model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
             model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
@@ -71,24 +71,26 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         )  # fmt: skip
         distillation: dict[str, Any] = {}
 
-        def score(held: ImageData) -> Metrics:
+        def score(data: ImageData) -> Metrics:
             classifier = ImageClassifier(directory.load(run.out), compute)
-            outcome = classifier.evaluate(held)
+            outcome = classifier.evaluate(data)
             if config.teacher is not None:
-                taught_by = ImageClassifier(directory.load(config.teacher), compute)
-                distillation.update(_beside(taught_by.evaluate(held), outcome), **_tokens(classifier, held))
+                teacher = ImageClassifier(directory.load(config.teacher), compute)
+                distillation.update(
+                    _compare_with_teacher(teacher.evaluate(data), outcome), **_similarity(classifier, data)
+                )
             return outcome.metrics
 
         flops = costs.flops(model)["training"]
-        identity = {"labels": list(labels), **({"teacher_weights": _digest(teacher.model)} if teacher else {})}
+        identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
         record = {"distillation": distillation} if teacher else {}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    return carry_out(run, config, source, plan, build, beside=("workers", "columns"))
+    return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:
-    """Raises UserError for a metric that the validation of a model of so many labels does not have."""
+    """Raise UserError if training.metric is not a validation metric of a model with this number of labels."""
     metric, names = config.training.metric, metric_names(labels)
     if metric not in (None, *names):
         reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
@@ -96,12 +98,12 @@ def _check_metric(config: ImageConfig, labels: int) -> None:
 
 
 def planned_model(config: ImageConfig) -> Any:
-    """The model, without memory."""
+    """Return the model on the meta device, without memory for its weights."""
     with torch.device("meta"):
-        return _new(config, config.names)[0]
+        return _build_model(config, config.names)[0]
 
 
-def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
+def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
     model = build(preset_for_data(config.preset, IMAGES, config.model, {"labels": labels} if labels else {}))
     return model, Preprocessing.of_channels(
         model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
@@ -109,56 +111,59 @@ def _new(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessi
     )  # fmt: skip
 
 
-def _started(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
-    """The network of `--init` for these labels, or for its own, a ViT at the resolution that is asked for."""
-    run.refuse(("preset",), f"given by the model to start from, {run.init}; leave it out")
+def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
+    """Return the model given by `--init` and its preprocessing.
+
+    The settings can change labels and a ViT's image size.
+    """
+    run.refuse(("preset",), f"fixed by the model to start from, {run.init}: leave it out")
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
-    kinds = tuple(FAMILIES[family].model_class() for family in IMAGES)
-    model, loaded = start(run, kinds, "a model of images", **settings)
+    model_classes = tuple(FAMILIES[family].model_class() for family in IMAGES)
+    model, loaded = start(run, model_classes, "an image model", **settings)
     names = ("mean", "std", "crop", "resample")
     preprocessing = preprocessing_of(loaded)
-    own = {name: getattr(preprocessing, name) for name in (*names, "squash")}
-    expected = {**own, **{name: getattr(config, name) for name in names if name in run.given}}
+    loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
+    expected = {**loaded_settings, **{name: getattr(config, name) for name in names if name in run.given}}
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 
 
-def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, given: Preprocessing) -> Teacher:
+def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, expected: Preprocessing) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
-        raise UserError("model.fused=none: the distillation token has no head that could learn from a teacher")
+        raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
     labels = model.config.labels
-    known = getattr(loaded.model.config, "labels", ())
-    if known != labels:
+    teacher_labels = getattr(loaded.model.config, "labels", ())
+    if teacher_labels != labels:
         raise UserError(
-            f"{config.teacher}: the teacher tells apart {_few(known)}, the data have {_few(labels)}: a teacher needs "
-            "the same labels in the same order"
+            f"{config.teacher}: the teacher has {_labels_text(teacher_labels)}, "
+            f"but the data have {_labels_text(labels)}. Use a teacher with the same labels in the same order."
         )
     share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
-    return Teacher(loaded.model, preprocessing_of(loaded), given, config.distillation, share, config.temperature)
+    return Teacher(loaded.model, preprocessing_of(loaded), expected, config.distillation, share, config.temperature)
 
 
-def _few(labels: tuple[str, ...]) -> str:
+def _labels_text(labels: tuple[str, ...]) -> str:
     return f"{len(labels)} labels ({', '.join(labels[:5])}{', ...' * (len(labels) > 5)})" if labels else "no labels"
 
 
-def _digest(model: torch.nn.Module) -> str:
-    """Of the weights: whether a model is still the same one."""
+def _weights_hash(model: torch.nn.Module) -> str:
+    """Return a hash of the weights, which shows if a model has changed."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _beside(teacher: LabelOutcome, student: LabelOutcome) -> dict[str, Any]:
-    """How the teacher does on the same images, and how often both say the same."""
+def _compare_with_teacher(teacher: LabelResult, student: LabelResult) -> dict[str, Any]:
+    """Return the teacher's accuracy on the same images, and the fraction of images on which both agree."""
     same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
     return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
 
 
-def _tokens(classifier: ImageClassifier, held: ImageData) -> dict[str, Any]:
-    """How alike the two tokens of a DeiT are on these images; nothing of a model that has but one."""
+def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
+    """Return the similarity of a DeiT's class token and distillation token, or nothing for a model with one token."""
     if getattr(classifier.model, "distillation_token", None) is None:
         return {}
-    loader = ImageLoader(held, classifier.labels, classifier.preprocessing, batch_items=SCORED)
+    loader = ImageLoader(data, classifier.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
     logger.info(similarity)
     return {"token_similarity": asdict(similarity)}

@@ -1,4 +1,4 @@
-"""Training a model that tells what is in an image, alone or from a teacher; and its scores."""
+"""Training task and metrics for image classification, with or without a teacher."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-TOP = 5  # the right label among so many is a success for `top5`
-SCORED = 256  # images that are scored at once
+TOP = 5  # top5 counts an image as right if its label is among the 5 most probable
+EVALUATION_BATCH = 256  # number of images in an evaluation batch
 
 
 class ImageClassificationTask:
-    """What the training loop trains: cross-entropy with the labels, which may be mixed and smoothed, and with what a
-    teacher says.
+    """Training task for image classification.
 
-    smoothing  share of the labels that is spread evenly (Szegedy 2016)
-    workers    processes that decode and change images
+    The loss is the cross-entropy of the labels, which may be mixed and smoothed, plus the distillation loss for a
+    teacher.
+
+    smoothing  label smoothing: fraction of the probability that is spread evenly over all labels (Szegedy 2016)
+    workers    number of processes that decode and augment images
     """
 
     unit = "images"
@@ -61,7 +63,7 @@ class ImageClassificationTask:
         self._train = ImageLoader(
             train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed, workers=workers
         )
-        self._validation = ImageLoader(validation, labels, preprocessing, batch_items=SCORED)
+        self._validation = ImageLoader(validation, labels, preprocessing, batch_items=EVALUATION_BATCH)
         self._forward = compute.compile(self.model.forward)
 
     @property
@@ -76,20 +78,22 @@ class ImageClassificationTask:
         device = self.compute.device
         images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
         labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
-        logits = self._forward(images)  # (B, L), or of both tokens
+        logits = self._forward(images)  # (B, L), or a pair of them for two tokens
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
-        likeliest = labels if labels.ndim == 1 else labels.argmax(-1)  # of images that are mixed, the larger share
+        # a mixed image counts as the label with the larger fraction
+        likeliest = labels if labels.ndim == 1 else labels.argmax(-1)
         correct = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
         total = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
             total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
         elif by_distillation is not by_class:
-            total = (total + self._cross_entropy(by_distillation, labels)) / 2  # two tokens without a teacher
+            # without a teacher, the loss is the mean over the two tokens
+            total = (total + self._cross_entropy(by_distillation, labels)) / 2
         return Loss(total, batch.items, correct)
 
     def validate(self) -> dict[str, float]:
-        """The loss per image, top1 and, of more than five labels, top5."""
+        """Return the loss per image, top1, and top5 for more than five labels."""
         scores = log_probabilities(self.model, self._validation, self.compute)
         return values(image_metrics(scores, torch.from_numpy(self._validation.labels)))
 
@@ -97,7 +101,7 @@ class ImageClassificationTask:
         return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stop the worker processes."""
         self._train.close()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -106,7 +110,7 @@ class ImageClassificationTask:
 
 @torch.inference_mode()
 def log_probabilities(model: Any, images: ImageLoader, compute: ComputeConfig) -> Tensor:
-    """(N, L) float32 on the CPU, in the order of the images."""
+    """Return the log-probabilities (N, L) in the order of the images, in float32 on the CPU."""
     model.eval()
 
     def scores(batch: ImageBatch) -> Tensor:  # (B, L)
@@ -117,9 +121,9 @@ def log_probabilities(model: Any, images: ImageLoader, compute: ComputeConfig) -
 
 
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """`metric_names` of log-probabilities (N, L) against labels (N,)."""
+    """Return the metrics in `metric_names` for log-probabilities (N, L) and true labels (N,)."""
     if not len(truth):
-        raise UserError("there is nothing to score: the test data are empty")
+        raise UserError("found no images to score: the test data are empty")
     counted = f"{scores.shape[1]} labels, {len(truth):,} images"
     right = scores.topk(min(TOP, scores.shape[1])).indices == truth[:, None]  # (N, 5)
     measures = F.nll_loss(scores, truth), right[:, 0].double().mean(), right.any(1).double().mean()
@@ -128,5 +132,5 @@ def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
 
 
 def metric_names(labels: int) -> tuple[str, ...]:
-    """What a model of so many labels is scored by. The right one is always among five of no more than five."""
+    """Return the names of the metrics for a model with this number of labels. top5 needs more than five labels."""
     return ("loss", "top1", "top5") if labels > TOP else ("loss", "top1")

@@ -1,4 +1,4 @@
-"""That attention can compute any convolution, shown (Cordonnier, Loukas & Jaggi 2020, theorem 1)."""
+"""Numerical check that attention can compute any convolution (Cordonnier, Loukas & Jaggi 2020, theorem 1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
-    """Trains nothing: writes table.txt, error.png and result.json."""
+    """Write table.txt, error.png and result.json. No model is trained."""
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):
@@ -31,7 +31,7 @@ def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
             run.out, recipe=run.recipe, overrides=run.overrides, data={},
             metrics={
                 f"log10_error_{kernel}x{kernel}": {
-                    "value": log10(max(errors[highest], 1e-300)),  # no error at all has no logarithm
+                    "value": log10(max(errors[highest], 1e-300)),  # the logarithm of a zero error is undefined
                     "signature": f"float64, inside the image, alpha {measured.alphas[highest]:g}",
                 }
                 for kernel, errors in measured.errors.items()

@@ -1,1 +1,1 @@
-"""Language models: the next token."""
+"""Language models, which predict the next token."""

@@ -1,4 +1,4 @@
-"""From a trained language model to texts that go on, and to how well it predicts given ones."""
+"""Predictor for language models: text generation, attention maps, logit lens and evaluation."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ from manyheads.data.sources.running_text import TextSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
 
-GENERATED_TOKENS = 16_384  # positions that a batch of texts may hold
-LOGITS = 2**24  # of their next tokens
-MOST_TOKENS = 100_000  # that are added to a text
-LARGEST_SEED = 2**63 - 1
-PIECE = 1000  # characters of a text at least, up to the end of a line, that two models are compared by
+GENERATED_TOKENS = 16_384  # maximum number of token positions in a batch of generated texts
+LOGITS = 2**24  # maximum number of logits computed at once
+MAX_NEW_TOKENS = 100_000  # maximum number of generated tokens for a text
+MAX_SEED = 2**63 - 1
+# Two models are compared piece by piece. A piece has this number of characters or more, up to the end of a line.
+MIN_PIECE = 1000
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a text went on. `reason`: it ended itself, met a stop string, or had as many tokens as were asked for."""
+    """Generated continuation of a prompt.
+
+    tokens  number of generated tokens
+    reason  why generation ended: at the end token ("end"), a stop string ("stop"), or max_tokens ("length")
+    """
 
     prompt: str
     text: str
@@ -46,11 +51,11 @@ class Continuation:
 
 
 P = TypeVar("P", str, list[str])
-Tell = Callable[[int, str], None]  # the number of a text, and a piece of it
+Stream = Callable[[int, str], None]  # callback that receives the index of a text and its next piece
 
 
 class LanguageModel(ModelWithTokenizer):
-    """A trained language model with its tokenizer: what `manyheads.load` gives for GPT and GPT-2."""
+    """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
     verbs: ClassVar = ("generate", "attend", "lens", "evaluate")
     done: ClassVar = "read or written"
@@ -66,20 +71,24 @@ class LanguageModel(ModelWithTokenizer):
         repetition_penalty: float = 1.0,
         stop: str | Sequence[str] | None = (),
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
-        stream: Tell | None = None,
+        stream: Stream | None = None,
     ) -> P:
-        """Every text and how it goes on, in their order; an empty one begins as texts of the training data do.
+        """Return every prompt with its continuation, in input order.
 
-        max_tokens  at most; a text that outgrows the model's positions goes on from its latter half
-        stop        a string, or several: the first to appear ends the text before it; None: nothing does
-        seed        of the first text; the following ones have the following numbers. Or one for every text.
-        stream      told of each piece of text as soon as it is sure: the number of the text, from 0, and the piece
-        The others are those of `Sampling`. Raises UserError for a text that the model cannot read.
+        The continuation of an empty prompt starts like a text in the training data.
+
+        max_tokens  maximum number of new tokens; a text that exceeds the model's positions continues from its second
+                    half
+        stop        stop string, or several; generation ends before the first one that appears; None: no stop string
+        seed        seed of the first text, which increases by one for each further text; or one seed for every text
+        stream      callback that receives each new piece of text, with the index of the text from 0
+
+        The other arguments are the fields of `Sampling`. Raises UserError for a text that the model cannot read.
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
-        written = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
-        return str(written[0]) if isinstance(prompts, str) else [str(continuation) for continuation in written]
+        results = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
+        return str(results[0]) if isinstance(prompts, str) else [str(continuation) for continuation in results]
 
     def continuations(
         self,
@@ -89,47 +98,49 @@ class LanguageModel(ModelWithTokenizer):
         max_tokens: int = 100,
         stop: str | Sequence[str] | None = (),
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
-        stream: Tell | None = None,
+        stream: Stream | None = None,
     ) -> list[Continuation]:
-        """What `generate` adds to every text, and why it ends there."""
-        max_tokens = _whole("max_tokens", max_tokens, 1, MOST_TOKENS)
+        """Return the continuation of every prompt, and the reason for its end."""
+        max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         if isinstance(seed, Iterable):
-            seeds = [_whole("seed", number, 0, LARGEST_SEED) for number in seed]
+            seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
         else:
-            seeds = [_whole("seed", seed, 0, LARGEST_SEED) + i for i in range(len(prompts))]
+            seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(len(prompts))]
         if len(seeds) != len(prompts):
-            raise UserError(f"{len(seeds)} seeds for {len(prompts)} texts: give one for each, or the first one")
+            raise UserError(
+                f"found {len(seeds)} seeds for {len(prompts)} texts: give one for each text, or a single number"
+            )
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
-            raise UserError(f"stop is {stop!r}: expected a string, several, or None")
+            raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
-        longest = max(map(len, encoded), default=0)
+        max_length = max(map(len, encoded), default=0)
         model, compute = self.compiled
-        positions = min(context, longest + max_tokens)  # of a text
+        positions = min(context, max_length + max_tokens)  # maximum length of a text, in tokens
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
-        def written(first: int) -> list[Continuation]:
+        def generate_rows(first: int) -> list[Continuation]:
             group = range(first, min(first + rows, len(encoded)))
             texts = [TextStream(self.tokenizer, encoded[i], [*stops]) for i in group]
 
-            def tell(row: int, piece: str) -> None:
+            def send(row: int, piece: str) -> None:
                 if stream is not None and piece:
                     stream(first + row, piece)
 
-            def over(row: int, token: int) -> bool:
-                tell(row, texts[row].push(token))
+            def is_finished(row: int, token: int) -> bool:
+                send(row, texts[row].push(token))
                 return texts[row].stopped
 
-            given = sample(
+            steps = sample(
                 model.start, model.step, [encoded[i] for i in group], sampling, context=context,
-                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=over,
+                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=is_finished,
             )  # fmt: skip
             with compute.autocast():
-                counts = Counter(row for step in given for row, _ in step)
+                counts = Counter(row for step in steps for row, _ in step)
             continuations: list[Continuation] = []
             for row, text in enumerate(texts):
-                tell(row, text.finish())
+                send(row, text.finish())
                 reason: Literal["end", "stop", "length"] = (
                     "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
                 )
@@ -137,7 +148,9 @@ class LanguageModel(ModelWithTokenizer):
             return continuations
 
         return [
-            continuation for part in distributed_map(range(0, len(encoded), rows), written) for continuation in part
+            continuation
+            for part in distributed_map(range(0, len(encoded), rows), generate_rows)
+            for continuation in part
         ]
 
     def attend(
@@ -151,132 +164,144 @@ class LanguageModel(ModelWithTokenizer):
         truncate: bool = False,
         calculation: bool = False,
     ) -> AttentionMaps:
-        """Where every head of every layer looks while the model reads a text, from left to right.
+        """Return the attention weights of every head in every layer while the model reads a text from left to right.
 
-        max_tokens     so many tokens, the likeliest ones, are added to the text first
-        layers, heads  their numbers, None for all
-        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut a text that is longer than the model takes, instead of raising a UserError
+        max_tokens     number of tokens to generate greedily and append to the text first
+        layers, heads  indices of the layers and heads to return, None for all
+        calculation    also return the queries, keys and values from which the weights are computed
+        truncate       cut a text that is longer than the model's limit, instead of raising a UserError
         """
-        room = self.model.config.max_positions
-        prompt = beginning(text, room) if truncate else text
-        check_text(prompt, "the text", room, SHORTEN)
-        ids = self._known(prompt, "the text").ids
+        limit = self.model.config.max_positions
+        prompt = beginning(text, limit) if truncate else text
+        check_text(prompt, "the text", limit, SHORTEN)
+        ids = self._encode_text(prompt, "the text").ids
         if not max_tokens:
             shown = tokenized(self.tokenizer, prompt, special=False)
         else:
-            ids = ids or self.encode([prompt])[0]  # what an empty text begins with
-            if len(ids) + max_tokens > room and not truncate:
+            ids = ids or self.encode([prompt])[0]  # the first token of an empty text
+            if len(ids) + max_tokens > limit and not truncate:
                 raise UserError(
-                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, room - len(ids)):,}: the "
-                    f"text has {len(ids):,} tokens, the model takes {room:,}"
+                    f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, limit - len(ids)):,}. "
+                    f"The text has {len(ids):,} tokens, the model takes {limit:,}."
                 )
-            shown = tokenized_ids(self.tokenizer, ids[:room] + self._likeliest(ids[:room], max_tokens))
+            shown = tokenized_ids(self.tokenizer, ids[:limit] + self._continue_greedily(ids[:limit], max_tokens))
             text = self.tokenizer.decode(shown.ids)
         options = MapOptions(axis, layers, heads, calculation)
         return self._text_maps(shown, text, options, truncate=truncate, stepwise=("self",))
 
     def lens(self, text: str, *, top: int = 5, truncate: bool = False) -> Lens:
-        """What each layer would say follows each token of a text: the logit lens.
+        """Return the logit lens: the next tokens that each layer would predict after each token of a text.
 
-        top       so many tokens (at most 1000), likeliest first
-        truncate  cut a text that is longer than the model takes, instead of raising a UserError
+        top       number of tokens for each layer and position, likeliest first, at most 1000
+        truncate  cut a text that is longer than the model's limit, instead of raising a UserError
         """
-        room = self.model.config.max_positions
-        text = beginning(text, room) if truncate else text
-        check_text(text, "the text", room, SHORTEN)
-        self._known(text, "the text")
-        rows, side = self._rows(tokenized(self.tokenizer, text, room=room, special=False), truncate)
+        limit = self.model.config.max_positions
+        text = beginning(text, limit) if truncate else text
+        check_text(text, "the text", limit, SHORTEN)
+        self._encode_text(text, "the text")
+        rows, side = self._model_inputs(tokenized(self.tokenizer, text, max_tokens=limit, special=False), truncate)
         return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
-    def _likeliest(self, ids: list[int], max_tokens: int) -> list[int]:
-        """How a text goes on, as far as the model's positions go."""
-        room = self.model.config.max_positions
+    def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
+        """Return the greedy continuation of a text, up to the model's maximum length."""
+        limit = self.model.config.max_positions
         model, compute = self.compiled
         steps = sample(
-            model.start, model.step, [ids], Sampling(temperature=0), context=room,
-            limits=[min(max_tokens, room - len(ids))], seeds=[0], end=self.end,
+            model.start, model.step, [ids], Sampling(temperature=0), context=limit,
+            limits=[min(max_tokens, limit - len(ids))], seeds=[0], end=self.end,
         )  # fmt: skip
         with compute.autocast():
             return [token for step in steps for _, token in step]
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """How many bits the test texts, or those of `data`, take; compared piece by piece."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate the bits per byte on the run's test texts, or on `data`. Two models are compared piece by piece."""
         record = record_of(self.path)
         windows = record.get("windows", {})
         context = windows.get("context", self.model.config.max_positions)
         stride = windows.get("stride", max(1, context // 2))
-        split = record.get("scored") or record.get("data", {}).get("scored", "test")  # older records: in their data
+        # older records have this field in their data section
+        split = record.get("scored") or record.get("data", {}).get("scored", "test")
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
 
-    def score(self, texts: Texts, *, context: int, stride: int) -> Outcome:
-        """Predict every token of the texts, in windows of `context` tokens, one every `stride` (see `token_losses`)."""
+    def score(self, texts: Texts, *, context: int, stride: int) -> EvaluationResult:
+        """Compute the loss of every token in windows of `context` tokens.
+
+        The windows start `stride` tokens apart (see `token_losses`).
+        """
         pieces: list[str] = []
         ids: list[int] = []
-        owners: list[int] = []  # of each token, its piece
+        piece_of_token: list[int] = []  # index of the piece that each token belongs to
         for number, text in enumerate(texts.texts, 1):
-            encoding = self._known(text, f"test text {number}")
+            encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
-                owners.append(max(0, len(pieces) - 1))  # where it ends the text before
-            cuts = _pieces(text)
+                piece_of_token.append(max(0, len(pieces) - 1))  # the end token belongs to the text before it
+            offsets = _piece_offsets(text)
             starts = [start for start, _ in encoding.offsets]
-            owners += (np.searchsorted(cuts, starts, "right") + len(pieces) - 1).tolist()
+            piece_of_token += (np.searchsorted(offsets, starts, "right") + len(pieces) - 1).tolist()
             ids += encoding.ids
-            pieces += [text[a:b] for a, b in zip(cuts, [*cuts[1:], len(text)], strict=True)]
-        # the very first token is not predicted: it is the end token, or else its bytes do not count
+            pieces += [text[a:b] for a, b in zip(offsets, [*offsets[1:], len(text)], strict=True)]
+        # The very first token is not predicted. It is the end token, or else its bytes are not counted.
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
         model, compute = self.compiled
         losses = token_losses(model, np.array(ids), compute, context=context, stride=stride)
-        bits = np.bincount(owners[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
+        bits = np.bincount(piece_of_token[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
-        outputs = [f"{size:.3f} bits a byte" for size in bits]
-        # minus the bits: more is better
-        return Outcome(pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte")
+        outputs = [f"{size:.3f} bits per byte" for size in bits]
+        # A lower number of bits is better, so the quality is the negative number.
+        return EvaluationResult(
+            pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte"
+        )
 
     @property
     def end(self) -> int | None:
-        """The end token, where the tokenizer has it too."""
+        """End token of the model, or None if the tokenizer does not have it."""
         end = self.model.config.end
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """The ids of every prompt, at least one each. Raises UserError for a text that the model cannot read."""
-        encoded, room = [], self.model.config.max_positions
-        check_texts(prompts, room)
+        """Return the token ids of every prompt, at least one each.
+
+        Raises UserError for a text that the model cannot read.
+        """
+        encoded, limit = [], self.model.config.max_positions
+        check_texts(prompts, limit)
         for index, text in enumerate(prompts):
-            ids = self._known(text, f"text {index + 1}", index).ids
-            if len(ids) > room:
-                raise ItemError(index, f"has {len(ids):,} tokens, the model takes {room:,}: shorten it")
+            ids = self._encode_text(text, f"text {index + 1}", index).ids
+            if len(ids) > limit:
+                raise ItemError(index, f"has {len(ids):,} tokens, the model takes {limit:,}: shorten it")
             if not ids and self.end is None:
-                raise ItemError(index, "is empty, and this vocabulary has no token that texts begin with")
+                raise ItemError(index, "is empty, but the vocabulary has no start token: write at least one character")
             encoded.append(ids or [int(self.end or 0)])
         return encoded
 
-    def _known(self, text: str, name: str, index: int = 0) -> Encoding:
-        """The tokens of a text. Raises ItemError for a character that the vocabulary has not."""
+    def _encode_text(self, text: str, name: str, index: int = 0) -> Encoding:
+        """Return the tokens of a text. Raises ItemError for a character that is not in the vocabulary."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         if unknown is not None and unknown in encoding.tokens:
             start, after = encoding.offsets[encoding.tokens.index(unknown)]
-            fault = f"has {text[start:after]!r} at character {start + 1}: it is not in the vocabulary"
+            fault = f"has {text[start:after]!r} at character {start + 1}, which is not in the vocabulary"
             raise ItemError(index, fault, name)
         return encoding
 
 
-def _pieces(text: str) -> list[int]:
-    """Where the pieces of a text begin."""
-    cuts = [0]
-    while (end := text.find("\n", cuts[-1] + PIECE)) >= 0 and end + 1 < len(text):
-        cuts.append(end + 1)
-    return cuts
+def _piece_offsets(text: str) -> list[int]:
+    """Return the start offsets of the pieces of a text."""
+    offsets = [0]
+    while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
+        offsets.append(end + 1)
+    return offsets
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number, which may be one of NumPy's."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
-        raise UserError(f"{name} is {value!r}: expected a whole number from {least} to {most}")
+def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """Return the value as an int.
+
+    Raises UserError for other types and for values out of range; NumPy integers are valid.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or not minimum <= int(value) <= maximum:
+        raise UserError(f"{name} is {value!r}: expected a whole number from {minimum} to {maximum}")
     return int(value)

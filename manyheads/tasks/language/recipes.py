@@ -1,4 +1,4 @@
-"""Recipes of language models of GPT-2's shape, from scratch on running text, or further from another one's weights."""
+"""Recipes for language models in the style of GPT-2, from scratch or from a pretrained model."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ EMBEDDED_TRAINING = TrainingConfig(
 
 
 @dataclass(frozen=True)
-class LanguageModellingConfig(DataConfig):
-    """What a language modelling run is made of.
+class LanguageModelingConfig(DataConfig):
+    """Settings of a language-modeling run.
 
-    data        a text file, a table, or a directory of them (see `data/texts.py`); None: the source text of Python's
-                standard library
-    column      of tables, that holds the text
-    share       of the training data, held out where there is no validation data
-    tokenizer   "byte-bpe" of at most `vocabulary` ids, or "character", whose vocabulary is all characters of the corpus
-    preset      of GPT, such as gpt2/124m, or universal/tiny; `model` overrides its fields
-    block       tokens that are read at once, which are all the model's positions
-    rows        blocks of a micro-batch
-    random      blocks from anywhere in the text; or one behind the other, so that an epoch is the whole text
-    scored      which data are scored at the end, in windows of `block` tokens, one every `stride` (None: `block`)
+    data        text file, table, or a directory of them (see `data/readers/texts.py`); None: the source code of
+                Python's standard library
+    column      column of tables that holds the text
+    share       fraction of the training data used for validation if there is no validation data
+    tokenizer   "byte-bpe" with at most `vocabulary` ids, or "character" with all characters of the corpus
+    preset      preset of the GPT, such as gpt2/124m, or universal/tiny; `model` overrides its fields
+    block       number of tokens in a training block, which is also the model's maximum length
+    rows        number of blocks in a micro-batch
+    random      true: blocks start at random offsets; false: blocks follow each other, so an epoch covers the whole text
+    scored      split that is scored at the end, in windows of `block` tokens that start `stride` apart (None: `block`)
     """
 
     column: str = "text"
@@ -48,14 +48,14 @@ class LanguageModellingConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride is not None and self.stride > self.block:
-            raise UserError(f"stride is {self.stride}: expected 1 to block, {self.block}")
+            raise UserError(f"stride is {self.stride}: expected 1 to block, which is {self.block}")
 
 
-# nanoGPT's train.py and config/train_shakespeare_char.py with the options of its README for a CPU
-TINY_SHAKESPEARE = LanguageModellingConfig(
+# These settings follow nanoGPT's train.py and config/train_shakespeare_char.py, with its README's options for a CPU.
+TINY_SHAKESPEARE = LanguageModelingConfig(
     share=0.1,
     tokenizer="character",
-    vocabulary=67,  # 65 characters, the end of text and the unknown one, for --dry-run
+    vocabulary=67,  # 65 characters, the end-of-text token and the unknown token; used by --dry-run
     block=64,
     rows=12,
     random=True,
@@ -74,22 +74,24 @@ TEXT_OF_SHAKESPEARE = {"data": "FILE, tiny-shakespeare's input.txt, or its direc
 
 RECIPES = {
     "language-modelling": Recipe(
-        "a small language model of Python's source text, or of your texts", "Radford et al. 2019",
-        LanguageModellingConfig(), RUN,
-        "Byte-level BPE. Without data, the standard library's source text, in about three minutes on two cores.",
-        options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModellingConfig(training=FINE_TUNING),
+        "a small language model on Python's source code, or on your texts", "Radford et al. 2019",
+        LanguageModelingConfig(), RUN,
+        "It uses byte-level BPE. "
+        "Without data, it trains on the standard library's source code, in about three minutes on two cores.",
+        options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModelingConfig(training=FINE_TUNING),
     ),
     "language-modelling/tiny-shakespeare": Recipe(
-        "a 0.8 M parameter character model, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,
-        """As in nanoGPT's README, "I only have a macbook" (github.com/karpathy/nanoGPT): 2,000 steps of 12 blocks of
-        64, the last tenth of the text for validation. Published validation loss: 1.88, estimated on 20 random batches;
-        here on every token of it, in blocks of 64. training.learning_rate=3e-3 does better.""",
+        "a character model with 0.8 M parameters, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,
+        """As in nanoGPT's README, section "I only have a macbook" (github.com/karpathy/nanoGPT), it trains for
+        2,000 steps of 12 blocks of 64 tokens. The last tenth of the text is the validation split. The published
+        validation loss is 1.88, estimated on 20 random batches; here every validation token is scored, in
+        blocks of 64. training.learning_rate=3e-3 gives a lower loss.""",
         requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
     "language-modelling/tiny-shakespeare-gpu": Recipe(
-        "a 10.7 M parameter character model, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, RUN,
-        """As in nanoGPT's README, "quick start": dropout 0.2, 5,000 steps of 64 blocks of 256, the best weights by
-        validation loss. Published: 1.4697.""",
+        "a character model with 10.7 M parameters, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, RUN,
+        """As in nanoGPT's README, section "quick start", it trains with dropout 0.2 for 5,000 steps of 64
+        blocks of 256 tokens, and saves the weights with the best validation loss. The published loss is 1.4697.""",
         options="--precision bf16", requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Language modelling as a task: from running text to a model that predicts the next token, and what it costs to."""
+"""Training task for language modeling: the batches, next-token loss and validation on running text."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-SCORED_TOKENS = 16_384  # that are read at once when a text is scored
+SCORED_TOKENS = 16_384  # maximum number of tokens read at once in an evaluation
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Blocks: what the model reads and what it should write, each (B, T)."""
+    """Blocks of tokens: the model input `read` and the targets `write`, both (B, T)."""
 
     read: Tensor
     write: Tensor
@@ -45,12 +45,15 @@ class Batch:
 
 
 @dataclass(eq=False)
-class LanguageModellingTask:
-    """What the training loop trains: the cross-entropy of every next token, and what a Universal one's thinking costs.
+class LanguageModelingTask:
+    """Training task for language modeling, with the next-token cross-entropy.
 
-    train, validation  streams of token ids (`data/blocks.py`); `validation_bytes` the UTF-8 bytes that the latter says
-    block, rows        tokens of a block, and blocks of a micro-batch
-    random             blocks from anywhere, or one behind the other (see `block_starts`)
+    The loss of a Universal Transformer includes its halting cost.
+
+    train, validation  streams of token ids (`data/text/blocks.py`)
+    validation_bytes   number of UTF-8 bytes in the validation text
+    block, rows        number of tokens in a block, and of blocks in a micro-batch
+    random             true: blocks start at random offsets; false: blocks follow each other (see `block_starts`)
     """
 
     unit: ClassVar = "tokens"
@@ -69,11 +72,13 @@ class LanguageModellingTask:
     seed: int
 
     def __post_init__(self) -> None:
-        room = self.model.config.max_positions
-        if self.block > room:
-            raise UserError(f"blocks of {self.block} tokens do not fit a model of {room} positions")
+        max_positions = self.model.config.max_positions
+        if self.block > max_positions:
+            raise UserError(
+                f"block is {self.block} tokens, but the model has only {max_positions} positions: set a smaller block"
+            )
         self.model.to(self.compute.device)
-        self._think = states_and_halting(self.model, self.compute.compile)
+        self._forward_states = states_and_halting(self.model, self.compute.compile)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
@@ -85,15 +90,15 @@ class LanguageModellingTask:
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
-        hidden, thoughts = self._think(batch.read.to(self.compute.device))  # (B, T, D)
+        hidden, halting = self._forward_states(batch.read.to(self.compute.device))  # (B, T, D)
         target = batch.write.to(self.compute.device).flatten()
         total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return Loss(total + batch.items * ponder_cost(self.model, thoughts), batch.items)
+        return Loss(total + batch.items * ponder_cost(self.model, halting), batch.items)
 
     def validate(self) -> dict[str, float]:
-        """Every token of the validation data once, in blocks as in training."""
+        """Return the validation metrics. Every token is scored once, in blocks of the training length."""
         losses = token_losses(self.model, self.validation, self.compute, context=self.block, stride=self.block)
         return values(text_metrics(losses, self.validation_bytes, ""))
 
@@ -105,51 +110,55 @@ class LanguageModellingTask:
 def token_losses(
     model: GPT | UniversalSequence, stream: Stream, compute: ComputeConfig, *, context: int, stride: int
 ) -> NDArray[np.float64]:
-    """-ln p of every token of a stream (N,) but the first, given up to `context` tokens before it: (N - 1,).
+    """Return -ln p of every token of a stream (N,) except the first, given the tokens before it: (N - 1,).
 
-    The stream is read in windows of `context` tokens, one every `stride`; each scores what those before it have not. So
-    a token is scored once, behind at least context - stride others where the text has so many.
+    The stream is read in windows of `context` tokens that start `stride` apart. Each window scores the tokens that the
+    windows before it have not scored. So every token is scored once, with at least context - stride tokens of context,
+    except at the start of the text.
     """
     if not 0 < stride <= context <= model.config.max_positions:
         raise UserError(
-            f"windows of {context} tokens every {stride}: expected 0 < stride <= context and at most"
-            f" {model.config.max_positions} positions"
+            f"windows of {context} tokens every {stride}: "
+            f"expected 0 < stride <= context and at most {model.config.max_positions} positions"
         )
     total = len(stream) - 1
     losses = np.empty(max(total, 0))
     begins = range(0, max(min(total, 1), total - context + stride), stride)
-    whole = [begin for begin in begins if begin + context <= total]
+    full = [begin for begin in begins if begin + context <= total]
     rows = max(1, SCORED_TOKENS // context)
-    groups = [whole[i : i + rows] for i in range(0, len(whole), rows)] + [[b] for b in begins[len(whole) :]]
+    groups = [full[i : i + rows] for i in range(0, len(full), rows)] + [[b] for b in begins[len(full) :]]
 
-    def read(group: list[int]) -> NDArray[np.float64]:
+    def window_losses(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
         tokens = torch.from_numpy(windows).to(compute.device)  # (B, T + 1)
         with compute.autocast():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
-        of_group = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
-        return of_group.view(len(group), length).double().cpu().numpy()
+        group_losses = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
+        return group_losses.view(len(group), length).double().cpu().numpy()
 
-    for group, rows_of_group in zip(groups, distributed_map(groups, read), strict=True):
-        for begin, row in zip(group, rows_of_group, strict=True):
+    for group, group_rows in zip(groups, distributed_map(groups, window_losses), strict=True):
+        for begin, row in zip(group, group_rows, strict=True):
             first = context - stride if begin else 0
             losses[begin + first : begin + len(row)] = row[first:]
     return losses
 
 
-def text_metrics(losses: NDArray[np.float64], size: int, how: str) -> Metrics:
-    """Of the losses of all tokens, which together say `size` UTF-8 bytes: loss (nats a token), perplexity, and
-    bits_per_byte, which texts of any vocabulary can be compared by."""
+def text_metrics(losses: NDArray[np.float64], size: int, suffix: str) -> Metrics:
+    """Return the metrics for the losses of all tokens, whose text has `size` UTF-8 bytes.
+
+    The metrics are the loss in nats per token, the perplexity, and bits_per_byte, which does not depend on the
+    vocabulary.
+    """
     if not len(losses):
-        raise UserError("there is nothing to score: the text has no token after another")
+        raise UserError("found no token to score: the text must have at least two tokens")
     total = float(losses.sum())
     loss = total / len(losses)
     measures: dict[str, tuple[float, str]] = {
-        "loss": (loss, "nats a token"),
-        "perplexity": (math.exp(loss) if loss < 700 else math.inf, "a token"),
+        "loss": (loss, "nats per token"),
+        "perplexity": (math.exp(loss) if loss < 700 else math.inf, "per token"),
         "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
     }
-    tokens = f"{len(losses):,} tokens{how}"
-    return {name: {"value": value, "signature": f"{what}|{tokens}"} for name, (value, what) in measures.items()}
+    tokens = f"{len(losses):,} tokens{suffix}"
+    return {name: {"value": value, "signature": f"{unit}|{tokens}"} for name, (value, unit) in measures.items()}

@@ -1,1 +1,1 @@
-"""Masked words, as BERT is pretrained (Devlin 2018, section 3.1)."""
+"""Masked language modeling and next-sentence prediction, BERT's pretraining (Devlin 2018, section 3.1)."""

@@ -1,4 +1,4 @@
-"""A masked language model in use: texts with [MASK] in (or <mask>: the tokenizer's own), the likeliest words out."""
+"""Predictor for masked language models: it fills the mask token of the tokenizer, such as [MASK] or <mask>."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from manyheads.data.text.pretraining import (
     mask_token,
 )
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.text.tokenizers import shortened, with_special_tokens
+from manyheads.data.text.tokenizers import truncated_positions, with_special_tokens
 from manyheads.data.text.windows import Frame
 from manyheads.errors import UserError
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.distributed_map import distributed_map
 
-TEXTS = 32  # that are filled at once
-LOGITS = 2**24  # of their masks, or those of one text
-MOST = 1000  # words for a mask
-MOST_WORDS = 10_000  # for all masks of a text
+MAX_TEXTS = 32  # maximum number of texts filled at once
+LOGITS = 2**24  # maximum number of logits computed at once for masks; a single text may need more
+MAX_WORDS = 1000  # maximum number of words for a mask
+MAX_TOTAL_WORDS = 10_000  # maximum number of words for all masks of a text
 
 
 class Fill(NamedTuple):
-    """A word for the mask; where a text has several masks, a word for each, separated by blanks.
+    """Prediction for the mask of a text. A text with several masks gets one word for each, separated by spaces.
 
-    probability  of several words the product: each mask is filled without regard to what the others become
-    text         with the mask replaced; a piece that goes on with a word joins it
+    probability  probability of the word; for several masks the product, because each mask is predicted independently
+    text         text with the masks replaced; a subword such as "##s" is joined to the word before it
     """
 
     token: str
@@ -58,73 +58,79 @@ class Fill(NamedTuple):
 
 
 class MaskedLanguageModel(TextPredictor):
-    """A BERT that predicts words, with its tokenizer: what `manyheads.load` gives for it."""
+    """BERT with a masked-word head and its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("fill", "attend", "lens", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.special = Special.of(self.tokenizer)
-        self.mask = mask_token(self.tokenizer) or ""  # it has one, or there would be no `special`
+        self.mask = mask_token(self.tokenizer) or ""  # never empty here, because `Special.of` requires a mask token
 
     @overload
     def fill(self, texts: str, top: int = 5) -> list[Fill]: ...
     @overload
     def fill(self, texts: list[str], top: int = 5) -> list[list[Fill]]: ...
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
-        """The `top` (at most 1000) likeliest words for the mask of every text, best first.
+        """Return the `top` likeliest words (at most 1000) for the mask of every text, best first.
 
-        The mask is the tokenizer's own: [MASK], or <mask>. Raises UserError for a text without it, for one that is
-        longer than the model takes, and where `top` words for each of its masks are more than 10,000.
+        The mask is the tokenizer's own mask token, [MASK] or <mask>. Raises UserError for a text without a mask or
+        longer than the model's limit, and if `top` times the number of masks is over 10,000.
         """
-        if not 1 <= top <= MOST:
-            raise UserError(f"top is {top}: expected 1 to {MOST}")
+        if not 1 <= top <= MAX_WORDS:
+            raise UserError(f"top is {top}: expected 1 to {MAX_WORDS}")
         if isinstance(texts, str):
             return self.fill([texts], top)[0]
-        check_texts(texts, self._room)
+        check_texts(texts, self._max_tokens)
         encoded = [self._encode(text, index) for index, text in enumerate(texts)]
         masks = [ids.count(self.special.mask) for ids in encoded]
         for index, count in enumerate(masks):
-            if count * top > MOST_WORDS:
-                fault = f"has {count:,} masks, top is {top:,}: expected at most {MOST_WORDS:,} words in all"
+            if count * top > MAX_TOTAL_WORDS:
+                fault = f"has {count:,} masks and top is {top:,}: expected at most {MAX_TOTAL_WORDS:,} words in all"
                 raise ItemError(index, fault)
         model, compute = self.compiled
 
-        def filled(rows: range) -> list[list[Fill]]:
-            given, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
+        def fill_rows(rows: range) -> list[list[Fill]]:
+            batch_texts, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.compute.device)
             masked = batch == self.special.mask
             with torch.inference_mode(), compute.autocast():
                 states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
-                logits = model.words(states[masked]).float()  # (N, V), row after row
+                logits = model.words(states[masked]).float()  # logits of all masks, (N, V), in the order of the rows
             best, words = logits.topk(min(top, logits.shape[1]))
             best, counts = best - logits.logsumexp(-1, keepdim=True), masks[rows.start : rows.stop]
             return [
-                [self._filled(text, math.exp(total), chosen) for total, chosen in _best(p.tolist(), w.tolist(), top)]
-                for text, p, w in zip(given, best.split(counts), words.split(counts), strict=True)
+                [
+                    self._make_fill(text, math.exp(total), word_ids)
+                    for total, word_ids in _best_combinations(p.tolist(), w.tolist(), top)
+                ]
+                for text, p, w in zip(batch_texts, best.split(counts), words.split(counts), strict=True)
             ]
 
-        groups = _groups(masks, LOGITS // self.model.config.vocab)
-        return [fills for part in distributed_map(groups, filled) for fills in part]
+        groups = _group_texts(masks, LOGITS // self.model.config.vocab)
+        return [fills for part in distributed_map(groups, fill_rows) for fills in part]
 
     def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
-        """What each layer would say stands at each position, masked or not: the logit lens.
+        """Return the logit lens: the words that each layer would predict at each position, masked or not.
 
-        top       so many words (at most 1000), likeliest first
-        truncate  cut a text that is longer than the model takes, instead of raising a UserError
+        top       number of words for each layer and position, likeliest first, at most 1000
+        truncate  cut a text that is longer than the model's limit, instead of raising a UserError
         """
-        rows, side = self._rows(self._tokenized(text, pair, truncate), truncate)
+        rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """How it predicts words that are masked by the rules of its run, in the run's validation data or in `data`."""
-        epoch = self._masked(data, skip_bad_lines)
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate the prediction of masked words on the run's validation data, or on `data`.
+
+        Words are masked by the rules of the run.
+        """
+        epoch = self._masked_data(data, skip_bad_lines)
         model, compute = self.compiled
-        examples = list(scores(model, epoch, compute, 128 * TEXTS))
+        examples = list(scores(model, epoch, compute, 128 * MAX_TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
-        return Outcome(
+        return EvaluationResult(
             [self._decode(score.example.tokens) for score in examples],
             [self._decode(score.words) for score in examples],
             [self._decode(score.example.answers) for score in examples],
@@ -133,29 +139,29 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _encode(self, text: str, index: int) -> list[int]:
-        parts = self._around_masks(text)
+        parts = self._split_at_masks(text)
         if len(parts) == 1:
-            raise ItemError(index, f"has no {self.mask}: put one where a word is to be filled in")
+            raise ItemError(index, f"has no {self.mask}: write {self.mask} in place of the word to predict")
         ids: list[int] = []
         for encoding in self.tokenizer.encode_batch(parts, add_special_tokens=False):
             ids += [*encoding.ids, self.special.mask]
-        framed, _ = Frame.of(self.tokenizer).around(ids[:-1])
-        room = self.model.config.max_positions
-        if len(framed) > room:
-            raise ItemError(index, f"has {len(framed)} tokens, the model takes {room}: shorten it")
-        return framed
+        ids_with_special, _ = Frame.of(self.tokenizer).around(ids[:-1])
+        limit = self.model.config.max_positions
+        if len(ids_with_special) > limit:
+            raise ItemError(index, f"has {len(ids_with_special)} tokens, the model takes {limit}: shorten it")
+        return ids_with_special
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        """With the mask as the token, whatever the tokenizer takes it for."""
+        """Tokenize a text. The mask stays a mask token even if the tokenizer would treat it as plain text."""
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
-        room = self.model.config.max_positions
-        text = beginning(text, room) if truncate else text
-        check_text(text, "the text", room, SHORTEN)
+        limit = self.model.config.max_positions
+        text = beginning(text, limit) if truncate else text
+        check_text(text, "the text", limit, SHORTEN)
         ids: list[int] = []
         tokens: list[str] = []
         words: list[int] = []
-        for part in self._around_masks(text):
+        for part in self._split_at_masks(text):
             encoding = self.tokenizer.encode(part, add_special_tokens=False)
             side, first = side_of(encoding, (part,)), max(words, default=SPECIAL) + 1
             ids += [*encoding.ids, self.special.mask]
@@ -167,29 +173,34 @@ class MaskedLanguageModel(TextPredictor):
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
         whole = TokenizedText(*frame.around(ids[:-1]), side)
         return (
-            whole.part(shortened([None if word == SPECIAL else 0 for word in side.words], room)) if truncate else whole
+            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], limit))
+            if truncate
+            else whole
         )
 
-    def _around_masks(self, text: str) -> list[str]:
-        """The parts of a text before, between and after its masks, without the blanks that belong to a mask."""
+    def _split_at_masks(self, text: str) -> list[str]:
+        """Split a text at its masks, and remove the spaces that belong to a mask."""
         added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
         parts = text.split(self.mask)
-        if added is not None and added.lstrip:  # RoBERTa's: the word that is filled in brings its blank
+        if added is not None and added.lstrip:  # in RoBERTa, the predicted word includes the space before it
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         return parts
 
-    def _filled(self, text: str, probability: float, words: Sequence[int]) -> Fill:
-        pieces = [self._piece(word) for word in words]
-        filled, *behind = self._around_masks(text)
-        for piece, after in zip(pieces, behind, strict=True):
+    def _make_fill(self, text: str, probability: float, words: Sequence[int]) -> Fill:
+        pieces = [self._token_text(word) for word in words]
+        filled, *rest = self._split_at_masks(text)
+        for piece, after in zip(pieces, rest, strict=True):
             inner = piece.startswith("##")
             filled = (filled.rstrip() if inner else filled) + piece.removeprefix("##" if inner else "") + after
         return Fill(
             " ".join(piece.strip() for piece in pieces), probability, filled if text[:1].isspace() else filled.lstrip()
         )
 
-    def _piece(self, word: int) -> str:
-        """A token as it stands in a text: "##s" goes on with a word; " dog" begins one where blanks are part of it."""
+    def _token_text(self, word: int) -> str:
+        """Return a token as written in a text.
+
+        In WordPiece, "##s" continues a word. In byte-level BPE, a word starts with its space, as in " dog".
+        """
         if isinstance(self.tokenizer.model, WordPiece):
             return self.tokenizer.id_to_token(word) or ""
         return self._decode([word])
@@ -197,14 +208,16 @@ class MaskedLanguageModel(TextPredictor):
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _masked(self, data: str | None, skip_bad_lines: bool) -> Epoch:
-        """The first epoch over the documents that the run has held out, or over those of `data`."""
+    def _masked_data(self, data: str | None, skip_bad_lines: bool) -> Epoch:
+        """Mask the run's validation documents, or the documents in `data`, as in the first epoch of training."""
         record = record_of(self.path)
-        rules = record.get("rules") or record.get("data", {}).get("rules")  # older records have them in their data
+        # older records have the rules in their data section
+        rules = record.get("rules") or record.get("data", {}).get("rules")
         if rules is None:
             rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
         documents = scored_data(self.path, data, DocumentSource(), skip_bad_lines=skip_bad_lines, split="validation")
-        as_text = with_special_tokens(self.tokenizer, as_text=True)  # as in training
+        # the text "[MASK]" in a document is not a mask, as in training
+        as_text = with_special_tokens(self.tokenizer, as_text=True)
         tokenized = TokenizedDocuments.of(documents.documents, as_text)
         return PretrainingData(
             tokenized, Rules(**rules), self.special, self.model.config.vocab, seed=record.get("seed", 1),
@@ -212,41 +225,42 @@ class MaskedLanguageModel(TextPredictor):
         ).epoch(0)  # fmt: skip
 
 
-def _groups(masks: Sequence[int], most: int) -> list[range]:
-    """Texts that are filled at once: at most TEXTS, and of several at most so many masks."""
-    starts, inside = [0], 0
+def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
+    """Group the texts to fill at once: at most MAX_TEXTS texts with `max_masks` masks, or one text with more masks."""
+    starts, masks_in_group = [0], 0
     for index, count in enumerate(masks):
-        if index - starts[-1] == TEXTS or (index > starts[-1] and inside + count > most):
+        if index - starts[-1] == MAX_TEXTS or (index > starts[-1] and masks_in_group + count > max_masks):
             starts.append(index)
-            inside = 0
-        inside += count
+            masks_in_group = 0
+        masks_in_group += count
     return [range(*ends) for ends in pairwise([*starts, len(masks)])]
 
 
-def _best(chances: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
-    """The likeliest combinations of a word for every mask, best first, with the logarithm of their probability.
+def _best_combinations(scores: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
+    """Return the likeliest combinations of one word for each mask, best first, with their log-probabilities.
 
-    chances  (M, count) of each mask the logarithms of its likeliest words' probabilities, best first
-    words    (M, count)
+    chances  log-probabilities of the likeliest words of each mask, best first, (M, count)
+    words    ids of these words, (M, count)
     """
-    totals, choices = [0.0], list[list[tuple[int, int]]]()  # of each mask: which combination before, which word
-    for p, w in zip(chances, words, strict=True):
+    # for each mask: index of the previous combination, and the chosen word
+    totals, choices = [0.0], list[list[tuple[int, int]]]()
+    for p, w in zip(scores, words, strict=True):
         best: list[tuple[float, int, int]] = []
-        waiting = [(-totals[0] - p[0], 0, 0)]  # a heap: what can be the next one, given those that are best
-        while waiting and len(best) < count:
-            loss, before, at = heappop(waiting)
-            best.append((loss, before, at))
-            if at + 1 < len(p):
-                heappush(waiting, (-totals[before] - p[at + 1], before, at + 1))
-            if at == 0 and before + 1 < len(totals):
-                heappush(waiting, (-totals[before + 1] - p[0], before + 1, 0))
+        candidates = [(-totals[0] - p[0], 0, 0)]  # heap of candidates for the next best combination
+        while candidates and len(best) < count:
+            loss, previous, rank = heappop(candidates)
+            best.append((loss, previous, rank))
+            if rank + 1 < len(p):
+                heappush(candidates, (-totals[previous] - p[rank + 1], previous, rank + 1))
+            if rank == 0 and previous + 1 < len(totals):
+                heappush(candidates, (-totals[previous + 1] - p[0], previous + 1, 0))
         totals = [-loss for loss, _, _ in best]
-        choices.append([(before, w[at]) for _, before, at in best])
+        choices.append([(previous, w[rank]) for _, previous, rank in best])
     combinations = []
-    for place, total in enumerate(totals):
-        chosen = []
+    for index, total in enumerate(totals):
+        word_ids = []
         for of_mask in reversed(choices):
-            place, word = of_mask[place]
-            chosen.append(word)
-        combinations.append((total, chosen[::-1]))
+            index, word = of_mask[index]
+            word_ids.append(word)
+        combinations.append((total, word_ids[::-1]))
     return combinations

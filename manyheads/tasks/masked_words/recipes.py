@@ -1,4 +1,4 @@
-"""Recipes that pretrain BERT on running text; those that fine-tune it are the recipes of the tasks, with --init."""
+"""Recipes for pretraining BERT on running text. Fine-tuning recipes are in the tasks that use it, with --init."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 RUN = "manyheads.tasks.masked_words.run"
 
 
-def _paper(**settings: Any) -> TrainingConfig:
-    """Devlin 2018, appendix A.2, and the original code's optimiser."""
+def _paper_config(**settings: Any) -> TrainingConfig:
+    """Return the training settings of Devlin 2018, appendix A.2, with the original code's optimizer."""
     paper: dict[str, Any] = {
         "optimiser": "bert_adam", "schedule": "linear", "learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6,
         "weight_decay": 0.01, "clip": 1.0, "validate_every": 10_000,
@@ -26,20 +26,23 @@ def _paper(**settings: Any) -> TrainingConfig:
 
 @dataclass(frozen=True)
 class PretrainingConfig(Config):
-    """What a pretraining is made of.
+    """Settings of a pretraining run.
 
-    data           a text file with blank lines between documents, a table with a text in the `column` of every row, or
-                   a directory of such files (`data/documents.py`); None: the documentation in Python's standard library
-    validation     the same, for validation; None: 5% of the documents
-    preset         of BERT, such as mini; `model` overrides its fields
-    vocabulary     ids of the WordPiece vocabulary, trained on the text; `lowercase` also strips accents
-    next_sentence  predict, too, whether a text follows another; without, examples are one span of text
-    length         tokens of an example
-    share          of the tokens that are to be predicted: 15% in the paper; Wettig 2022 finds 40% better
-    predictions    how many they are at most; None: no limit. (The paper's, 20 of 128 tokens, never binds.)
-    whole_words    mask all pieces of a word together
-    copies         None: new examples in every epoch. The paper: 10, and then they come again
-    batch_tokens   padded tokens of a micro-batch
+    data           text file with blank lines between documents, table with a text in the `column` of every row, or
+                   directory of such files (`data/readers/documents.py`); None: the documentation in Python's standard
+                   library
+    validation     validation data in the same format; None: 5% of the documents
+    preset         preset of BERT, such as mini; `model` overrides its fields
+    vocabulary     size of the WordPiece vocabulary, which is trained on the text; `lowercase` also strips accents
+    next_sentence  also train on next-sentence prediction; if false, an example is a single span of text
+    length         maximum number of tokens in an example
+    share          fraction of tokens to predict: 15% in the paper; 40% is better according to Wettig 2022
+    predictions    maximum number of tokens to predict in an example; None: no limit. The paper's limit, 20 of 128
+                   tokens, is never reached.
+    whole_words    mask all subwords of a word together
+    copies         number of masked copies of the data, after which they repeat (10 in the paper); None: new masks in
+                   every epoch
+    batch_tokens   maximum number of padded tokens in a micro-batch
     """
 
     data: str | None = None
@@ -57,7 +60,7 @@ class PretrainingConfig(Config):
     copies: int | None = None
     batch_tokens: Count = 2048
     threads: Threads | None = None
-    training: TrainingConfig = field(default_factory=lambda: _paper(steps=1_000_000, warmup=10_000))
+    training: TrainingConfig = field(default_factory=lambda: _paper_config(steps=1_000_000, warmup=10_000))
 
     @property
     def rules(self) -> Rules:
@@ -71,17 +74,20 @@ class PretrainingConfig(Config):
 
 EMBEDDED = PretrainingConfig(
     model={"dropout": 0.0, "attention_dropout": 0.0},
-    training=_paper(steps=1200, warmup=120, learning_rate=1e-3, validate_every=400, checkpoint_every=400, log_every=20),
+    training=_paper_config(
+        steps=1200, warmup=120, learning_rate=1e-3, validate_every=400, checkpoint_every=400, log_every=20
+    ),
 )
 
-# 33 million tokens, not quite an hour on one core: no pairs, so that every token is context, no dropout, as a
-# review comes twice, masked anew, and Adam with its bias correction (without, the loss stayed at word frequencies).
+# The settings fit 33 million tokens into slightly less than an hour on one core. Examples are single spans, so that
+# every token is context. Each review is seen twice with different masks, so no dropout is needed. Adam has its bias
+# correction; without it, the model learned only word frequencies.
 IMDB = PretrainingConfig(
     model={"max_positions": 128, "dropout": 0.0, "attention_dropout": 0.0},
     vocabulary=8000,
     next_sentence=False,
     length=128,
-    training=_paper(
+    training=_paper_config(
         optimiser="adamw", betas=(0.9, 0.98), steps=16_000, warmup=200, learning_rate=2e-3, validate_every=2000,
         checkpoint_every=1000, log_every=50,
     ),
@@ -91,15 +97,15 @@ RECIPES = {
     "bert/pretraining": Recipe(
         "a tiny BERT on the standard library's documentation, or any BERT on your text", "Devlin et al. 2018",
         EMBEDDED, RUN,
-        """Masked words and the next sentence (section 3.1); the documentation takes about three minutes on two cores.
-        The paper: preset=base-uncased vocabulary=30522, batches of 256 examples, a million steps, of which 900,000 with
-        length=128 and the rest with length=512 and --init.""",
+        """It predicts masked words and the next sentence (section 3.1). On the documentation, it takes about
+        three minutes on two cores. The paper uses preset=base-uncased vocabulary=30522, batches of 256 examples
+        and a million steps: 900,000 with length=128, and the rest with length=512 and --init.""",
         options="[data=TEXT] [next_sentence=false] [preset=base-uncased]", init="may",
         with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "bert/imdb": Recipe(
-        "a small BERT on film reviews, to start classifiers from", "Devlin et al. 2018", IMDB, RUN,
-        "The 50,000 reviews that nobody has labelled, to start `bert/imdb-1000` from; almost an hour.",
+        "a small BERT on film reviews, as a start for classifiers", "Devlin et al. 2018", IMDB, RUN,
+        "It trains on the 50,000 unlabeled reviews, as a start for `bert/imdb-1000`. It takes almost an hour.",
         requires={"data": "PATH of IMDB's unsupervised.parquet"}, init="may",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pretraining BERT: documents -> vocabulary -> model -> task."""
+"""Pretraining run of BERT: documents, vocabulary, model and task."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
     def build(splits: SplitData[Documents], compute: ComputeConfig) -> Job[Documents]:
         if config.next_sentence and len(splits.validation) < 2:
             raise UserError(
-                f"{config.data}: 1 document is held out for validation, and pairs need two: give validation=PATH or "
-                "next_sentence=false"
+                f"{config.data}: found 1 validation document, but pairs need two: "
+                "give validation=PATH or next_sentence=false"
             )
         task = _task(config, run, splits, compute)
-        # whole ones, as in the checkpoints of earlier versions, which are resumed
+        # Full fingerprints, so that checkpoints of earlier versions can be resumed.
         fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
             task.model, config.training, lambda held: {}, task, flops=_flops(task),
             identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
         )  # fmt: skip
 
-    return carry_out(run, config, source, plan, build, beside=("column",))
+    return carry_out(run, config, source, plan, build, may_change=("column",))
 
 
 def planned_model(config: PretrainingConfig) -> Bert:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary))
 
@@ -68,17 +68,17 @@ def _head(config: PretrainingConfig) -> Head:
 
 
 def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], compute: ComputeConfig) -> MaskedLMTask:
-    """Vocabulary and model: new ones, or those of the model to start from."""
+    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
     if run.init is None:
         tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
-        # as the documents are read: whoever fine-tunes the model gives it whole texts
+        # Line breaks become spaces, as in the documents that are read here. Users fine-tune the model on whole texts.
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
         sizes = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id(BERT_TOKENS[0])}
         model = build(_model_config(config, **sizes))
     else:
         model, tokenizer = start_bert(run, _head(config))
-        tokenizer.encode_special_tokens = True  # a "[MASK]" in running text is text
+        tokenizer.encode_special_tokens = True  # the characters "[MASK]" in running text are text
     _check_length(config, model)
     special, seed = Special.of(tokenizer), config.training.seed
     inner = continuations(tokenizer.get_vocab())
@@ -95,18 +95,22 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], com
 
 def _check_length(config: PretrainingConfig, model: Bert) -> None:
     if config.length > model.config.max_positions:
-        raise UserError(f"length is {config.length}, the model takes {model.config.max_positions} tokens: lower it")
+        raise UserError(f"length is {config.length}: the model takes at most {model.config.max_positions} tokens")
 
 
 def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:
-    """A WordPiece tokenizer; that the texts yield fewer ids than asked is told in a line."""
+    """Train a WordPiece tokenizer. A vocabulary smaller than requested is logged as a warning."""
     with log_warnings():
         tokenizer = train_wordpiece(texts, vocabulary, lowercase=lowercase)
     return tokenizer
 
 
 def _flops(task: MaskedLMTask) -> float:
-    """For a masked token: the encoder on it and on its share of all tokens, the word predictor on it alone."""
+    """Return the training FLOPs per masked token.
+
+    They are the word prediction for the token itself, and the encoder's cost for all tokens divided by the masked
+    tokens.
+    """
     examples = task.train.epoch(0)
     length = round(float(examples.lengths.mean()))
     masked = sum(task.train.rules.wanted(n) for n in examples.lengths.tolist())

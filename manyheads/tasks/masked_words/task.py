@@ -1,4 +1,4 @@
-"""BERT's pretraining: the words that are masked, and whether a text follows another (Devlin 2018, section 3.1)."""
+"""Training task for BERT's pretraining: masked words and next-sentence prediction (Devlin 2018, section 3.1)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from manyheads.training.task import Better, Loss, LossPart
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded examples: ids and segments (B, T) with lengths (B,).
+    """Padded examples: token ids and segments (B, T) with lengths (B,).
 
-    at       (N,) where the masked tokens are, among the B * T; answers (N,) stood there
-    follows  (B,) 0 where the second text follows the first, else 1; None where there are no pairs
+    at       indices of the masked tokens among the B * T tokens, (N,)
+    answers  original ids of the masked tokens, (N,)
+    follows  0 if the second text follows the first, else 1, (B,); None without pairs
     """
 
     ids: Tensor
@@ -47,7 +48,7 @@ class Batch:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Masked words, and pairs of texts."""
+        """Number of masked words, and of pairs of texts if there are any."""
         return (self.items,) if self.follows is None else (self.items, len(self.follows))
 
     @classmethod
@@ -73,10 +74,12 @@ class Batch:
 
 @dataclass(eq=False)
 class MaskedLMTask:
-    """What the training loop trains: the mean cross-entropy of the masked words, and that of the next sentence.
+    """Training task for BERT's pretraining.
 
-    Logits are computed at the masked positions alone.
-    batch_tokens  padded tokens of a micro-batch
+    The loss is the mean loss of the masked words plus the mean loss of next-sentence prediction. Logits are computed
+    only at the masked positions.
+
+    batch_tokens  maximum number of padded tokens in a micro-batch
     """
 
     unit: ClassVar = "predictions"
@@ -108,7 +111,7 @@ class MaskedLMTask:
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Loss:
-        """Of the masked words and, where there are pairs, of the next sentence: the means of both are added."""
+        """Return the loss of the masked words. For pairs, the mean loss of next-sentence prediction is added to it."""
         batch = batch.to(self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
         masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
@@ -124,21 +127,24 @@ class MaskedLMTask:
         return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
-        """As `mean_scores`, on the first epoch of the validation data."""
+        """Return `mean_scores` for the first epoch of the validation data."""
         return mean_scores(list(scores(self.model, self.validation.epoch(0), self.compute, self.batch_tokens)))
 
     def save(self, out: Path) -> str:
-        """With a tokenizer that takes [MASK] in a text for the mask, as `fill` and other tools' pipelines need it."""
+        """Save the model with its tokenizer.
+
+        The saved tokenizer reads [MASK] in a text as the mask, as `fill` and other libraries require.
+        """
         return directory.save(out, self.model, with_special_tokens(self.tokenizer, as_text=False))
 
 
 class Score(NamedTuple):
-    """How the masked words of an example are predicted: the sum of their losses, and the likeliest ones."""
+    """Predictions for the masked words of an example: the sum of their losses, and the likeliest words."""
 
     example: Example
     loss: float
     words: list[int]
-    next_right: bool | None  # whether the prediction that the second text follows is right; None: no pair
+    next_right: bool | None  # True if next-sentence prediction is right; None without a pair
 
     @property
     def right(self) -> int:
@@ -147,7 +153,7 @@ class Score(NamedTuple):
 
 @torch.inference_mode()
 def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int) -> Iterator[Score]:
-    """Of every example, in the order of batches. The model is in eval mode."""
+    """Yield the score of every example, in the order of the batches. The model must be in eval mode."""
 
     def run_batch(rows: NDArray[np.int64]) -> list[Score]:
         examples = [epoch[int(row)] for row in rows]
@@ -161,8 +167,8 @@ def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int)
         if batch.follows is not None and model.next_sentence is not None:
             next_right = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
         counts = [len(example.answers) for example in examples]
-        of_each = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
-        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in of_each]
+        rows_of = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
+        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in rows_of]
 
     for scored in distributed_map(
         token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), run_batch
@@ -171,7 +177,11 @@ def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int)
 
 
 def mean_scores(scores: Sequence[Score]) -> dict[str, float]:
-    """Over all masked words: `loss`, `perplexity`, `accuracy`; over all pairs `next_sentence_accuracy`."""
+    """Return the metrics over all examples.
+
+    `loss`, `perplexity` and `accuracy` are means over all masked words, `next_sentence_accuracy` is a mean over all
+    pairs.
+    """
     masked = sum(len(score.words) for score in scores)
     loss = sum(score.loss for score in scores) / masked
     pairs = [score.next_right for score in scores if score.next_right is not None]

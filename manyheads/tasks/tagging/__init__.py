@@ -1,1 +1,1 @@
-"""Tags of the words of a text."""
+"""Tagging of words, such as named entity recognition."""

@@ -1,7 +1,7 @@
-"""How well entities are found: precision, recall and F1 of whole spans, as CoNLL's script conlleval counts them.
+"""Precision, recall and F1 of entities, counted as whole spans as in CoNLL's script conlleval.
 
-An entity counts when its kind, its first and its last word are all right. The share of right tags is another number,
-and a flattering one: most words are outside any entity.
+An entity is right if its type, its first word and its last word are all right. The accuracy of single tags is a
+different, usually higher number, because most words are outside any entity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from manyheads.training.record import Metrics
 
 
 class Entity(NamedTuple):
-    """Words `start` to `end`, which is not among them."""
+    """Entity from word `start` to word `end`, without `end`."""
 
     kind: str
     start: int
@@ -26,11 +26,14 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Entities found, wanted, and both; what is divided by nothing is 0, as in conlleval."""
+    """Numbers of entities that are right, found, and in the reference.
+
+    A ratio with an empty denominator is 0, as in conlleval.
+    """
 
     right: int
     found: int
-    wanted: int
+    in_reference: int
 
     @property
     def precision(self) -> float:
@@ -38,33 +41,36 @@ class Counts:
 
     @property
     def recall(self) -> float:
-        return self.right / self.wanted if self.wanted else 0.0
+        return self.right / self.in_reference if self.in_reference else 0.0
 
     @property
     def f1(self) -> float:
-        return 2 * self.right / (self.found + self.wanted) if self.right else 0.0
+        return 2 * self.right / (self.found + self.in_reference) if self.right else 0.0
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities that IOB2 tags mark. As in conlleval an I- that goes on with nothing of its kind begins one: a
-    model may write what an annotator may not. Tags of another form (parts of speech) mark none."""
+    """Return the entities that IOB2 tags mark.
+
+    An I- tag that does not continue an entity of its type starts a new one, as in conlleval, because a model may
+    predict such tags. Tags in another format, such as parts of speech, mark no entities.
+    """
     spans: list[Entity] = []
-    start, before = 0, ""  # where the entity before a word began, and its kind
+    start, current = 0, ""  # start and type of the entity that the previous word belongs to
     for i, tag in enumerate([*tags, OUTSIDE]):
         kind = tag[2:] if tag.startswith(("B-", "I-")) else ""
-        goes_on = tag.startswith("I-") and kind == before
-        if before and not goes_on:
-            spans.append(Entity(before, start, i))
-        if not goes_on:
+        continues = tag.startswith("I-") and kind == current
+        if current and not continues:
+            spans.append(Entity(current, start, i))
+        if not continues:
             start = i
-        before = kind
+        current = kind
     return spans
 
 
-def count_entities(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, Counts]:
-    """By kind of entity, and all kinds together under ""."""
+def count_entities(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Counts]:
+    """Return the counts by type of entity, and the total under the empty key."""
     right, predictions, truths = Counter[str](), Counter[str](), Counter[str]()
-    for guess, truth in zip(predicted, wanted, strict=True):
+    for guess, truth in zip(predicted, references, strict=True):
         assert len(guess) == len(truth)
         guessed, true = set(entities(guess)), set(entities(truth))
         for counter, spans in ((right, guessed & true), (predictions, guessed), (truths, true)):
@@ -74,17 +80,17 @@ def count_entities(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence
     return {kind: Counts(right[kind], predictions[kind], truths[kind]) for kind in kinds}
 
 
-def tagging_metrics(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> Metrics:
-    """entity_f1 over all entities (micro average), and accuracy, which is that of single tags."""
-    if not wanted:
-        raise UserError("there is nothing to score: the test data are empty")
-    together = count_entities(predicted, wanted)[""]
-    words = sum(map(len, wanted))
+def tagging_metrics(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Metrics:
+    """Return entity_f1 over all entities (micro average), and the accuracy of single tags."""
+    if not references:
+        raise UserError("found no sentences to score: the test data are empty")
+    total = count_entities(predicted, references)[""]
+    words = sum(map(len, references))
     right = sum(
-        g == t for guess, truth in zip(predicted, wanted, strict=True) for g, t in zip(guess, truth, strict=True)
+        g == t for guess, truth in zip(predicted, references, strict=True) for g, t in zip(guess, truth, strict=True)
     )
-    counts = f"precision {together.precision:.4f}, recall {together.recall:.4f}, {together.wanted:,} entities"
+    counts = f"precision {total.precision:.4f}, recall {total.recall:.4f}, {total.in_reference:,} entities"
     return {
-        "entity_f1": {"value": together.f1, "signature": f"whole spans, IOB2, micro average (conlleval): {counts}"},
-        "accuracy": {"value": right / max(1, words), "signature": f"tags of {words:,} words, O among them"},
+        "entity_f1": {"value": total.f1, "signature": f"whole spans, IOB2, micro average (conlleval): {counts}"},
+        "accuracy": {"value": right / max(1, words), "signature": f"tags of {words:,} words, including O"},
     }

@@ -1,4 +1,4 @@
-"""A trained tagger in use: texts in, their words with tags and their entities out."""
+"""Predictor for tagging: words with their tags, and the entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
-    """A word of a text at the characters `start` to `end`; the probability is that of its tag."""
+    """Word with its characters `start` to `end` in the text, its tag, and the tag's probability."""
 
     text: str
     tag: str
@@ -29,7 +29,7 @@ class TaggedWord(NamedTuple):
 
 
 class FoundEntity(NamedTuple):
-    """The words of an entity, as characters of the text; the probability is the mean of its words'."""
+    """Entity with its characters `start` to `end` in the text. The probability is the mean over its words."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class FoundEntity(NamedTuple):
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text with the tag of each word; prints as word/TAG pairs."""
+    """Text with the tag of each word. It prints as word/TAG pairs."""
 
     text: str
     words: list[TaggedWord]
@@ -60,9 +60,10 @@ class TaggedText:
 
 
 class Tagger(TextPredictor):
-    """A model that tells a label of each token, with its tokenizer: what `manyheads.load` gives for it.
+    """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
-    reading  max_length: tokens of a window; None: as in training, else what the model takes
+    reading  max_length, the number of tokens in a window; None: the value of the training run, or else the model's
+             limit
     """
 
     verbs: ClassVar = ("tag", "attend", "evaluate")
@@ -79,16 +80,17 @@ class Tagger(TextPredictor):
     @overload
     def tag(self, texts: list[str] | list[list[str]]) -> list[TaggedText]: ...
     def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
-        """The words of every text with their tags, in their order. Texts may be of any length.
+        """Return the words of every text with their tags, in input order. Texts may have any length.
 
-        A text is split into words by `data.conll.words_of`: at spaces, marks at the ends of a word apart. It may be
-        given as a list of words instead; its characters are then counted in the words joined by spaces.
+        A text is split into words by `data.readers.conll.words_of`: at spaces, with punctuation at the ends of a word
+        split off. It may be given as a list of words instead. Character positions then refer to the words joined by
+        spaces.
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]
         whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
         check_texts(whole)
-        spans = [words_of(text) if isinstance(text, str) else _joined(text) for text in texts]
+        spans = [words_of(text) if isinstance(text, str) else _word_offsets(text) for text in texts]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
         model, compute = self.compiled
@@ -101,33 +103,36 @@ class Tagger(TextPredictor):
             tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
         return tagged
 
-    def evaluate(self, tagged: Tagged) -> Outcome:
-        """Tag the sentences and score the tags against those given."""
+    def evaluate(self, tagged: Tagged) -> EvaluationResult:
+        """Tag the sentences, and compare the predicted tags with the tags in the data."""
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
         predicted = [[word.tag for word in text.words] for text in outputs]
         quality = []
         for guess, truth in zip(predicted, tagged.tags, strict=True):
             counts = count_entities([guess], [truth])[""]
-            quality.append(counts.f1 if counts.found or counts.wanted else 1.0)
+            quality.append(counts.f1 if counts.found or counts.in_reference else 1.0)
         references = [
             " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
         ]
         metrics = tagging_metrics(predicted, tagged.tags)
-        return Outcome(
+        return EvaluationResult(
             [text.text for text in outputs], list(map(str, outputs)), references, quality, metrics,
             unit="entity F1 of a sentence",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's test data, or on `data`: a file of CoNLL columns, or a directory with a test file."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate on the run's test data, or on `data`.
+
+        `data` is a file in CoNLL's column format, or a directory with a test file.
+        """
         labels = self.model.config.labels
         return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 
 
-def _joined(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the words begin and end when joined by spaces."""
+def _word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the start and end character of each word in the words joined by spaces."""
     spans, at = [], 0
     for word in words:
         spans.append((at, at + len(word)))

@@ -1,4 +1,4 @@
-"""Training a tagger: sentences -> vocabulary -> model -> task, and its scores."""
+"""Training run of a tagger: sentences, vocabulary, model, task and scores."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from manyheads.tasks.tagging.recipes import TaggingConfig
 from manyheads.tasks.tagging.task import TaggingTask
 from manyheads.training.record import Metrics
 
-ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))  # of CoNLL-2003
+# tags of CoNLL-2003
+ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))
 
 
 def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     if run.init is None:
-        run.refuse(("tuned",), "it is about the model to start from: name it with --init MODEL")
+        run.refuse(("tuned",), "no effect without a model to start from: add --init MODEL")
 
     source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
 
@@ -41,9 +42,11 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
     def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
         labels = tuple(splits.train.labels)
         if len(labels) < 2:
-            raise UserError(f"{splits.train.file}: one tag only, {labels[0]}: there is nothing to tell apart")
+            raise UserError(f"{splits.train.file}: expected two or more different tags, found only {labels[0]}")
         model, tokenizer = (
-            _new(config, splits.train, labels) if run.init is None else start_tuned(run, "token", labels, config.tuned)
+            _build_model(config, splits.train, labels)
+            if run.init is None
+            else start_tuned(run, "token", labels, config.tuned)
         )
         limits = {"max_length": min(config.max_length, model.config.max_positions)}
         task = TaggingTask(
@@ -51,12 +54,13 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed, **limits,
         )  # fmt: skip
 
-        def score(held: Tagged) -> Metrics:
-            return Tagger(directory.load(run.out), compute, limits).evaluate(held).metrics
+        def score(tagged: Tagged) -> Metrics:
+            return Tagger(directory.load(run.out), compute, limits).evaluate(tagged).metrics
 
         length = task.mean_length
         cost = costs.flops(model, length)
-        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))  # has no backward pass
+        # frozen layers have no backward pass
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
         flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
@@ -65,12 +69,12 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: TaggingConfig) -> Bert:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary, ENTITIES))
 
 
-def _new(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
+def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
     texts = [" ".join(words) for words in train.words]
     with log_warnings():
         tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)

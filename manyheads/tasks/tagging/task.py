@@ -1,7 +1,7 @@
-"""Tagging the words of a text, as BERT does it (Devlin 2018, section 5.3): the first sub-token of a word gets its tag.
+"""Training task for tagging words, as with BERT (Devlin 2018, section 5.3): a word's first subword gets its tag.
 
-Any model serves whose `forward(tokens, lengths)` gives a logit for each of `config.labels` at every token. Texts of
-any length do: what is longer than the model takes is read in overlapping windows, each word where it has most context.
+The model can be any module whose `forward(tokens, lengths)` returns a logit for each of `config.labels` at every token.
+A text longer than the model's limit is read in overlapping windows. Each word is tagged where it has the most context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
-IGNORED = -100  # the label of tokens that no word is read from
+IGNORED = -100  # label of tokens that are not the first subword of a word
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Batch:
     ids: Tensor
     lengths: Tensor
     labels: Tensor
-    items: int  # words that are read
+    items: int  # number of tagged words
 
 
 @dataclass(eq=False)
 class TaggingTask:
-    """What the training loop trains: the cross-entropy of the tags.
+    """Training task for tagging, with the cross-entropy of the tags.
 
-    batch_tokens  padded tokens of a micro-batch
-    max_length    tokens of a window
+    batch_tokens  maximum number of padded tokens in a micro-batch
+    max_length    maximum number of tokens in a window
     """
 
     unit: ClassVar = "words"
@@ -76,12 +76,12 @@ class TaggingTask:
 
     @property
     def mean_length(self) -> int:
-        """Tokens of a window of the training data."""
+        """Mean number of tokens in a training window."""
         return round(sum(self._lengths) / len(self._lengths))
 
     @property
     def tokens_per_word(self) -> float:
-        """Tokens that are read for each word of the training data."""
+        """Mean number of tokens read for each training word."""
         return sum(self._lengths) / sum(len(window.words) for window in self._windows)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -104,7 +104,7 @@ class TaggingTask:
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
-        """The loss per word, entity F1, and the accuracy of single tags."""
+        """Return the loss per word, the entity F1, and the accuracy of single tags."""
         truth, labels = self.validation.tags, self.model.config.labels
         scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.compute)
         loss = F.nll_loss(torch.cat(scores), torch.tensor([self._index[tag] for tags in truth for tag in tags]))
@@ -118,9 +118,12 @@ class TaggingTask:
 def tag_log_probabilities(
     model: Any, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
 ) -> list[Tensor]:
-    """How probable each label is for each word of each sentence: natural logarithms, (words, L) float32 on the CPU.
+    """Return the log-probabilities of all labels for each word of each sentence.
 
-    words  how many each sentence has; `windows` are those of all sentences
+    The result has a float32 tensor (words, L) on the CPU for each sentence.
+
+    windows  the windows of all sentences
+    words    number of words in each sentence
     """
     scores = [torch.zeros(count, len(model.config.labels)) for count in words]
     for i, logits in outputs(model, compute, [window.ids for window in windows], model.config.pad):  # (T, L)

@@ -1,3 +1,4 @@
 """Translation with an encoder-decoder."""
 
-MOST_BEAMS = 1024  # hypotheses of a text; here for the command line, which imports the predictor only to translate
+# Maximum beam width. It is defined here so that the command line can check it without importing the predictor.
+MAX_BEAMS = 1024

@@ -1,4 +1,4 @@
-"""Table 3 of Vaswani 2017 at a small budget: what each choice of the model is worth, on any corpus."""
+"""Table 3 of Vaswani 2017 at a small budget, on any corpus: the effect of each choice in the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyheads.tasks.translation.run import train as train_translator
 
 
 def rows(config: TranslationConfig) -> Rows:
-    """Each a step from the base model as in the paper's rows."""
+    """Return the settings of each table row. Each row changes one setting of the base model, as in the paper."""
     base = {**PRESETS[full_name(config.preset, "transformer")], **config.model}
     width, heads = base["width"], base["encoder_heads"]
 
@@ -21,13 +21,16 @@ def rows(config: TranslationConfig) -> Rows:
 
     layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
     changes: Rows = {"base": {}}
-    for count in (1, heads // 2, heads * 2, heads * 4):  # the paper: 1, 4, 16, 32 beside 8
+    # the paper compares 1, 4, 16 and 32 heads with the base model's 8
+    for count in (1, heads // 2, heads * 2, heads * 4):
         if count and width % count == 0:
             changes[f"A heads={count}"] = both("heads", count)
-    for size in (width // heads // 4, width // heads // 2):  # 16, 32 beside 64
+    # the paper compares key widths 16 and 32 with the base model's 64
+    for size in (width // heads // 4, width // heads // 2):
         if size:
             changes[f"B key_width={size}"] = {"model.key_width": size}
-    for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):  # 2, 4, 8 beside 6
+    # the paper compares 2, 4 and 8 layers with the base model's 6
+    for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):
         changes[f"C layers={count}"] = both("layers", count)
     for size in (width // 2, width * 2):
         changes[f"C width={size}"] = {"model.width": size}
@@ -35,12 +38,12 @@ def rows(config: TranslationConfig) -> Rows:
         changes[f"C feed_forward={size}"] = both("feed_forward", size)
     for rate in (0.0, 0.2):
         changes[f"D dropout={rate}"] = {"model.dropout": rate}
-    for share in (0.0, 0.2):
-        changes[f"D smoothing={share}"] = {"smoothing": share}
+    for smoothing in (0.0, 0.2):
+        changes[f"D smoothing={smoothing}"] = {"smoothing": smoothing}
     changes["E learned positions"] = {"model.positions": "learned"}
     return changes
 
 
 def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
-    """A small run for every row, and the table of them."""
+    """Train a small model for every row, and return the table of results."""
     return ablate(rows(config), config, run, train_translator, {"perplexity": "perplexity", "bleu_13a": "BLEU"})

@@ -1,4 +1,4 @@
-"""From source ids to target ids with an encoder-decoder: for predictors, and for tasks that decode while they train."""
+"""Decoding of source token ids to target token ids with an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from manyheads.generation import Hypothesis, beam_search, greedy
 from manyheads.inference import reduction
 from manyheads.training.distributed_map import distributed_map
 
-ROOM = 50  # tokens that a translation may be longer than its source (Vaswani 2017, section 6.1)
-DECODING_TOKENS = 4096  # source tokens times beams that are translated at once
-MOST_POSITIONS = 65_536  # beams times the longest translation: some 3 GB for the base model of Vaswani 2017
+MAX_EXTRA_TOKENS = 50  # maximum length of a translation beyond its source length, in tokens (Vaswani 2017, section 6.1)
+DECODING_TOKENS = 4096  # maximum source tokens times beams in a batch
+# maximum beams times target length in a batch: about 3 GB of KV cache for the base model of Vaswani 2017
+MAX_POSITIONS = 65_536
 
 
 def decode(
@@ -28,51 +29,61 @@ def decode(
     alpha: float = 0.6,
     nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Translate sources, given as ids with their end token; return the `nbest` hypotheses of each, best first.
+    """Translate sources, given as ids with their end token. Return the `nbest` hypotheses of each source, best first.
 
-    model, route  the model as it computes (`Predictor.compiled`), in eval mode, and how it computes
-    sources       in any order; an empty one has no hypothesis
-    beam, alpha   as in `beam_search`; a beam of 1 is greedy
+    model, compute  the compiled model (`Predictor.compiled`) in eval mode, and its compute settings
+    sources         token ids in any order of length; an empty source has no hypothesis
+    beam, alpha     as in `beam_search`; a beam of 1 is greedy decoding
 
-    Collective: the ranks of a job divide the batches, and all get all hypotheses.
+    Collective: the ranks of a job divide the batches, and every rank gets all hypotheses.
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
 
-    def decoded(rows: list[int]) -> list[list[Hypothesis]]:
+    def decode_rows(rows: list[int]) -> list[list[Hypothesis]]:
         source, lengths = pad_sources(model, [sources[row] for row in rows], compute)
         with torch.inference_mode(), compute.autocast():
             return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest)
 
     batches = [*source_batches(model, sources, beam)]
-    for rows, results in zip(batches, distributed_map(batches, decoded), strict=True):
+    for rows, results in zip(batches, distributed_map(batches, decode_rows), strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
     return hypotheses
 
 
 def decode_batch(
-    model: Any, source: Tensor, lengths: Tensor, *, beam: int = 1, alpha: float = 0.6, nbest: int = 1, room: int = ROOM
+    model: Any,
+    source: Tensor,
+    lengths: Tensor,
+    *,
+    beam: int = 1,
+    alpha: float = 0.6,
+    nbest: int = 1,
+    extra_tokens: int = MAX_EXTRA_TOKENS,
 ) -> list[list[Hypothesis]]:
-    """Translate a padded batch of sources (B, Ts) with lengths (B,) by at most `room` tokens more than they have."""
+    """Translate a padded batch of sources (B, Ts) with lengths (B,).
+
+    A translation has at most `extra_tokens` tokens more than its source.
+    """
     c = model.config
-    limits = (lengths + room).clamp(max=c.max_positions - 1)
+    limits = (lengths + extra_tokens).clamp(max=c.max_positions - 1)
     cache = model.start(source, lengths, int(limits.max()) + 1)
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "start": c.start, "end": c.end, "limits": limits, "suppress": never_written(model), "alpha": alpha,
         "reduce": reduction(model),
     }  # fmt: skip
     if beam == 1:
-        return [[hypothesis] for hypothesis in greedy(model.step, cache, **how)]
-    return beam_search(model.step, cache, **how, beam=beam, nbest=nbest)
+        return [[hypothesis] for hypothesis in greedy(model.step, cache, **options)]
+    return beam_search(model.step, cache, **options, beam=beam, nbest=nbest)
 
 
 def max_target_length(model: Any, length: int) -> int:
-    """Return the largest number of tokens of the translation of a source of that length, without the end token."""
-    return min(length + ROOM, model.config.max_positions - 1)
+    """Return the maximum number of tokens in the translation of a source of `length` tokens, without the end token."""
+    return min(length + MAX_EXTRA_TOKENS, model.config.max_positions - 1)
 
 
 def never_written(model: Any) -> list[int]:
-    """Return the ids that no translation has: padding, and the start token if it is not the end token."""
+    """Return the ids that no translation contains: padding, and the start token unless it is also the end token."""
     c = model.config
     return [token for token in {c.pad, c.start} if token != c.end]
 
@@ -80,15 +91,15 @@ def never_written(model: Any) -> list[int]:
 def source_batches(
     model: Any, sources: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
 ) -> Iterator[list[int]]:
-    """Yield the rows of each batch: sources of similar length, without empty ones.
+    """Yield the indices of the sources in each batch: sources of similar length, without empty ones.
 
-    A batch has at most `tokens` source tokens times beams, and its translations fit into `MOST_POSITIONS`.
+    A batch has at most `tokens` source tokens times beams, and at most `MAX_POSITIONS` target tokens times beams.
     """
     rows = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
     batch: list[int] = []
     for row in rows:
         length, beams = len(sources[row]), (len(batch) + 1) * beam
-        if batch and (beams * length > tokens or beams * (max_target_length(model, length) + 1) > MOST_POSITIONS):
+        if batch and (beams * length > tokens or beams * (max_target_length(model, length) + 1) > MAX_POSITIONS):
             yield batch
             batch = []
         batch.append(row)
@@ -97,6 +108,6 @@ def source_batches(
 
 
 def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
-    """Return the sources padded (B, Ts), and their lengths (B,), on the device of the route."""
+    """Return the padded sources (B, Ts) and their lengths (B,), on the device of `compute`."""
     padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
     return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)

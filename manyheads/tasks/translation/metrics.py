@@ -1,4 +1,4 @@
-"""How good a translation is: BLEU with its signature, chrF, exact matches, and whether two systems differ."""
+"""Translation metrics: BLEU with its signature, chrF, exact matches, and a significance test for two systems."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from manyheads.training.record import Metrics
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metrics:
-    """{name: {"value": x, "signature": s}}: bleu_13a and chrf (0 to 100) on raw text, exact_match (0 to 1).
+    """Return the metrics of translations as {name: {"value": x, "signature": s}}.
 
-    bleu_moses_lc is added where sacremoses is installed: BLEU of lowercased text after Moses' punctuation
-    normalisation and tokenisation, as the multimodal translation papers report it.
+    bleu_13a     BLEU on raw text, 0 to 100
+    chrf         chrF on raw text, 0 to 100
+    exact_match  fraction of translations that equal their reference, 0 to 1
+    bleu_moses_lc  BLEU on lowercased text after Moses punctuation normalization and tokenization, as in the papers on
+                   multimodal translation; only if sacremoses is installed
     """
     if len(hypotheses) != len(references):
-        raise UserError(f"{len(hypotheses):,} translations but {len(references):,} references: they must be aligned")
+        raise UserError(
+            f"found {len(hypotheses):,} translations, but {len(references):,} references: expected equal numbers"
+        )
     if not references:
-        raise UserError("there is nothing to score: the test data are empty")
+        raise UserError("found no test pairs to score: the test data are empty")
     bleu, chrf = BLEU(tokenize="13a"), CHRF()
     scores: Metrics = {
         "bleu_13a": _score(bleu, hypotheses, references),
@@ -41,9 +46,9 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     def prepared(lines: Sequence[str]) -> list[str]:
         return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
-    # force: sacreBLEU would warn that the text looks tokenised, which it is
+    # Tokenized text is intended here; force=True suppresses sacreBLEU's warning about it.
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
-    moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalise and tokenise ({language})"
+    moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
 
 
@@ -53,7 +58,7 @@ def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[
 
 
 def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Is the second system better than the first by more than chance (Koehn 2004)? 1,000 resamples of the test set."""
+    """Compare two systems by a paired bootstrap test with 1,000 resamples of the test set (Koehn 2004)."""
     test = PairedTest(
         [("first", list(first)), ("second", list(second))],
         {"BLEU": BLEU(references=[list(references)]), "chrF": CHRF(references=[list(references)])},
@@ -67,7 +72,7 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         one, two = scores[name]
         assert isinstance(one, Result)
         assert isinstance(two, Result)
-        # sacreBLEU counts differences above the observed one: of two equal systems it would say p = 0.001
+        # sacreBLEU counts the differences above the observed one, so it would report p = 0.001 for two equal systems.
         p_value = 1.0 if list(first) == list(second) else float(two.p_value or 0.0)
         comparison[name] = {
             "first": float(one.score), "second": float(two.score), "difference": float(two.score - one.score),
@@ -78,6 +83,6 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF of each sentence, 0 to 100."""
+    """Return the chrF score of each sentence, 0 to 100."""
     chrf = CHRF()
     return [chrf.sentence_score(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]

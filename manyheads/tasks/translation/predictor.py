@@ -1,4 +1,4 @@
-"""From a trained encoder-decoder to translations and their scores."""
+"""Predictor for translation: beam search, scoring, attention maps and evaluation of an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, score
-from manyheads.tasks.evaluation import Outcome, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
-from manyheads.tasks.translation import MOST_BEAMS
+from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
-    MOST_POSITIONS,
+    MAX_POSITIONS,
     decode,
     max_target_length,
     never_written,
@@ -36,21 +36,25 @@ from manyheads.tasks.translation.decoding import (
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 from manyheads.training.distributed_map import distributed_map
 
-LOGITS = 2**26  # that are scored at once, or those of one pair
+LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single pair may need more
 SPLIT = "split it"
-CUT = ", or have it cut with truncate (--truncate)"
+CUT = ", or cut it with truncate (--truncate)"
 
 
-class TranslationOutcome(Outcome):
-    """Two systems differ by what the whole test set scores, not by the mean of its sentences."""
+class TranslationResult(EvaluationResult):
+    """Result of a translation model. Two results are compared by corpus scores, not by the mean over sentences."""
 
-    def bootstrap(self, other: Outcome) -> dict[str, Any]:
+    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated line. `score` ranks: the log-probability over the length penalty; `log_probability` is natural."""
+    """Translation of one line.
+
+    score            log-probability divided by the length penalty; the hypotheses are sorted by it
+    log_probability  natural logarithm of the probability
+    """
 
     text: str
     score: float
@@ -61,7 +65,7 @@ class Translation:
 
 
 class Translator(ModelWithTokenizer):
-    """A trained encoder-decoder with its tokenizers: what `manyheads.load` gives for a translation model."""
+    """Trained encoder-decoder with its tokenizers, as returned by `manyheads.load` for a translation model."""
 
     verbs: ClassVar = ("translate", "attend", "lens", "evaluate")
     done: ClassVar = "translated"
@@ -69,7 +73,7 @@ class Translator(ModelWithTokenizer):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         if loaded.target_tokenizer is None:
-            raise UserError(f"{loaded.path} has no target_tokenizer.json: text cannot be translated without one")
+            raise UserError(f"{loaded.path}: found no target_tokenizer.json, so text cannot be translated")
         self.target_tokenizer = loaded.target_tokenizer
 
     @overload
@@ -81,11 +85,11 @@ class Translator(ModelWithTokenizer):
     def translate(
         self, texts: str | list[str], *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
     ) -> str | list[str]:
-        """The best translation of every text, in their order; a blank text stays blank.
+        """Return the best translation of every text, in input order. A blank text gives a blank translation.
 
-        beam      hypotheses followed at once, at most 1024; 1 is greedy
-        alpha     of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
-        truncate  cut texts that are longer than the model takes, instead of raising a UserError
+        beam      beam width, at most 1024; 1 is greedy decoding
+        alpha     exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
+        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
         lines = [texts] if isinstance(texts, str) else texts
         best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
@@ -94,17 +98,17 @@ class Translator(ModelWithTokenizer):
     def nbest(
         self, texts: Sequence[str], count: int, beam: int = 4, alpha: float = 0.6, *, truncate: bool = False
     ) -> list[list[Translation]]:
-        """The `count` best translations of every text, best first, with their scores."""
-        if not 1 <= beam <= MOST_BEAMS:
-            raise UserError(f"beam is {beam}: expected 1 to {MOST_BEAMS}")
+        """Return the `count` best translations of every text with their scores, best first."""
+        if not 1 <= beam <= MAX_BEAMS:
+            raise UserError(f"beam is {beam}: expected 1 to {MAX_BEAMS}")
         if not 1 <= count <= beam:
-            raise UserError(f"{count} translations need a beam of at least {max(count, 1)}, got {beam}")
+            raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
         sources = self._encode(texts, truncate, SPLIT + CUT)
         for index, ids in enumerate(sources):
-            if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MOST_POSITIONS:
+            if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MAX_POSITIONS:
                 raise ItemError(
-                    index, f"may become {longest:,} tokens, too many for {beam:,} beams at once: take a beam of at "
-                    f"most {max(1, MOST_POSITIONS // longest)}"
+                    index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: "
+                           f"use a beam of at most {max(1, MAX_POSITIONS // longest)}"
                 )  # fmt: skip
         model, compute = self.compiled
         hypotheses = decode(model, compute, sources, beam=beam, alpha=alpha, nbest=count)
@@ -112,34 +116,34 @@ class Translator(ModelWithTokenizer):
         return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
-        """How probable the model finds given translations; the text is the one given."""
+        """Return the score and log-probability that the model gives to each target as a translation of its source."""
         if len(sources) != len(targets):
-            raise UserError(f"{len(sources):,} sources but {len(targets):,} targets: they must be aligned")
+            raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
         c = self.model.config
         for number, text in enumerate(targets, 1):
             check_text(text, f"target {number}", c.max_positions)
         encoded = self._encode(sources)
-        wanted = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
-        for number, (source, ids) in enumerate(zip(encoded, wanted, strict=True), 1):
+        target_ids = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
+        for number, (source, ids) in enumerate(zip(encoded, target_ids, strict=True), 1):
             if ids and not source:
-                raise UserError(f"source {number} is blank, but its target is not: there is nothing to score")
+                raise UserError(f"source {number} is blank, but its target is not: give both or none")
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in targets]
         model, compute = self.compiled
 
-        def scored(rows: list[int]) -> list[Hypothesis]:
+        def score_rows(rows: list[int]) -> list[Hypothesis]:
             padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.compute)
-            chosen = [wanted[i] for i in rows]
+            batch_targets = [target_ids[i] for i in rows]
             with torch.inference_mode(), compute.autocast():
-                cache = model.start(padded, lengths, max(map(len, chosen)) + 1)
+                cache = model.start(padded, lengths, max(map(len, batch_targets)) + 1)
                 suppress = never_written(model)
-                return score(model.step, cache, chosen, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
+                return score(model.step, cache, batch_targets, start=c.start, end=c.end, suppress=suppress, alpha=alpha)
 
-        longer = [max(pair, key=len) for pair in zip(encoded, wanted, strict=True)]
+        longer = [max(pair, key=len) for pair in zip(encoded, target_ids, strict=True)]
         tokens = min(DECODING_TOKENS, LOGITS // self.target_tokenizer.get_vocab_size())
         batches = [*source_batches(model, longer, 1, tokens)]
-        for rows, results in zip(batches, distributed_map(batches, scored), strict=True):
+        for rows, results in zip(batches, distributed_map(batches, score_rows), strict=True):
             for row, h in zip(rows, results, strict=True):
                 translations[row] = Translation(targets[row], h.score, h.log_probability)
         return translations
@@ -155,75 +159,79 @@ class Translator(ModelWithTokenizer):
         truncate: bool = False,
         calculation: bool = False,
     ) -> AttentionMaps:
-        """Where every head of every layer looks while the model translates a text.
+        """Return the attention weights of every head in every layer while the model translates a text.
 
-        A query of the decoder is the token that is being written there, a key what had been written before.
+        In the decoder, a query is the token being written, and the keys are the tokens written before it.
 
-        target         what it writes; None: its own translation, the best of a beam of 4
-        layers, heads  their numbers, None for all
-        axis           "encoder", "decoder" or "cross"; None: all of them
-        calculation    also keep the queries, keys and values that the maps are computed from, for a page to show
-        truncate       cut texts that are longer than the model takes, instead of raising a UserError
+        target         translation to use; None: the model's best translation with a beam of 4
+        layers, heads  indices of the layers and heads to return, None for all
+        axis           "encoder", "decoder" or "cross"; None for all three
+        calculation    also return the queries, keys and values from which the weights are computed
+        truncate       cut texts that are longer than the model's limit, instead of raising a UserError
         """
-        source, written, title = self._read(text, target, truncate)
+        source, output, title = self._tokenize_pair(text, target, truncate)
         c = self.model.config
         start = self.target_tokenizer.id_to_token(c.start) or "[start]"
-        before = Side(
-            (start if c.start != c.pad else "[start]", *written.side.tokens[:-1]), (SPECIAL, *written.side.words[:-1])
+        decoder_input = Side(
+            (start if c.start != c.pad else "[start]", *output.side.tokens[:-1]), (SPECIAL, *output.side.words[:-1])
         )
         sides = {
-            "encoder": (source.side, source.side), "decoder": (written.side, before),
-            "cross": (written.side, source.side),
+            "encoder": (source.side, source.side), "decoder": (output.side, decoder_input),
+            "cross": (output.side, source.side),
         }  # fmt: skip
         options = MapOptions(axis, layers, heads, calculation)
-        return self._maps(self._inputs(source, written), sides, title, options, stepwise=("decoder", "cross"))
+        return self._attention_maps(self._inputs(source, output), sides, title, options, stepwise=("decoder", "cross"))
 
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
-        """What each layer of the decoder would write in place of each token of the target: the logit lens.
+        """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
 
-        target    what it writes; None: its own translation, the best of a beam of 4
-        top       so many tokens (at most 1000), likeliest first
-        truncate  cut texts that are longer than the model takes, instead of raising a UserError
+        target    translation to use; None: the model's best translation with a beam of 4
+        top       number of tokens for each layer and position, likeliest first, at most 1000
+        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
         """
-        source, written, title = self._read(text, target, truncate)
+        source, output, title = self._tokenize_pair(text, target, truncate)
         return self._lens(
-            "decoder", self.model.project, self._inputs(source, written), written.side.tokens, title, top=top,
+            "decoder", self.model.project, self._inputs(source, output), output.side.tokens, title, top=top,
             tokenizer=self.target_tokenizer,
         )  # fmt: skip
 
-    def _read(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
-        """A text and what is written of it, or its own translation, as `attend` takes them, and both as a title."""
-        room = self.model.config.max_positions
-        source = tokenized(self.tokenizer, text, room=room, truncate=truncate)
-        cut = truncate or target is None  # its own translation is shown as far as the model goes
-        target = self.translate(text, truncate=truncate) if target is None else target
-        check_text(target, "the target", None if cut else room, SHORTEN)
-        encoding = self.target_tokenizer.encode(beginning(target, room) if cut else target)  # may be empty
-        written = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
-        if cut:
-            written = written.part(range(len(written.ids))[:room])
-        for name, one in (("source", source), ("target", written)):
-            if len(one.ids) > room:
-                raise UserError(f"the {name} has {len(one.ids):,} tokens, the model takes {room:,}: {SHORTEN}")
-        return source, written, f"{text} → {target}"
+    def _tokenize_pair(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
+        """Return the tokenized source and target, and a title for both.
 
-    def _inputs(self, source: TokenizedText, written: TokenizedText) -> list[Tensor | None]:
-        """The target is what stands before each token that is written."""
-        before = [self.model.config.start, *written.ids[:-1]]
-        return [torch.tensor([source.ids]), None, torch.tensor([before])]
+        Without a target, the model translates the source.
+        """
+        limit = self.model.config.max_positions
+        source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
+        cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
+        target = self.translate(text, truncate=truncate) if target is None else target
+        check_text(target, "the target", None if cuts else limit, SHORTEN)
+        # The target may be empty.
+        encoding = self.target_tokenizer.encode(beginning(target, limit) if cuts else target)
+        output = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
+        if cuts:
+            output = output.part(range(len(output.ids))[:limit])
+        for name, side_text in (("source", source), ("target", output)):
+            if len(side_text.ids) > limit:
+                raise UserError(f"the {name} has {len(side_text.ids):,} tokens, the model takes {limit:,}: {SHORTEN}")
+        return source, output, f"{text} → {target}"
+
+    def _inputs(self, source: TokenizedText, output: TokenizedText) -> list[Tensor | None]:
+        """Return the model inputs. The decoder input is the target, shifted right behind the start token."""
+        decoder_input = [self.model.config.start, *output.ids[:-1]]
+        return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> TranslationOutcome:
-        """Translate the sources and score against the targets; `language` is the target's."""
+    ) -> TranslationResult:
+        """Translate the sources and score the translations against the targets; `language` is the target language."""
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, targets, language)
         quality = sentence_chrf(outputs, targets)
-        return TranslationOutcome(sources, outputs, targets, quality, metrics, unit="chrF")
+        return TranslationResult(sources, outputs, targets, quality, metrics, unit="chrF")
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Outcome:
-        """On the run's test data, or on `data`, decoded as the run's recipe says."""
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate on the run's test data, or on `data`, with the decoding settings of the run's recipe."""
         record = record_of(self.path)
         languages = _languages(self.path, record, data)
         pairs = scored_data(
@@ -234,23 +242,23 @@ class Translator(ModelWithTokenizer):
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Of the source and the target, where the record of the run tells them."""
+        """Source and target language from the run's record, or None if the record has no languages."""
         data = record_of(self.path).get("data", {})
         source, target = data.get("source"), data.get("target")
         return (source, target) if isinstance(source, str) and isinstance(target, str) and source and target else None
 
     def _encode(self, texts: Sequence[str], truncate: bool = False, hint: str = SPLIT) -> list[list[int]]:
-        """Ids with the end token; blank texts give none."""
-        room = self.model.config.max_positions
-        texts = [beginning(text, room) for text in texts] if truncate else list(texts)
-        check_texts(texts, room, hint)
+        """Return the source ids of each text with the end token, or an empty list for a blank text."""
+        max_tokens = self.model.config.max_positions
+        texts = [beginning(text, max_tokens) for text in texts] if truncate else list(texts)
+        check_texts(texts, max_tokens, hint)
         encoded = []
         for index, (text, encoding) in enumerate(zip(texts, self.tokenizer.encode_batch(texts), strict=True)):
             ids = encoding.ids if text.strip() else []
-            if len(ids) > room:
+            if len(ids) > max_tokens:
                 if not truncate:
-                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {room}: {hint}")
-                ids = [*ids[: room - 1], ids[-1]]
+                    raise ItemError(index, f"has {len(ids)} tokens, the model takes {max_tokens}: {hint}")
+                ids = [*ids[: max_tokens - 1], ids[-1]]
             encoded.append(ids)
         return encoded
 
@@ -260,13 +268,14 @@ class Translator(ModelWithTokenizer):
 
 
 def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:
-    """Of the source and the target: those of the run, or the endings of two files."""
+    """Return the source and target language from the run's record, or from the endings of two test files."""
     source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
     if source is None and data and "," in data:
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
         raise UserError(
-            f"{model}: no result.json there tells two languages (it lacks one, or was trained on other data than "
-            "translations): name the test files as --data FILE.en,FILE.de"
+            f"{model}: found no languages in result.json. "
+            "The file is missing, or the model was not trained on translations. "
+            "Give the test files as --data FILE.en,FILE.de"
         )
     return source, target

@@ -1,4 +1,4 @@
-"""Recipes of translation (Vaswani 2017): from the user's parallel corpus, or from the embedded one."""
+"""Recipes for translation (Vaswani 2017), on the user's parallel corpus or on the embedded one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ Ids = Annotated[int, Range(4, 10**7)]
 
 @dataclass(frozen=True)
 class TranslationConfig(DataConfig):
-    """What a translation run is made of.
+    """Settings of a translation run.
 
-    data          a directory with train, val and test files, or one corpus (see `data/parallel.py`);
-                  None: the embedded corpus, of `size` training pairs
-    preset        of the encoder-decoder, such as small, or universal/tiny; `model` overrides its fields
-    tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words", split at blanks and punctuation, with
-                  joint=false
-    vocabulary    ids of the joint vocabulary; with joint=false of each one, or two numbers, the source's first
-    batch_tokens  padded tokens of a micro-batch, on each side
-    max_length    tokens a training sentence may have; a longer one is an error, or is cut with truncate=true
-    scored        which data are translated and scored at the end, with `beam` and `alpha`
+    data          directory with train, val and test files, or one corpus (see `data/readers/parallel.py`); None: the
+                  embedded corpus with `size` training pairs
+    preset        preset of the encoder-decoder, such as small or universal/tiny; `model` overrides its fields
+    tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which splits at whitespace
+                  and punctuation
+    vocabulary    number of ids in the joint vocabulary; with joint=false in each vocabulary, or a pair (source, target)
+    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
+    max_length    maximum number of tokens in a training sentence; longer ones are an error, or are cut with
+                  truncate=true
+    scored        split that is translated and scored at the end, with `beam` and `alpha`
     """
 
     source: str = "en"
@@ -48,20 +49,21 @@ class TranslationConfig(DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.joint and self.tokenizer == "words":
-            raise UserError("tokenizer=words makes a vocabulary for each language: add joint=false model.tie=none")
+            raise UserError("tokenizer=words builds a vocabulary for each language: add joint=false model.tie=none")
         if self.joint and isinstance(self.vocabulary, tuple):
             raise UserError(
-                f"vocabulary is {self.vocabulary}: a joint vocabulary has one size: give one, or add joint=false"
+                f"vocabulary is {self.vocabulary}: expected one size for a joint vocabulary. "
+                "Give one number, or add joint=false."
             )
 
     @property
     def vocabularies(self) -> tuple[int, int]:
-        """Ids of the source and of the target."""
+        """Sizes of the source and the target vocabulary."""
         return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 
 EMBEDDED = TranslationConfig(
-    # nothing is noisy and nothing repeats: no dropout, and pre-norm learns fastest in three minutes
+    # The data have no noise and are not repeated, so no dropout is needed. Pre-norm learns fastest in three minutes.
     model={"norm": "pre", "final_norm": True, "dropout": 0.0, "encoder_layers": 3, "decoder_layers": 3},
     batch_tokens=1024,
     beam=1,
@@ -73,7 +75,8 @@ EMBEDDED = TranslationConfig(
 
 MULTI30K = TranslationConfig(
     vocabulary=5000,
-    model={"norm": "pre", "final_norm": True, "dropout": 0.3},  # with "post" a run learns or not by its seed
+    # with "post", it depends on the seed whether a run learns
+    model={"norm": "pre", "final_norm": True, "dropout": 0.3},
     batch_tokens=4096,
     beam=5,
     alpha=1.4,
@@ -83,7 +86,7 @@ MULTI30K = TranslationConfig(
     ),
 )  # fmt: skip
 
-# the PyTorch tutorial's settings; its batches are of 128 sentences, which so many tokens hold on Multi30k
+# Settings of the PyTorch tutorial. Its batches have 128 sentences, which on Multi30k is about 2,000 tokens.
 BLOG = TranslationConfig(
     source="de",
     target="en",
@@ -117,51 +120,52 @@ ABLATE = replace(
     EMBEDDED,
     model={"dropout": 0.1},
     beam=4,
-    scored="validation",  # as in the paper; the test data stay unseen
+    scored="validation",  # as in the paper; the test data remain unused
     training=replace(EMBEDDED.training, learning_rate=1.5e-3, steps=400, warmup=100, validate_every=None),
 )
 
-WMT14_DATA = {"data": "DIR with WMT14's train, validation and test files"}
+WMT14_DATA = {"data": "DIR with the train, validation and test files of WMT14"}
 
 RECIPES = {
     "translation": Recipe(
-        "a small translator of dates, amounts and names, any two locales", "Vaswani et al. 2017", EMBEDDED, RUN,
-        """Without data, phrases from Unicode CLDR in two locales; what is tested are combinations that training has not
-        shown. About three minutes on two cores.""",
+        "a small translator of dates, amounts and names between two locales", "Vaswani et al. 2017", EMBEDDED, RUN,
+        """Without data, it uses phrases from Unicode CLDR in two locales, and the test set has combinations
+        that do not occur in training. It takes about three minutes on two cores.""",
         options="[source=en target=de] [data=CORPUS]", init="may", with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "translation/multi30k": Recipe(
         "a translator of image captions, 2 M parameters", "Wu et al. 2021", MULTI30K, RUN,
-        """Transformer-Tiny of Wu et al. 2021 (BLEU 41.02 lowercased and tokenised, en-de), on raw cased text, with the
-        norm before each sublayer, a smaller vocabulary and fewer tokens, to suit a processor. About two hours on one
-        core with --precision bf16.""",
+        """Transformer-Tiny of Wu et al. 2021 (BLEU 41.02 lowercased and tokenized, en-de), on raw cased text.
+        To suit a CPU, it has pre-norm layers, a smaller vocabulary and smaller batches. It takes about two
+        hours on one core with --precision bf16.""",
         options="[source=en target=de]", init="may",
         requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/blog": Recipe(
         "the PyTorch tutorial's German-English translator of image captions", "Vaswani et al. 2017", BLOG, RUN,
-        """nn.Transformer with 3 + 3 layers of width 512 and two vocabularies of words, 33.6 M parameters; Adam at 1e-4
-        for 18 epochs, greedy decoding. Unlike there, batches are of sentences alike in length, in random order. About
-        three hours on one core.""",
+        """nn.Transformer with 3 + 3 layers of width 512 and two word vocabularies, 33.6 M parameters. It trains
+        with Adam at 1e-4 for 18 epochs and decodes greedily. Unlike in the tutorial, a batch has sentences of
+        similar length; the batches are in random order. It takes about three hours on one core.""",
         options="[source=de target=en]",
         requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/wmt14-base": Recipe(
-        "the paper's base model, 100,000 steps", "Vaswani et al. 2017", WMT14_BASE, RUN,
-        """Published (table 2): BLEU 27.3 en-de. Steps of 25,000 source and target tokens, joint vocabulary of 37,000,
-        the last five checkpoints averaged.""",
+        "the paper's base model for 100,000 steps", "Vaswani et al. 2017", WMT14_BASE, RUN,
+        """Published result (table 2): BLEU 27.3 en-de. Each step has 25,000 source and target tokens. The joint
+        vocabulary has 37,000 tokens; the last five checkpoints are averaged.""",
         options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/wmt14-big": Recipe(
-        "the paper's big model, 300,000 steps", "Vaswani et al. 2017", WMT14_BIG, RUN,
-        "Published (table 2): BLEU 28.4 en-de. Dropout 0.3, the last twenty checkpoints averaged.",
+        "the paper's big model for 300,000 steps", "Vaswani et al. 2017", WMT14_BIG, RUN,
+        "Published result (table 2): BLEU 28.4 en-de. Dropout is 0.3; the last twenty checkpoints are averaged.",
         options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/ablate": Recipe(
         "the rows of the paper's table 3 at a small budget, on any corpus", "Vaswani et al. 2017",
         ABLATE, "manyheads.tasks.translation.ablation",
-        """A small run for every row, each resumable in a directory of its own below --out, and the table of validation
-        perplexity and BLEU. At this budget only large effects show; equal rows are equal within a seed's noise.""",
+        """It trains a small model for every row and writes the table of validation perplexity and BLEU. Each
+        run has its own directory below --out and can be resumed. At this budget, only large effects exceed the
+        noise between seeds.""",
         options="[data=CORPUS] [training.steps=N]",
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training a translator: corpus -> vocabulary -> model -> task, and its scores."""
+"""Training run of a translator: corpus, vocabulary, model, task and scores."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from manyheads.models.presets import build, preset_for_data
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import dropouts, start
+from manyheads.runs.fine_tuning import dropout_rates, start
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import Metrics
 
-FAMILIES = ("transformer", "universal")  # of presets
+FAMILIES = ("transformer", "universal")  # model families that have presets for translation
 Model = Transformer | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    run.refuse(("training.width",), "it is the width of the model, so leave it out")
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
     if run.init is not None:
-        dropouts(run)
+        dropout_rates(run)
 
     source = ParallelSource(
         **located(config, run), source=config.source, target=config.target, size=config.size,
@@ -46,32 +46,32 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     )  # fmt: skip
 
     def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _started(run)[0]
+        model = planned_model(config) if run.init is None else _initial_model(run)[0]
         return Plan(model, config.batch_tokens)
 
     def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
         task = _task(config, run, splits, compute)
         decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
 
-        def score(held: Pairs) -> Metrics:
-            return Translator(directory.load(run.out), compute).evaluate(held, config.target, **decoding).metrics
+        def score(pairs: Pairs) -> Metrics:
+            return Translator(directory.load(run.out), compute).evaluate(pairs, config.target, **decoding).metrics
 
         source, target = task.train.mean_lengths()
         flops = costs.flops(task.model, source, target)["training"] / target
         training = replace(config.training, width=task.model.config.width)
         return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
 
-    return carry_out(run, config, source, plan, build, beside=("beam", "alpha"))
+    return carry_out(run, config, source, plan, build, may_change=("beam", "alpha"))
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig) -> TranslationTask:
-    """Vocabularies and model: new ones, or those of the model to start from."""
+    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
-        tokenizer, target_tokenizer = _vocabularies(config, splits.train)
+        tokenizer, target_tokenizer = _train_tokenizers(config, splits.train)
         model = build(_model_config(config, tokenizer, target_tokenizer or tokenizer))
     else:
-        model, loaded = _started(run)
+        model, loaded = _initial_model(run)
         assert loaded.tokenizer is not None
         tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
         target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
@@ -87,7 +87,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
     if splits.test is not None:
-        # too long a sentence is told now, not after the training
+        # Report sentences that are too long now, not after the training.
         tokenized(splits.test, model.config.max_positions)
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
@@ -96,8 +96,8 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
     )  # fmt: skip
 
 
-def _vocabularies(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    """One for both sides, or two."""
+def _train_tokenizers(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
+    """Train one tokenizer for both sides, or one for each side."""
     sizes = config.vocabularies
     with log_warnings():
         if config.tokenizer == "words":
@@ -120,7 +120,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
 
 
 def planned_model(config: TranslationConfig) -> Model:
-    """The model, without memory, as it will be if the text yields the whole vocabulary that is asked for."""
+    """Return the model on the meta device, with the full requested vocabulary size."""
     source, target = config.vocabularies
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
     with torch.device("meta"):
@@ -128,9 +128,9 @@ def planned_model(config: TranslationConfig) -> Model:
         return build(preset_for_data(config.preset, FAMILIES, config.model, {**sizes, **special}))
 
 
-def _started(run: Run) -> tuple[Model, directory.Loaded]:
-    """The model of `--init`, with the dropout that the user asks for, and what its directory holds."""
-    model, loaded = start(run, Model, "a translator's weights", **dropouts(run))
+def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:
+    """Return the model given by `--init`, with the dropout rates in the settings, and the loaded directory."""
+    model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
-        raise UserError(f"{run.init} has no tokenizer, so training cannot continue from it")
+        raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")
     return model, loaded

@@ -1,4 +1,4 @@
-"""Translation as a task: from pairs of sentences to a trained model."""
+"""Training task for translation: the batches, loss and validation for pairs of sentences."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Translating = Transformer | Universal | Seq2SeqLSTM
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sentences: source (B, Ts) with lengths (B,), what the decoder reads and what it should write (B, Tt)."""
+    """Padded sentence pairs: source (B, Ts) with lengths (B,), decoder input `read` and target `write` (B, Tt)."""
 
     source: Tensor
     source_lengths: Tensor
     read: Tensor
     write: Tensor
-    items: int  # real target tokens, the end tokens included
-    offset: Tensor | None = None  # (B,) the position that each row begins at; None: 0
+    items: int  # number of target tokens without padding, end tokens included
+    offset: Tensor | None = None  # first position of each row, (B,); None: 0
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Target tokens, and source tokens: what thinking costs is a mean over each."""
+        """Number of target tokens and of source tokens. The halting cost is a mean over each of them."""
         return self.items, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
@@ -60,29 +60,29 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenised pairs, every sentence with its end token, of which `limit` tokens are read (the end among them)."""
+    """Tokenized sentence pairs. A sentence, with its end token, is cut to `limit` tokens when it is read."""
 
     sources: TokenStore
     targets: TokenStore
     limit: int
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
-        """Raises UserError where a sentence is longer than the limit, unless it may be cut."""
+        """Return the corpus. Raises UserError if a sentence is longer than the limit, unless `truncate` is true."""
         for side, store in enumerate((self.sources, self.targets)):
-            over = np.flatnonzero(store.lengths > self.limit)
-            if len(over):
+            too_long = np.flatnonzero(store.lengths > self.limit)
+            if len(too_long):
                 name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
-                excess = f"{name}: {len(over):,} of {len(store):,} sentences are longer than {self.limit} tokens"
+                excess = f"{name}: {len(too_long):,} of {len(store):,} sentences are longer than {self.limit} tokens"
                 if not truncate:
                     raise UserError(
-                        f"{excess}, the first is sentence {over[0] + 1:,} with {store.lengths[over[0]]:,}: raise "
-                        "max_length, remove them, or cut them with truncate=true"
+                        f"{excess}, the first is sentence {too_long[0] + 1:,} with {store.lengths[too_long[0]]:,}. "
+                        "Raise max_length, remove them, or cut them with truncate=true."
                     )
                 logger.info(f"{excess} and are cut")
         return self
 
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens that are read of each source and of each target."""
+        """Return the lengths of all sources and all targets after the cut."""
         return self.sources.lengths.clip(max=self.limit), self.targets.lengths.clip(max=self.limit)
 
     def mean_lengths(self) -> tuple[int, int]:
@@ -107,13 +107,13 @@ class Corpus:
 
 @dataclass(eq=False)
 class TranslationTask:
-    """What the training loop trains: the smoothed cross-entropy of the target given the source.
+    """Training task for translation, with the label-smoothed cross-entropy of the target given the source.
 
-    A Universal Transformer that may halt also pays, for every target token, what thinking costs.
+    For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token.
 
-    batch_tokens  padded tokens of a micro-batch, on the source and on the target side each
-    smoothing     of the labels; the validation's loss is unsmoothed
-    vocabulary    of the model it starts from (`directory.Loaded`): saved in place of the tokenizers
+    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
+    smoothing     label smoothing in training; the validation loss is not smoothed
+    vocabulary    vocabulary files of the model given by `--init` (`directory.Loaded`), saved instead of the tokenizers
     """
 
     unit: ClassVar = "tokens"
@@ -132,7 +132,7 @@ class TranslationTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
-        self._think = states_and_halting(self.model, self.compute.compile)
+        self._forward_states = states_and_halting(self.model, self.compute.compile)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -146,34 +146,35 @@ class TranslationTask:
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
 
     def loss(self, batch: Batch) -> Loss:
-        total, thoughts = self._loss(batch, self.smoothing)
-        if not thoughts:
+        total, halting = self._loss(batch, self.smoothing)
+        if not halting:
             return Loss(total, batch.items)
-        of_source, of_target = (
-            count * ponder_cost(self.model, {stack: thoughts[stack]}) if stack in thoughts else total.new_zeros(())
+        source_cost, target_cost = (
+            count * ponder_cost(self.model, {stack: halting[stack]}) if stack in halting else total.new_zeros(())
             for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
         )
-        source_part = LossPart(torch.as_tensor(of_source), batch.counts[1])
-        return Loss(total + of_target, batch.items, others=(source_part,))
+        source_part = LossPart(torch.as_tensor(source_cost), batch.counts[1])
+        return Loss(total + target_cost, batch.items, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
-        """The unsmoothed loss per target token and its exponential, and the mean steps of positions that may halt."""
+        """Return the unsmoothed loss per target token, the perplexity, and the mean halting steps of each stack."""
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
         def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """The loss, the number of positions by stack, and their steps by stack."""
+            """Return the loss, the number of positions in each stack, and the halting steps in each stack."""
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
-                loss, thoughts = self._loss(batch, 0.0)
+                loss, halting = self._loss(batch, 0.0)
             positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
-            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in thoughts.items()}
+            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in halting.items()}
             return float(loss), positions, steps
 
         losses, positions, steps = zip(*distributed_map(rows, run_batch), strict=True)
         mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
         mean_steps = {
-            f"{stack}_steps": sum(of_batch[stack] for of_batch in steps) / sum(counts[stack] for counts in positions)
+            f"{stack}_steps": sum(batch_steps[stack] for batch_steps in steps)
+            / sum(counts[stack] for counts in positions)
             for stack in steps[0]
         }
         return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
@@ -184,13 +185,14 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
-        # without the target's lengths, the mask is the plain triangle that fused kernels know; halting counts by them
+        # Without target lengths, the mask is a plain causal mask, for which fused kernels exist. Halting needs the
+        # lengths.
         target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
-        hidden, thoughts = self._think(
+        hidden, halting = self._forward_states(
             batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
         )  # (B, Tt, D)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=pad,
         )  # fmt: skip
-        return loss, thoughts
+        return loss, halting

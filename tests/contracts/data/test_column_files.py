@@ -15,14 +15,14 @@ from tests.unit.data.test_column import TEXTS, in_a_file
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is held in memory."""
-    monkeypatch.setattr(column, "HELD", 2)
+    monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 
 def test_the_file_has_no_name_and_goes_with_the_last_column(small: None, tmp_path: Path) -> None:
     gc.collect()  # of what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     texts = in_a_file(tmp_path / "new")
-    some = texts.chosen([1, 2])
+    some = texts.select([1, 2])
     assert not list((tmp_path / "new").iterdir())
     assert len(os.listdir("/proc/self/fd")) == before + 1
     del texts

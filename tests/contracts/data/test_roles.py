@@ -45,7 +45,7 @@ def test_texts_called_as_wikitexts(tmp_path: Path, capsys: pytest.CaptureFixture
         (tmp_path / "data" / f"wiki.{split}.tokens").write_text(f"{alphabet}\n" * 40)
     result, told = trained(capsys, tmp_path / "run", "language-modelling", f"data={tmp_path / 'data'}", *LANGUAGE)
     assert "train = wiki.train.tokens; validation = wiki.valid.tokens; test = wiki.test.tokens\n" in told
-    assert "281 training tokens, 241 of validation data" in told
+    assert "281 training tokens, 241 validation tokens" in told
     assert [Path(result["data"][name]).name for name in ("data", "validation", "test")] == [
         "wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens",
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_a_large_and_a_small_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     words = ["language-modelling", f"data={tmp_path / 'data'}", *LANGUAGE]
     _, told = trained(capsys, tmp_path / "run", *words)
     assert "train = big.txt, small.txt\n" in told
-    assert "held out of the training data: the end of the longest text, 5.0% of the characters" in told
-    assert "19,041 training tokens, 1,004 of validation data" in told
+    assert "held out the end of the longest text of the training data, 5.0% of the characters" in told
+    assert "19,041 training tokens, 1,004 validation tokens" in told
     assert cli.main(["train", *words, "--out", str(tmp_path / "run"), "--resume"]) == 0
     assert "this run is finished" in capsys.readouterr().err

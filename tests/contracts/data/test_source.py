@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import lab.records
-from manyheads.data.readers.labelled import Columns
-from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.readers.labeled import Columns
+from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
@@ -46,11 +46,11 @@ def parallel(folder: Path, skip: bool = False) -> ParallelSource:
     return ParallelSource(source="de", target="en", skip_bad_lines=skip, data=data)
 
 
-def labelled(folder: Path, skip: bool = False) -> LabelledSource:
+def labelled(folder: Path, skip: bool = False) -> LabeledSource:
     tests = "body,mark,id\nx,1,9\n" + "z,9,3\nnone of them,7,3\n,0,3\n" * skip
     data = write(folder, train_csv="body,mark,id\n" + rows(30, "text {0},0,1\nmore {0},1,2\n"), test_csv=tests)
     columns = Columns(text="body", label="mark")
-    return LabelledSource(columns=columns, names=("no", "yes"), skip_bad_lines=skip, data=data)
+    return LabeledSource(columns=columns, names=("no", "yes"), skip_bad_lines=skip, data=data)
 
 
 def tagged(folder: Path, skip: bool = False) -> TaggedSource:
@@ -97,7 +97,7 @@ def test_a_description_reads_the_same_splits_again(
     assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
     (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
     file.write_text(train.read_text())
-    with pytest.raises(ValueError, match=rf"{file}: the test data are not those of the run any more; .*--data {file}"):
+    with pytest.raises(ValueError, match=rf"{file}: the test data changed since the run; .*--data {file}"):
         again.again("test", labels=labels)
     file.unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
@@ -124,7 +124,7 @@ def test_documents_have_validation_data_alone(tmp_path: Path) -> None:
         again = source_of({"data": source.describe(splits)})
         assert again is not None
         assert again.again("validation") == splits.validation
-        with pytest.raises(ValueError, match="was trained without test data: name some with --data"):
+        with pytest.raises(ValueError, match="was trained without test data; give some with --data"):
             again.again("test")
 
 
@@ -136,13 +136,13 @@ def test_tests_of_digits_come_by_length() -> None:
 @pytest.mark.parametrize(
     ("make", "content", "message"),
     [
-        (parallel, "one column\n", r"train\.tsv:1: 1 columns where 2 were expected"),
+        (parallel, "one column\n", r"train\.tsv:1: expected 2 columns, found 1"),
         (parallel, "", r"train\.tsv: the file is empty"),
         (labelled, "body,mark\n,1\n", r"train\.csv:2: 'body' is blank"),
-        (tagged, "word\n", r"train\.txt:1: a word without a tag"),
-        (tagged, "word I-X\n", r"train\.txt:1: I-X at the start of a sentence breaks IOB2"),
-        (questions, "no JSON", r"train\.json: not JSON"),
-        (running, 'body\n"a"b\n', r"train\.csv:2: not CSV"),
+        (tagged, "word\n", r"train\.txt:1: found a word without a tag"),
+        (tagged, "word I-X\n", r"train\.txt:1: I-X at the start of a sentence violates IOB2"),
+        (questions, "no JSON", r"train\.json: invalid JSON"),
+        (running, 'body\n"a"b\n', r"train\.csv:2: invalid CSV"),
     ],
 )
 def test_a_look_at_the_first_part_tells_the_faults_of_training(
@@ -193,10 +193,10 @@ def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None
     description = source.describe(source.read())
     os.mkfifo(tmp_path / "pipe.tsv")
     for change, message in (
-        ({"test": "hub:someone/something"}, "nothing is fetched unasked"),
+        ({"test": "hub:someone/something"}, "is not downloaded automatically"),
         ({"test": str(tmp_path / "pipe.tsv")}, "no such file"),
         ({"fingerprints": {}}, "was trained without test data"),
-        ({"fingerprints": {"test": "a"}}, "not those of the run any more"),
+        ({"fingerprints": {"test": "a"}}, "changed since the run"),
     ):
         foreign = source_of({"data": {**description, **change}})
         assert foreign is not None
@@ -220,7 +220,7 @@ def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None
     ],
 )
 def test_a_damaged_record_is_told(data: Any) -> None:
-    with pytest.raises(ValueError, match=r"result\.json is damaged, it does not tell the run's data .*--data"):
+    with pytest.raises(ValueError, match=r"result\.json is damaged and does not describe the run's data .*--data"):
         source_of({"data": data})
 
 
@@ -231,22 +231,22 @@ def test_a_record_without_data_has_none() -> None:
 
 def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
     for kind, settings, fault in (
-        ("digits", {"size": 10_000_000, "longest": 10_000_000}, "the strings have up to 100,"),
-        ("digits", {"tested": 10_000_000, "lengths": [1000, 1000]}, "the strings have up to 20,"),
-        ("digits", {"validated": "a"}, "validated is 'a'"),
-        ("clips", {"size": 10_000_000, "frames": 1000, "side": 1000}, "the clips have 10,"),
+        ("digits", {"size": 10_000_000, "longest": 10_000_000}, "found up to 100,"),
+        ("digits", {"tested": 10_000_000, "lengths": [1000, 1000]}, "found up to 20,"),
+        ("digits", {"validated": "a"}, "expected validated in 1 to 10,000,000, found 'a'"),
+        ("clips", {"size": 10_000_000, "frames": 1000, "side": 1000}, "in all clips together, found 10,"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=fault):
             source_of({"data": {"kind": kind, **settings}})
 
 
-@pytest.mark.parametrize("kind", [ParallelSource, LabelledSource, TaggedSource])
+@pytest.mark.parametrize("kind", [ParallelSource, LabeledSource, TaggedSource])
 def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
     tmp_path: Path, kind: Callable[..., Source[Any]]
 ) -> None:
     other = write(tmp_path, other_txt=rows(30, "Text {0}.\n\n")) + "/other.txt"
     for given, named in (({"test": other}, "test"), ({"validation": other, "test": other}, "validation and test")):
-        with pytest.raises(ValueError, match=f"^{named} without data: name the training data, too, with data=PATH"):
+        with pytest.raises(ValueError, match=f"^{named} without data: give the training data, too, with data=PATH"):
             kind(**given).read()
     beside = TextSource(validation=other, test=other).read()
     assert beside.validation.texts == beside.known["test"].texts == [Path(other).read_text()]
@@ -287,8 +287,10 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
 def test_a_sample_has_an_item_of_every_label(tmp_path: Path) -> None:
     labels = "".join(f"text {i},{'rare' if i == 7 else 'ab'[i % 2]}\n" for i in range(200))
     data = write(tmp_path, train_csv="text,label\n" + labels, val_csv="text,label\nx,a\n") + "/"
-    assert len(LabelledSource(data=data, sample=199, seed=1).read().train) == 199
-    with pytest.raises(ValueError, match="^items=3: none of them has the label 'rare': take more items"):
-        LabelledSource(data=data, sample=3).read()
-    with pytest.raises(ValueError, match="^items=1: none of them has the label '.*' and 1 more: take more items"):
-        LabelledSource(data=data, sample=1).read()
+    assert len(LabeledSource(data=data, sample=199, seed=1).read().train) == 199
+    with pytest.raises(ValueError, match="^items=3: the sample has no item with the label 'rare'; use more items"):
+        LabeledSource(data=data, sample=3).read()
+    with pytest.raises(
+        ValueError, match="^items=1: the sample has no item with the label '.*' and 1 more; use more items"
+    ):
+        LabeledSource(data=data, sample=1).read()

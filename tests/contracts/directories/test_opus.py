@@ -56,18 +56,18 @@ def test_it_translates_as_in_transformers_and_so_does_what_is_saved(tmp_path: Pa
 def test_what_lies_beside(tmp_path: Path) -> None:
     """A tokenizer.json is read where the class says so; two vocabularies are no model for CTranslate2."""
     write_opus(tmp_path / "opus", separate=True)
-    with pytest.raises(ValueError, match="it takes one vocabulary, the model has two"):
+    with pytest.raises(ValueError, match="expected one vocabulary, found two"):
         export.export(tmp_path / "opus", tmp_path / "ct2", "ctranslate2")
     tokenizer().save(str(tmp_path / "opus" / "tokenizer.json"))
     assert directory.load(tmp_path / "opus").vocabulary
     (tmp_path / "opus" / "tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match="its tokenizer has tokens up to id 59, the model 40 in all"):
+    with pytest.raises(ValueError, match="the tokenizer has token ids up to 59, but the model's vocabulary size is 40"):
         directory.load(tmp_path / "opus")
     for name in ("source.spm", "target.spm", "vocab.json"):
         (tmp_path / "opus" / name).unlink()
     config = json.loads((tmp_path / "opus" / "config.json").read_text())
     (tmp_path / "opus" / "config.json").write_text(json.dumps({**config, "tokenizer_class": "MarianTokenizer"}))
-    with pytest.raises(ValueError, match="its tokenizer has tokens up to id 59, the model 40 in all"):
+    with pytest.raises(ValueError, match="the tokenizer has token ids up to 59, but the model's vocabulary size is 40"):
         directory.load(tmp_path / "opus")
 
 

@@ -98,8 +98,8 @@ def test_ours_becomes_theirs(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"use_swiglu_ffn": True}, "'use_swiglu_ffn' is True: only False can be represented"),
-        ({"architectures": ["Dinov2ForImageClassification"]}, "known are Dinov2Model"),
+        ({"use_swiglu_ffn": True}, "'use_swiglu_ffn' is True; only False can be represented"),
+        ({"architectures": ["Dinov2ForImageClassification"]}, "expected one of Dinov2Model"),
         ({"mlp_ratio": 3}, "misshapen: encoder.layer.0.mlp.fc1"),
     ],
 )

@@ -203,17 +203,17 @@ def test_the_tied_head_is_written_once_and_loaded_tied(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"activation_function": "mish"}, "'activation_function' is 'mish'"),
-        ({"tie_word_embeddings": False}, "'tie_word_embeddings' is False: only True"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "'scale_attn_by_inverse_layer_idx' is True: only False"),
-        ({"add_cross_attention": True}, "'add_cross_attention' is True: only False"),
+        ({"tie_word_embeddings": False}, "'tie_word_embeddings' is False; only True"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "'scale_attn_by_inverse_layer_idx' is True; only False"),
+        ({"add_cross_attention": True}, "'add_cross_attention' is True; only False"),
         ({"eos_token_id": [1, 2]}, r"'eos_token_id' is \[1, 2\]: expected an integer"),
         ({"n_head": 4}, r"'n_head' is 4: expected an integer that divides width \(21\)"),
         ({"n_layer": 2**40}, "expected an integer from 1 to 1000"),
         ({"n_ctx": 5}, "'n_positions': 19, 'n_ctx': 5 contradict"),
-        ({"n_positions": 1_000_000}, r"wpe.weight is \(19, 21\) in the file, \(1000000, 21\)"),
+        ({"n_positions": 1_000_000}, r"wpe.weight: expected the shape \(1000000, 21\) .*, found \(19, 21\)"),
         ({"n_embd": 10**9, "n_head": 1}, "more memory than there can be|n_embd|width"),
         ({"quantization_config": {"bits": 4}}, "unknown key 'quantization_config'"),
-        ({"bias": False}, "transformer.h.0.attn.c_attn.bias is not what this architecture computes"),
+        ({"bias": False}, "transformer.h.0.attn.c_attn.bias differs from the values that this architecture computes"),
     ],
 )
 def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -237,7 +237,8 @@ def test_mismatch_names_both_sides(tmp_path: Path) -> None:
     for part in (
         "missing: transformer.h.0.attn.c_attn.bias (63,)",
         "unexpected: score.weight (2, 21)",
-        "misshapen: transformer.h.1.attn.c_attn.weight is (63, 21) in the file, (21, 63) by its configuration",
+        "misshapen: transformer.h.1.attn.c_attn.weight: expected the shape (21, 63) from the configuration, "
+        "found (63, 21) in the file",
     ):
         assert part in str(caught.value)
 
@@ -258,7 +259,10 @@ def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, log: pytest
         model = directory.load(tmp_path / name).model
         record = log.records[-1]
         assert record.levelname == "WARNING"
-        assert record.getMessage() == f"'eos_token_id' is {end}, the vocabulary has {V} entries: no token ends a text"
+        assert (
+            record.getMessage()
+            == f"'eos_token_id' is {end}, but the vocabulary has {V} entries; texts have no end token"
+        )
         assert model.config.end is None
         assert_same(model, other)
         directory.save(tmp_path / f"{name}-again", model)

@@ -113,7 +113,7 @@ def test_without_padding_named_they_take_one_text_and_we_take_many(tmp_path: Pat
     ("settings", "message"),
     [
         ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "the head 'sequence' has 1 labels"),
-        ({"problem_type": "multi_label_classification"}, "'problem_type' is 'multi_label_classification': only"),
+        ({"problem_type": "multi_label_classification"}, "'problem_type' is 'multi_label_classification'; only"),
         ({"pad_token_id": V}, f"pad is {V}: expected"),
         ({"architectures": ["GPT2LMHeadModel"]}, "unexpected: score.weight"),
     ],

@@ -148,12 +148,12 @@ def test_we_open_what_timm_saves(tmp_path: Path, name: str, settings: dict[str, 
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d': known are"),
+    ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d'; expected"),
     ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': of timm's"),
     ({"model_args": {"aa_layer": "blur"}}, "'model_args' has 'aa_layer'"),
-    ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]: expected a mapping"),
-    ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}: expected input_size"),
-    ({"global_pool": "max"}, "'global_pool' is 'max': only 'avg'"),
+    ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]; expected a mapping"),
+    ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}; expected input_size"),
+    ({"global_pool": "max"}, "'global_pool' is 'max'; only 'avg'"),
 ])  # fmt: skip
 def test_what_timm_computes_otherwise_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     timm = load_timm()
@@ -177,7 +177,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
         ({k: t for k, t in whole.items() if k != mean}, f"missing: {mean} \\(11,\\)"),
         ({k: t for k, t in whole.items() if k != tracked}, f"missing: {tracked}"),
         ({**whole, mean: torch.zeros(12)}, "misshapen"),
-        ({**whole, tracked: torch.zeros(())}, f"{tracked} holds float32, not integers"),
+        ({**whole, tracked: torch.zeros(())}, f"{tracked}: expected integers, found float32"),
         ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} holds int64, not real numbers"),
     ):
         save_file(tensors, file)
@@ -186,7 +186,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu': only 'relu'"),
+    ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; only 'relu'"),
     ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list, each an integer from 1 to 1000"),
     ({"depths": [1, 2000]}, "'depths' is"),
     ({"depths": [1]}, "expected one of each for every stage"),

@@ -155,10 +155,10 @@ def test_a_head_that_they_have_not_is_saved_as_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "settings", "message"),
     [
-        ("roberta", {"max_position_embeddings": 2}, "'max_position_embeddings' is 2: expected more than 2"),
+        ("roberta", {"max_position_embeddings": 2}, "'max_position_embeddings' is 2; expected more than 2"),
         ("roberta", {"hidden_act": "relu"}, "'hidden_act' is 'relu'"),
         ("roberta", {"pad_token_id": "x"}, "'pad_token_id' is 'x': expected an integer"),
-        ("roberta", {"architectures": ["RobertaForCausalLM"]}, "known are RobertaModel"),
+        ("roberta", {"architectures": ["RobertaForCausalLM"]}, "expected one of RobertaModel"),
         ("distilbert", {"dim": 10**9}, "'dim' is 1000000000: expected an integer from 1"),
     ],
 )

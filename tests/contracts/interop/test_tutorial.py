@@ -116,7 +116,7 @@ def test_a_file_becomes_a_translator(
     out = tmp_path / "out"
     assert cli.main(["convert", str(file), str(out), "--vocabularies", ",".join(names), "--heads", "8"]) == 0
     told = capsys.readouterr().err
-    assert "3 + 2 layers of width 32; ReLU and norms after each sum as in the tutorial" in told
+    assert "3 + 2 layers of width 32; ReLU and norms after each sum, as in the tutorial" in told
     model = manyheads.load(out)
     assert model.tokenizer.encode("Ein Mann im T-Shirt.").ids == [2, 5, 6, 8, 7, 4, 3]
     assert model.target_tokenizer.decode([5, 6, 11, 12, 7, 8, 9, 14, 15, 4]) == "A man in a t-shirt don't."
@@ -129,9 +129,11 @@ def test_a_file_becomes_a_translator(
     expected = model.target_tokenizer.decode([i for i in written[1:] if i != 3])
     assert model.translate("Ein Mann lacht.", beam=1) == expected
     assert model.attend("Ein Mann lacht.", "A man laughs.").axes["cross"]
-    with pytest.raises(ValueError, match="CTranslate2: it knows Marian and .*: positions is 'interleaved': only 'conc"):
+    with pytest.raises(
+        ValueError, match="CTranslate2: expected a Marian or Pegasus model, .*: positions is 'interleaved'; only 'conc"
+    ):
         export.export(model.path, tmp_path / "other", "ctranslate2")
-    with pytest.raises(ValueError, match="transformers cannot open this model .its tokenizers are two files"):
+    with pytest.raises(ValueError, match="transformers cannot open this model .it has two tokenizer files"):
         export.export(model.path, tmp_path / "other", "hf")
 
 
@@ -139,8 +141,8 @@ def test_without_vocabularies_it_is_told_that_no_text_is_read(tmp_path: Path, lo
     torch.save(theirs().state_dict(), tmp_path / "model.pt")
     export.convert(tmp_path / "model.pt", tmp_path / "out")
     assert "8 heads (--heads), ReLU" in (told := log.text)
-    assert "it translates no text without --vocabularies" in told
-    with pytest.raises(ValueError, match="text cannot be translated without"):
+    assert "without --vocabularies it translates no text" in told
+    with pytest.raises(ValueError, match="so text cannot be translated"):
         manyheads.load(tmp_path / "out")
 
 
@@ -164,17 +166,17 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         ),
         (
             lambda t: {**t, "positional_encoding.pos_embedding": torch.ones(50, 1, 32)},
-            r"not a state_dict .* positional_encoding\.pos_embedding holds other numbers than its sines",
+            r"not a state_dict .* positional_encoding\.pos_embedding differs from its sines",
         ),
         (
             lambda t: {"epoch": 3, "model_state_dict": t},
-            r"expected a dict of names and tensors, as of .*, found a dict of epoch, model_state_dict",
+            r"a dict of names and tensors, as from .*, found a dict of epoch, model_state_dict",
         ),
         (lambda t: {}, "found nothing"),
-        (lambda t: {3: t["generator.bias"]}, "expected a dict of names and tensors, .* found a dict of 3"),
+        (lambda t: {3: t["generator.bias"]}, "a dict of names and tensors, .* found a dict of 3"),
         (
             lambda t: {**t, "generator.weight": t["generator.weight"].to_sparse()},
-            r"model\.pt: generator\.weight is sparse: expected dense tensors",
+            r"model\.pt: generator\.weight is sparse; expected dense tensors",
         ),
         (
             lambda t: {**t, "generator.weight": t["generator.weight"].to("meta")},
@@ -182,7 +184,7 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         ),
         (
             lambda t: {**t, "generator.weight": t["generator.weight"] * torch.nan},
-            r"model\.pt: generator\.weight not finite: the weights are damaged, or training diverged",
+            r"model\.pt: generator\.weight not finite: the file is damaged, or training diverged",
         ),
         (
             lambda t: {("module." if name == "generator.bias" else "") + name: tensor for name, tensor in t.items()},
@@ -207,14 +209,14 @@ def test_what_wrappers_put_before_the_names_is_left_out_and_told(
     state = theirs().state_dict()
     torch.save({f"{prefix}{name}": tensor for name, tensor in state.items()}, tmp_path / "model.pt")
     export.convert(tmp_path / "model.pt", tmp_path / "out")
-    assert f"its names begin with '{prefix}', as of a wrapped model: read without it" in log.text
+    assert f"removed the prefix '{prefix}' of a wrapped model" in log.text
     converted = directory.load(tmp_path / "out").model
     assert torch.equal(converted.output.weight, state["generator.weight"])
 
 
 def test_a_whole_pickled_model_is_not_opened(tmp_path: Path) -> None:
     torch.save(theirs(), tmp_path / "model.pt")
-    with pytest.raises(ValueError, match="not plain weights, refused: it is damaged or holds more than tensors"):
+    with pytest.raises(ValueError, match="expected plain weights; the file is damaged or contains other objects"):
         export.convert(tmp_path / "model.pt", tmp_path / "out")
 
 
@@ -225,28 +227,28 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
     for name, words in (("de", SOURCE), ("en", TARGET[:-1])):
         (tmp_path / f"{name}.json").write_text(json.dumps(words))
     files = (tmp_path / "de.json", tmp_path / "en.json")
-    with pytest.raises(ValueError, match=r"en\.json: 15 words, and the model has 16"):
+    with pytest.raises(ValueError, match=r"en\.json: 15 words, but the model has 16"):
         export.convert(tmp_path / "model.pt", tmp_path / "out", vocabularies=files)
-    with pytest.raises(ValueError, match="those of the words of vocabularies"):
+    with pytest.raises(ValueError, match="--languages without --vocabularies"):
         export.convert(tmp_path / "model.pt", tmp_path / "out", languages=("fr", "en"))
-    with pytest.raises(ValueError, match="heads: only for the file of a state_dict, not for a directory"):
+    with pytest.raises(ValueError, match="heads: valid only for the file of a state_dict, found a directory"):
         export.convert(tmp_path, tmp_path / "out", heads=5)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1, 2]", "expected every word once"),
-        ('["<unk>", "<pad>", "<bos>", "<bos>"]', "expected every word once"),
-        ('{"<unk>": 0, "<pad>": 5}', "expected every word once"),
-        ('["<unk>", "<pad>", "a"]', "no <bos>, <eos> among its 3 words"),
+        ("[1, 2]", "expected distinct words"),
+        ('["<unk>", "<pad>", "<bos>", "<bos>"]', "expected distinct words"),
+        ('{"<unk>": 0, "<pad>": 5}', "expected distinct words"),
+        ('["<unk>", "<pad>", "a"]', "expected the tutorial's special tokens, found no <bos>, <eos> among 3 words"),
         ("[", "expected JSON"),
-        ('"words"', "expected every word once"),
+        ('"words"', "expected distinct words"),
     ],
 )
 def test_files_that_are_no_vocabulary(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "words.json").write_text(content)
     with pytest.raises(ValueError, match=rf"words\.json: {message}"):
         read_vocabulary(tmp_path / "words.json")
-    with pytest.raises(ValueError, match="absent.json: cannot be read: No such file"):
+    with pytest.raises(ValueError, match="absent.json: failed to read: No such file"):
         read_vocabulary(tmp_path / "absent.json")

@@ -83,7 +83,7 @@ def test_a_decoder_generates_and_an_encoder_tells_that_it_does_not(tmp_path: Pat
     generator = manyheads.load(tmp_path / "decoder")
     texts = generator.generate(["12", "3"], max_tokens=6, temperature=0)
     assert texts == [generator.generate(text, max_tokens=6, temperature=0) for text in ("12", "3")]
-    with pytest.raises(ValueError, match="head 'encoder' predicts nothing by itself"):
+    with pytest.raises(ValueError, match="head 'encoder' makes no predictions by itself"):
         manyheads.load(tmp_path / "encoder")
 
 

@@ -205,8 +205,9 @@ def test_higher_resolution_is_their_interpolation(kind: str, tmp_path: Path) -> 
         ({"qkv_bias": False}, "unexpected: vit.encoder.layer.0.attention.attention.key.bias"),
         ({"image_size": [21, 28]}, r"'image_size' is \[21, 28\]: expected an integer"),
         ({"image_size": 22}, "22 pixels are not divisible by the patch size 7: the nearest valid sizes are 21 and 28"),
-        ({"image_size": 28}, r"misshapen: vit.embeddings.position_embeddings is \(1, 10, 30\) in the file"),
-        ({"architectures": ["ViTForMaskedImageModeling"]}, r"known are ViTModel, ViTForImageClassification$"),
+        ({"image_size": 28}, r"misshapen: vit.embeddings.position_embeddings: expected the shape .*, found "
+                             r"\(1, 10, 30\) in the file"),
+        ({"architectures": ["ViTForMaskedImageModeling"]}, r"expected one of ViTModel, ViTForImageClassification$"),
         ({"pooler_act": "gelu"}, "'pooler_act' is 'gelu'"),
         ({"num_hidden_layers": 2}, "unexpected: vit.encoder.layer.2"),
         ({"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"], "fused": "sum"},
@@ -269,9 +270,9 @@ def test_timms_other_models_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     settings = json.loads(file.read_text())
     for change, message in [
-        ({"architecture": "vit_base_patch16_clip_224"}, "'architecture' is 'vit_base_patch16_clip_224': known are"),
+        ({"architecture": "vit_base_patch16_clip_224"}, "'architecture' is 'vit_base_patch16_clip_224'; expected"),
         ({"model_args": {"qk_norm": True}}, "'model_args' has 'qk_norm': True"),
-        ({"global_pool": "avg"}, "'global_pool' is 'avg': only 'token' can be represented"),
+        ({"global_pool": "avg"}, "'global_pool' is 'avg'; only 'token' can be represented"),
     ]:
         file.write_text(json.dumps(settings | change))
         with pytest.raises(ValueError, match=message):

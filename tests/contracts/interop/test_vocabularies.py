@@ -172,11 +172,11 @@ def test_marian(tmp_path: Path, settings: dict[str, Any]) -> None:
     [
         ("marian", {"source.spm": "x", "vocab.json": "{}"}, {}, "source.spm, vocab.json without target.spm"),
         ("marian", {"source.spm": "x", "target.spm": "x", "vocab.json": "{}"}, {}, "not the files of a tokenizer"),
-        ("gpt2", {"vocab.json": "{}"}, {}, "vocab.json without merges.txt: copy the model again"),
+        ("gpt2", {"vocab.json": "{}"}, {}, "vocab.json without merges.txt; copy the model again"),
         ("gpt2", {"vocab.json": "[1", "merges.txt": ""}, {}, "vocab.json, merges.txt: "),
         ("pegasus", {"spiece.model": "no"}, {}, "spiece.model: "),
         ("bert", {"vocab.txt": b"\xff"}, {}, "vocab.txt: not the files of a tokenizer"),
-        ("bert", {"vocab.txt": "[UNK]"}, {"tokenizer_class": "BertJapaneseTokenizer"}, "is a BertJapaneseTokenizer"),
+        ("bert", {"vocab.txt": "[UNK]"}, {"tokenizer_class": "BertJapaneseTokenizer"}, "found a BertJapaneseTokenizer"),
     ],
 )  # fmt: skip
 def test_what_is_no_tokenizer_is_told_in_one_line(

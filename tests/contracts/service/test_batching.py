@@ -14,12 +14,12 @@ import manyheads
 from manyheads.data.text.text_faults import ItemError
 from manyheads.generation import Sampling
 from manyheads.service import generation_worker as writing_module
-from manyheads.service.batching import Batcher, Turns
+from manyheads.service.batching import Batcher, FairLock
 from manyheads.service.computing import run
 from manyheads.service.errors import Refused
-from manyheads.service.generation_worker import Writer
+from manyheads.service.generation_worker import GenerationWorker
 from manyheads.service.metrics import Metrics
-from manyheads.service.openai import _collected
+from manyheads.service.openai import _collect_pieces
 from tests.support.services import bert, language_model, translator
 
 PROMPTS = ["the cat", "a", "the dog sat on the mat, " * 6, "cat", "on the", "the mat and the dog"]
@@ -32,11 +32,11 @@ WAYS = [
 ]
 
 
-def writer(path: Path, rows: int = 4, most_waiting: int = 512) -> tuple[Any, Writer]:
+def writer(path: Path, rows: int = 4, max_waiting: int = 512) -> tuple[Any, GenerationWorker]:
     predictor = manyheads.load(path)
     predictor.model.double()
-    return predictor, Writer(
-        "lm", predictor, Turns(), Metrics(), rows=rows, positions=10_000, most_waiting=most_waiting
+    return predictor, GenerationWorker(
+        "lm", predictor, FairLock(), Metrics(), rows=rows, positions=10_000, max_waiting=max_waiting
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_texts_that_come_and_go_are_written_as_if_alone(
     async def one(number: int) -> str:
         await asyncio.sleep(0.01 * (number % 7))
         prompt, sampling, limit, seed = asked[number]
-        (pieces,) = await _collected(served.submit(predictor.encode([prompt]), sampling, limit, [], [seed]))
+        (pieces,) = await _collect_pieces(served.submit(predictor.encode([prompt]), sampling, limit, [], [seed]))
         return "".join(piece.text for piece in pieces)
 
     async def everyone() -> list[str]:
@@ -76,7 +76,7 @@ def test_who_leaves_makes_room_and_changes_nothing_for_the_others(tmp_path: Path
         await long[0].pieces.get()
         for each in long:
             served.cancel(each)
-        (pieces,) = await asyncio.wait_for(_collected(waiting), 60)
+        (pieces,) = await asyncio.wait_for(_collect_pieces(waiting), 60)
         return "".join(piece.text for piece in pieces)
 
     found = asyncio.run(scene())
@@ -85,7 +85,7 @@ def test_who_leaves_makes_room_and_changes_nothing_for_the_others(tmp_path: Path
 
 
 def test_a_full_queue_of_texts_is_told(tmp_path: Path) -> None:
-    predictor, served = writer(language_model(tmp_path / "lm"), rows=1, most_waiting=2)
+    predictor, served = writer(language_model(tmp_path / "lm"), rows=1, max_waiting=2)
 
     async def scene() -> None:
         ids = predictor.encode(["the cat"])
@@ -105,7 +105,7 @@ def test_a_full_queue_of_texts_is_told(tmp_path: Path) -> None:
         asyncio.run(_refused(served))
 
 
-async def _refused(served: Writer) -> None:
+async def _refused(served: GenerationWorker) -> None:
     served.submit([[1]], Sampling(), 1, [], [1])
 
 
@@ -121,7 +121,7 @@ class Held:
 
 
 def batcher(**more: int) -> Batcher:
-    return Batcher("m", Turns(), Metrics(), **{"most_items": 8, "most_characters": 1000, "most_waiting": 100, **more})
+    return Batcher("m", FairLock(), Metrics(), **{"max_items": 8, "max_characters": 1000, "max_waiting": 100, **more})
 
 
 @pytest.mark.parametrize("kind", ["translate", "classify", "embed"])
@@ -175,7 +175,7 @@ def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_reque
 
 
 def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
-    served, held = batcher(most_waiting=20), Held()
+    served, held = batcher(max_waiting=20), Held()
 
     def same(items: list[int]) -> list[int]:
         held()
@@ -188,7 +188,7 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
     with pytest.raises(Refused) as told:
         served.submit("a", same, [1], "texts")
     assert told.value.status == 429
-    with pytest.raises(Refused, match="21 at once: expected at most 20") as never:
+    with pytest.raises(Refused, match="found 21 items at once: expected at most 20") as never:
         served.submit("a", same, list(range(21)), "texts")
     assert (never.value.status, never.value.field) == (400, "texts")
     held.may.set()
@@ -199,7 +199,7 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
 
 def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
     """As all models wait for it. A longer text is read alone."""
-    served, held, batches = batcher(most_characters=10), Held(), list[list[Any]]()
+    served, held, batches = batcher(max_characters=10), Held(), list[list[Any]]()
 
     def same(items: list[Any]) -> list[Any]:
         held()
@@ -229,7 +229,7 @@ def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() 
 
 
 def test_any_number_of_requests_in_a_row_may_be_given_up() -> None:
-    batcher = Batcher("m", Turns(), Metrics(), most_items=8, most_characters=1000, most_waiting=9)
+    batcher = Batcher("m", FairLock(), Metrics(), max_items=8, max_characters=1000, max_waiting=9)
     for _ in range(1500):  # more than the interpreter's stack has frames
         with batcher._changed:  # so that the thread finds it given up
             batcher.submit("key", list, ["left"], "texts").cancel()
@@ -240,7 +240,7 @@ def test_any_number_of_requests_in_a_row_may_be_given_up() -> None:
 
 
 def test_turns_are_taken_in_order() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = FairLock(), list[int]()
 
     def take(number: int) -> None:
         with turns:

@@ -20,7 +20,7 @@ from manyheads.data.images import decoding
 from manyheads.data.text.text_faults import ItemError
 from manyheads.service import computing
 from manyheads.service.batching import Batcher
-from manyheads.service.computing import framed, run
+from manyheads.service.computing import image_decoder, run
 from manyheads.service.server import Settings, service_of
 from tests.support.services import Ask, asked_of, bert, drawn
 
@@ -41,7 +41,7 @@ def test_images_get_the_labels_that_their_files_get(tmp_path: Path) -> None:
     predictor = classifier(tmp_path / "m")
     dice = np.random.default_rng(0)
     images = [Image.fromarray(dice.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)) for i in range(3)]
-    found = run(predictor, "images", top=2)([*framed(predictor)([png(image) for image in images])])
+    found = run(predictor, "images", top=2)([*image_decoder(predictor)([png(image) for image in images])])
     for one, image in zip(found, images, strict=True):
         (label, other), expected = one, predictor.classify(image, top=2)
         assert [label.label, other.label] == [each.label for each in expected]
@@ -58,7 +58,7 @@ def test_a_large_image_is_told_and_never_decoded(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(PngImageFile, "load", counted)
     with pytest.raises(ItemError, match="4,001 x 4,000 pixels are more than the 16,000,000") as told:
-        framed(predictor)([small, large])
+        image_decoder(predictor)([small, large])
     assert told.value.index == 1
     assert (4001, 4000) not in loaded
 
@@ -83,7 +83,7 @@ def test_each_image_is_reduced_before_the_next_is_opened(tmp_path: Path, monkeyp
         return frame(*how)
 
     def submitted(self: Batcher, key: Any, run: Any, items: list[Any], field: str) -> Any:
-        if self is not service.images:
+        if self is not service.image_queue:
             waiting.extend(items)
         return submit(self, key, run, items, field)
 
@@ -134,7 +134,7 @@ def test_images_that_were_decoded_while_a_new_version_came_are_classified_by_tha
     def slow(*how: Any) -> Any:
         if service.registry.of("m", None) is first:
             (path / "config.json").touch()
-            service.registry.take_over()
+            service.registry.reload()
             first.worker.close()
         return real(*how)
 

@@ -165,7 +165,7 @@ def test_a_language_model_reads_bytes_as_characters(tmp_path: Path) -> None:
         generator.attend("xyzxyzxyzxyzxyzxyzxyzxyz")
     count = len(tokenizer.encode("to be").ids)
     with pytest.raises(
-        ValueError, match=rf"is 9,999: expected at most {20 - count}: the text has {count} tokens, the m"
+        ValueError, match=rf"is 9,999: expected at most {20 - count}. The text has {count} tokens, the m"
     ):
         generator.attend("to be", max_tokens=9999)
     assert len(generator.attend("to be", max_tokens=9999, truncate=True)["self"][0].keys) == 20
@@ -205,23 +205,25 @@ def test_blanks_part_words_where_the_tokenizer_does_not() -> None:
 
 def test_a_text_that_the_tokenizer_splits_into_nothing_is_told(tmp_path: Path, wordpiece: Tokenizer) -> None:
     predictor = bert(tmp_path, wordpiece)
-    with pytest.raises(ValueError, match="the text is blank to the tokenizer: there is nothing to look at"):
+    with pytest.raises(ValueError, match="the text is empty after tokenization"):
         predictor.attend("\u200b\u0000 ")
-    with pytest.raises(ValueError, match="the second text is blank"):
+    with pytest.raises(ValueError, match="the second text is empty after tokenization"):
         predictor.attend("a dog", " ")
-    with pytest.raises(ValueError, match="the second text has half a character .* at position 1: give valid UTF-8"):
+    with pytest.raises(
+        ValueError, match="the second text contains half a character .* at position 1; give valid UTF-8"
+    ):
         predictor.attend("a dog", "\ud800")
 
 
 def test_half_characters_are_told(translator: Any) -> None:
     for target in (None, "ein"):
-        with pytest.raises(ValueError, match="text.* has half a character .* at position 2"):
+        with pytest.raises(ValueError, match="text.* contains half a character .* at position 2"):
             translator.attend("a\ud800", target)
-    with pytest.raises(ValueError, match="the target has half a character"):
+    with pytest.raises(ValueError, match="the target contains half a character"):
         translator.attend("a", "\ud800")
-    with pytest.raises(ValueError, match="text 2 has half a character"):
+    with pytest.raises(ValueError, match="text 2 contains half a character"):
         translator.translate(["a", "\ud800"])
-    with pytest.raises(ValueError, match="target 1 has half a character"):
+    with pytest.raises(ValueError, match="target 1 contains half a character"):
         translator.score(["a"], ["\ud800"])
 
 
@@ -284,24 +286,36 @@ def test_what_cannot_be_asked_is_told_in_one_line(
     for arguments, message in (
         ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: valid are 0 to 1"),
         ((translator.path, "a", "--heads", "2"), "decoder.blocks.0.attention has no head 2: expected 0 to 1"),
-        ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, got 'two'"),
+        ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, found 'two'"),
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),
-        ((translator.path, "a", "--pair", "b"), "--pair is for models that read pairs of texts"),
+        ((translator.path, "a", "--pair", "b"), "--pair applies to models that read pairs of texts"),
         ((translator.path, "a", "--out", "map.pdf"), "--out map.pdf: expected a file that ends in .html, .npz"),
-        ((translator.path, "a", "--out", "none/map.png"), "there is no directory none: make it first"),
-        ((translator.path, "a", "b", "--out", "map.png"), "two maps side by side are for a page"),
-        ((translator.path, "a", "b", "c"), "3 maps: a page has two side by side"),
-        ((translator.path, "a", "--lines"), "--lines is for a picture: expected --out FILE.png or FILE.svg, got atte"),
-        ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines is for a picture"),
-        ((translator.path, "a", "--first", "1", "--out", "a.npz"), "--first is for a page: expected --out FILE.html"),
-        ((translator.path, "a", "--target", "b", "--first", "9999"), "cannot begin with token 9,999: it shows all"),
-        ((translator.path, "a", "--calculation", "--out", "a.png"), "--calculation is for a page or arrays: expected"),
-        ((translator.path, "a", "--calculation", "--words"), "--calculation is of tokens, and --words merges them"),
-        ((tmp_path / "resnet", image, "--calculation"), "--calculation is for models that read texts, and"),
-        ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is blank"),
-        ((tmp_path / "reader", "a dog"), "a question is read with its context: give the context as pair (--pair TEXT)"),
-        ((translator.path, " "), "the text is blank to the tokenizer"),
-        ((tmp_path / "resnet", image), "resnet has no attention to look at"),
+        ((translator.path, "a", "--out", "none/map.png"), "directory none not found: create it first"),
+        ((translator.path, "a", "b", "--out", "map.png"), "two inputs are compared on a page"),
+        ((translator.path, "a", "b", "c"), "found 3 inputs: a page compares two"),
+        (
+            (translator.path, "a", "--lines"),
+            "--lines applies to pictures: expected --out FILE.png or FILE.svg, found atte",
+        ),
+        ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines applies to pictures"),
+        (
+            (translator.path, "a", "--first", "1", "--out", "a.npz"),
+            "--first applies to pages: expected --out FILE.html",
+        ),
+        ((translator.path, "a", "--target", "b", "--first", "9999"), "cannot begin with token 9,999: all "),
+        (
+            (translator.path, "a", "--calculation", "--out", "a.png"),
+            "--calculation applies to pages and arrays: expected",
+        ),
+        ((translator.path, "a", "--calculation", "--words"), "--calculation shows tokens, --words merges them"),
+        ((tmp_path / "resnet", image, "--calculation"), "--calculation applies to models that read texts, but"),
+        ((tmp_path / "bert", "a dog", "--pair", ""), "the second text is empty after tokenization"),
+        (
+            (tmp_path / "reader", "a dog"),
+            "expected a question with its context: give the context as pair (--pair TEXT)",
+        ),
+        ((translator.path, " "), "the text is empty after tokenization"),
+        ((tmp_path / "resnet", image), "resnet has no attention layers"),
     ):
         status, out, error = shown(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1)

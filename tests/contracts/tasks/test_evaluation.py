@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from manyheads.data.sources.corpora import QuestionSource
-from manyheads.tasks.evaluation import LabelOutcome, compare, scored_data
+from manyheads.tasks.evaluation import LabelResult, compare, scored_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"result\.json: damaged"):
+    with pytest.raises(ValueError, match=r"result\.json: expected the record of a run, found damaged content"):
         scored_data(tmp_path, None, QuestionSource())
 
 
@@ -24,7 +24,7 @@ class Fixed:
     def __init__(self, outputs: str, probabilities: list[float]) -> None:
         quality = [float(output == "a") for output in outputs]
         items = [f"item {i}" for i in range(len(outputs))]
-        self._outcome = LabelOutcome(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
+        self._outcome = LabelResult(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome

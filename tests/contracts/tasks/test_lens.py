@@ -140,7 +140,7 @@ def test_models_without_a_stack_of_layers_are_told(tmp_path: Path) -> None:
     lstm = Seq2SeqLSTMConfig(vocab=size, pad=0, end=1, start=0, width=8)
     for name, model in (("universal", UniversalSequence(universal)), ("lstm", Seq2SeqLSTM(lstm))):
         predictor = saved(tmp_path / name, model, tokenizer)
-        with pytest.raises(ValueError, match="the logit lens reads a stack of layers, and .* has none"):
+        with pytest.raises(ValueError, match="the logit lens needs a stack of layers: .* has none"):
             predictor.lens(*(("to be", "or") if name == "lstm" else ("to be",)))
 
 
@@ -175,11 +175,11 @@ def test_what_cannot_be_asked_is_told_in_one_line(
     writer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, message in (
-        ((writer.path, "to be", "--target", "x"), "--target is for translators, and"),
-        ((writer.path, "to be", "--pair", "x"), "--pair is for models that read pairs of texts, and"),
-        ((writer.path, "to be", "--out", "lens.html"), "expected a name that ends in .png or .svg"),
-        ((writer.path, ""), "the text is blank to the tokenizer"),
-        ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or have it cut with truncate (--truncate)"),
+        ((writer.path, "to be", "--target", "x"), "--target applies to translators, but"),
+        ((writer.path, "to be", "--pair", "x"), "--pair applies to models that read pairs of texts, but"),
+        ((writer.path, "to be", "--out", "lens.html"), "a name that ends in .png or .svg"),
+        ((writer.path, ""), "the text is empty after tokenization"),
+        ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or cut it with truncate (--truncate)"),
     ):
         status, out, error = shown(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1)
@@ -189,5 +189,5 @@ def test_what_cannot_be_asked_is_told_in_one_line(
         writer.lens("to be", top=0)
     lens = writer.lens("to be")
     long = type(lens)(**(vars(lens) | {"tokens": ("a",) * (LONGEST + 1)}))
-    with pytest.raises(ValueError, match=f"a picture of {LONGEST + 1} positions cannot be read"):
+    with pytest.raises(ValueError, match=f"{LONGEST + 1} tokens are too many for a picture"):
         long.draw(tmp_path / "lens.png")

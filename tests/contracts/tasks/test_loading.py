@@ -107,7 +107,7 @@ def test_the_length_of_a_text_is_looked_at_before_it_is_tokenized(tmp_path: Path
         lambda: translates.score(["a", long], ["a", "a"]),
         lambda: writer.generate(["a", long]),
     ):
-        with pytest.raises(ItemError, match="text . has .* characters, the (model takes|limit is) .* tokens: "):
+        with pytest.raises(ItemError, match="text . has .* characters, (but the model takes|the limit is) .* tokens: "):
             texts()
     for one in (
         lambda: words.attend(f"[MASK] {long}"),
@@ -117,7 +117,7 @@ def test_the_length_of_a_text_is_looked_at_before_it_is_tokenized(tmp_path: Path
         lambda: writer.attend(long),
         lambda: answers.answer(2 * long, "a dog"),
     ):
-        with pytest.raises(ValueError, match="(the text|target 1|the question) has .* characters, the model takes"):
+        with pytest.raises(ValueError, match="(the text|target 1|the question) has .* characters, but the model takes"):
             one()
 
 
@@ -146,7 +146,7 @@ def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeyp
     assert len(positions) == 1
     most = positions.pop() // 3
     for module in ("predictor", "decoding"):
-        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", most)
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MAX_POSITIONS", most)
     assert model.translate(["a", "dog", "two"] * 8, beam=1) == together
     assert len(positions) > 2
     assert max(positions) <= most
@@ -159,8 +159,8 @@ def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             model.translate("a", beam=beam)
     longest = model.model.config.max_positions
     for module in ("predictor", "decoding"):
-        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MOST_POSITIONS", 8 * longest)
-    with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens, .* a beam of at most 8") as error:
+        monkeypatch.setattr(f"manyheads.tasks.translation.{module}.MAX_POSITIONS", 8 * longest)
+    with pytest.raises(ItemError, match=f"text 2 may become {longest} tokens long, .* a beam of at most 8") as error:
         model.translate(["", "two dogs"], beam=9)
     assert error.value.index == 1
     for setting, value in (("nbest", 1001), ("max_answer", 10**9)):

@@ -245,7 +245,7 @@ def test_a_write_that_failed_is_told_at_the_next_look_and_nothing_is_committed_a
             best = checkpoints.snapshot(2, {"w": torch.ones(3)})
             with pytest.raises(WriteError):
                 checkpoints.wait()
-        with pytest.raises(WriteError, match="No space left on device; what was there is intact"):
+        with pytest.raises(WriteError, match="No space left on device; the previous content is intact"):
             checkpoints.check()
         checkpoints.save(2, {"w": torch.ones(3)}, {}, [best])
         with pytest.raises(WriteError):

@@ -13,7 +13,7 @@ import pytest
 
 from manyheads.data.batching import token_batches
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text import tokenizers
 from manyheads.data.text.tokenizers import encode_all, train_bpe
@@ -75,7 +75,7 @@ def test_conll_2003(real_data: Callable[[str], Path]) -> None:
 )
 def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
     labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
-    parts: list[Labelled | None] = [labelled.train, labelled.validation, labelled.test]
+    parts: list[Labeled | None] = [labelled.train, labelled.validation, labelled.test]
     for part, count in zip(parts, counts, strict=True):
         assert part is not None
         assert count is None or len(part) == count

@@ -22,13 +22,13 @@ from tokenizers import Tokenizer
 
 from manyheads.core.runtime import resident_memory
 from manyheads.data.readers import corpus
-from manyheads.data.readers.compressed import kind, opened
+from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.corpus import cut
 from manyheads.data.readers.roles import NUMBERED, splits_among
-from manyheads.data.readers.splits import LONGEST_LINE, lines
+from manyheads.data.readers.splits import MAX_LINE_BYTES, lines
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.running_text import TextSource
-from manyheads.data.text.blocks import LISTED, Groups, block_starts
+from manyheads.data.text.blocks import MAX_LISTED, Groups, block_starts
 from manyheads.data.text.store import TokenStream
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe
 from manyheads.files import fingerprint
@@ -86,7 +86,7 @@ def test_every_form_gives_the_same_tokens(tmp_path: Path, form: str) -> None:
 
 def test_to_cut_a_text_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     text = prose(3000)
-    monkeypatch.setattr(corpus, "PIECE", 97)
+    monkeypatch.setattr(corpus, "MAX_PIECE", 97)
     pieces = list(cut([text[i : i + 50] for i in range(0, len(text), 50)]))
     assert "".join(pieces) == text
     assert len(pieces) > len(text) / 97
@@ -98,7 +98,7 @@ def test_to_cut_a_text_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_long_text_is_what_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "PIECE", 97)
+    monkeypatch.setattr(corpus, "MAX_PIECE", 97)
     long = [prose(4000, seed) for seed in (1, 2, 3)]
     for number, text in enumerate(long):
         (tmp_path / f"{number}.txt").write_text(text, encoding="utf-8", newline="")
@@ -158,7 +158,7 @@ def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     changed = source.read().train
     with (data / "part-0.jsonl").open("a") as more:
         more.write('{"text": "new"}\n')
-    with pytest.raises(ValueError, match=r"part-0\.jsonl: the file has changed while it was in use"):
+    with pytest.raises(ValueError, match=r"part-0\.jsonl: the file changed while it was being read"):
         list(changed.parts())
     assert len(source.read().train) + len(source.read().validation) == len(TEXTS) + 1
 
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("random", [True, False])
 def test_the_order_of_very_many_blocks_is_computed(random: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.text.blocks.LISTED", 10)
+    monkeypatch.setattr("manyheads.data.text.blocks.MAX_LISTED", 10)
     for tokens, block in ((1000, 7), (4097, 1), (100, 9)):
         starts = Groups(block_starts(tokens, block, seed=1, epoch=2, random=random), 8)
         every = np.concatenate([starts[i] for i in range(len(starts))])
@@ -267,8 +267,8 @@ def test_the_order_of_very_many_blocks_is_computed(random: bool, monkeypatch: py
 
 
 def test_computed_places_look_random() -> None:
-    starts = block_starts(LISTED * 8 + 1, 4, seed=1, epoch=0, random=False)
-    some = starts[100_000:200_000] / (LISTED * 8)
+    starts = block_starts(MAX_LISTED * 8 + 1, 4, seed=1, epoch=0, random=False)
+    some = starts[100_000:200_000] / (MAX_LISTED * 8)
     counts, _ = np.histogram(some, 100, (0, 1))
     assert ((counts - 1000) ** 2 / 1000).sum() < 160, "chi-squared of 99 degrees of freedom: 1 in 10,000"
     assert abs(np.corrcoef(some[:-1], some[1:])[0, 1]) < 0.02
@@ -291,7 +291,7 @@ def test_torn_files_are_told_in_a_line(tmp_path: Path, suffix: str) -> None:
     flipped = [whole[:1000] + bytes(50) + whole[1050:]] if suffix == ".gz" else []  # zstd may have no checksum
     for torn in (whole[: len(whole) // 2], whole[:-5], whole[1:], *flipped):
         file.write_bytes(torn)
-        with pytest.raises(ValueError, match=rf"a\.jsonl{suffix}: torn or damaged behind byte [\d,]+ ") as caught:
+        with pytest.raises(ValueError, match=rf"a\.jsonl{suffix}: truncated or damaged after byte [\d,]+ ") as caught:
             read_texts(tmp_path, skip_bad_lines=True)
         assert "\n" not in str(caught.value)
 
@@ -322,14 +322,14 @@ def test_bombs_are_refused_before_memory_goes(tmp_path: Path, name: str) -> None
     )
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True, check=True)
     said, peak = run.stdout.splitlines()
-    assert "expands to more than 67,108,864 bytes" in said or "a line of more than 67,108,864 bytes" in said
+    assert "expands to more than 67,108,864 bytes" in said or "the line is longer than 67,108,864 bytes" in said
     assert int(peak) < 400, "MiB"
 
 
 def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "a.jsonl").open("wb") as file:
-        file.truncate(LONGEST_LINE * 40)  # a sparse file
-    with pytest.raises(ValueError, match=r"a\.jsonl:1: a line of more than 67,108,864 bytes; cut it"):
+        file.truncate(MAX_LINE_BYTES * 40)  # a sparse file
+    with pytest.raises(ValueError, match=r"a\.jsonl:1: the line is longer than 67,108,864 bytes; split it"):
         next(lines(tmp_path / "a.jsonl"))
 
 
@@ -362,18 +362,18 @@ def test_a_vocabulary_is_learned_from_a_sample_that_is_always_the_same() -> None
 
 
 def test_names_of_compressed_files(tmp_path: Path) -> None:
-    assert [kind(name) for name in ("a.jsonl", "a.b.jsonl.gz", "a.tsv.zst", "a", "a.gz")] == [
+    assert [format_suffix(name) for name in ("a.jsonl", "a.b.jsonl.gz", "a.tsv.zst", "a", "a.gz")] == [
         ".jsonl", ".jsonl", ".tsv", "", "",
     ]  # fmt: skip
     (tmp_path / "two.gz").write_bytes(gzip.compress(b"one ") + gzip.compress(b"two"))
-    with opened(tmp_path / "two.gz") as file:
+    with open_decompressed(tmp_path / "two.gz") as file:
         assert file.read() == b"one two"
     assert isinstance(TOKENIZER, Tokenizer)
 
 
 def test_a_run_of_blanks_is_cut_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A blank that stands behind a letter is where a piece ends: by the plain search, as slow as it is."""
-    monkeypatch.setattr(corpus, "PIECE", 97)
+    monkeypatch.setattr(corpus, "MAX_PIECE", 97)
 
     def ends(rest: str) -> Iterator[int]:
         while len(rest) > 97:
@@ -387,5 +387,5 @@ def test_a_run_of_blanks_is_cut_in_linear_time(monkeypatch: pytest.MonkeyPatch) 
         assert [len(piece) for piece in cut([text])] == list(ends(text))
     monkeypatch.undo()
     began = time.monotonic()
-    assert sum(map(len, cut(["a" + "\n" * corpus.PIECE + " " * corpus.PIECE]))) == 2 * corpus.PIECE + 1
+    assert sum(map(len, cut(["a" + "\n" * corpus.MAX_PIECE + " " * corpus.MAX_PIECE]))) == 2 * corpus.MAX_PIECE + 1
     assert time.monotonic() - began < 5

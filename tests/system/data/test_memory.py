@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from manyheads.data.readers import column
 from manyheads.data.text import store
-column.HELD, store._CHUNK = 2**16, 1000
+column.MAX_CHARACTERS_IN_MEMORY, store._CHUNK = 2**16, 1000
 from manyheads.data.readers.column import Joined
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.sources.running_text import DocumentSource

@@ -30,7 +30,7 @@ def test_embedded_data_are_made_again(source: Source[Any]) -> None:
     assert [*source.content(again.again(), "test")] == [*source.content(splits.test, "test")]
     other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}})
     assert other is not None
-    with pytest.raises(ValueError, match="the embedded corpus: the test data are not those of the run any more"):
+    with pytest.raises(ValueError, match="the embedded corpus: the test data changed since the run"):
         other.again()
 
 

@@ -152,7 +152,7 @@ from manyheads.analysis import costs
 import torch
 before = resident()
 model = build(preset("gpt2/124m", layers=2)).train()
-inputs = costs.example(model, 128, rows=8)
+inputs = costs.example(model, 64, rows=8)
 for _ in range(2):
     step_loss(model, inputs).backward()
     model.zero_grad()
@@ -165,6 +165,6 @@ print(before, 1024 * int(status.split("VmHWM:")[1].split()[0]))
 def test_the_memory_of_a_step_is_what_a_process_holds() -> None:
     answer = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     before, held = map(int, answer.stdout.split())
-    found = plan(made("gpt2/124m", layers=2), 8, (128,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))
+    found = plan(made("gpt2/124m", layers=2), 8, (64,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))
     needed = found["alone"]["needed"] - found["alone"]["bytes"]["moments"]
     assert needed == pytest.approx(held, rel=0.15)

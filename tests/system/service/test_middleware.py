@@ -99,7 +99,7 @@ def test_behind_a_proxy(running: Running) -> None:
     with client(running) as http:
         assert http.post("/translate", json=ASK, headers=outer | {"host": name}).status_code == 200
         kept = http.post("/translate", json=ASK, headers=outer | {"host": "translate.example"})
-        assert (kept.status_code, "called localhost" in kept.json()["error"]) == (421, True)
+        assert (kept.status_code, "expected one of localhost" in kept.json()["error"]) == (421, True)
         assert (
             http.post("/translate", json=ASK, headers=outer | {"host": name, "x-forwarded-host": ""}).status_code == 200
         )

@@ -24,7 +24,7 @@ from manyheads.directory import FETCHED
 from manyheads.service import openai as completion
 from manyheads.service import registry
 from manyheads.service.app import application
-from manyheads.service.batching import Batcher, Turns
+from manyheads.service.batching import Batcher, FairLock
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Served, stamp_of
 from manyheads.service.server import Settings, service_of
@@ -41,15 +41,17 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_what_cannot_be_served_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(bert(tmp_path / "m", head="none"))
     assert "no such directory" in refused(capsys, str(tmp_path / "gone"), "--port", "0")
-    assert "needs a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
+    assert "requires a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
     for text in (f"={model}", "a="):
         assert "expected NAME=MODEL" in refused(capsys, text, "--port", "0")
     assert "two models are called m" in refused(capsys, model, model)
-    assert "does not classify single texts" in refused(capsys, model, "--port", "0", "--detect", "m")
+    assert "expected a model that classifies single texts" in refused(capsys, model, "--port", "0", "--detect", "m")
     assert "expected one of m" in refused(capsys, model, "--detect", "other")
     assert "NAME=SOURCE:TARGET" in refused(capsys, model, "--languages", "m=en")
-    assert "does not translate" in refused(capsys, model, "--port", "0", "--languages", "m=en:de")
-    assert "cannot be listened on" in refused(capsys, model, "--host", "192.0.2.1", "--token-file", _token(tmp_path))
+    assert "expected a model that translates" in refused(capsys, model, "--port", "0", "--languages", "m=en:de")
+    assert "cannot listen on this address" in refused(
+        capsys, model, "--host", "192.0.2.1", "--token-file", _token(tmp_path)
+    )
     (tmp_path / "short").write_text("abc")
     assert "at least 16" in refused(capsys, model, "--token-file", str(tmp_path / "short"))
     weights = Path(model, "model.safetensors")
@@ -72,7 +74,7 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
             assert http.get(path).status_code == 401
         assert http.get("/v1/models", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert http.post("/translate", json={"q": "a", "source": "en", "target": "de"}).json() == {
-            "error": "no valid token"
+            "error": "missing or invalid token"
         }
         openai.OpenAI(base_url=f"{running.url}/v1", api_key=token, max_retries=0).models.retrieve("en-de")
         with pytest.raises(openai.AuthenticationError):
@@ -131,8 +133,8 @@ def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tm
         found = http.post("/translate", json={"q": "a", "source": "en", "target": "de"})
         assert found.status_code == 400
         assert found.json()["error"].endswith("start the service with --languages tr=SOURCE:TARGET")
-    (line,) = [line for line in running.lines() if line["event"] == "languages not known"]
-    assert line["hint"].endswith("name them with --languages tr=SOURCE:TARGET")
+    (line,) = [line for line in running.lines() if line["event"] == "unknown languages of a translator"]
+    assert line["hint"].endswith("give its languages with --languages tr=SOURCE:TARGET")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
@@ -155,10 +157,10 @@ def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) 
             shutil.copy(file, model / f"{file.name}.tmp")
             (model / f"{file.name}.tmp").rename(model / file.name)
         running.process.send_signal(signal.SIGHUP)
-        running.until("new version taken over")
+        running.until("loaded new version")
         (model / "model.safetensors").write_bytes(b"torn")
         running.process.send_signal(signal.SIGHUP)
-        running.until("new version refused")
+        running.until("rejected new version")
         time.sleep(0.3)
         done.set()
         for thread in threads:
@@ -257,7 +259,7 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
         loads.append(path)
         if failing and len(loads) > 1:
             raise RuntimeError("no memory")
-        worker = Batcher(name, Turns(), Metrics(), most_items=8, most_characters=99, most_waiting=8)
+        worker = Batcher(name, FairLock(), Metrics(), max_items=8, max_characters=99, max_waiting=8)
         return Served(name, manyheads.load(path), worker, stamp_of(path))
 
     monkeypatch.setattr(registry.log, "error", lambda _, extra: logged.append(extra["more"]["error"]))
@@ -265,10 +267,12 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
     old = served.of("m", "classify")
     shutil.rmtree(model)
     bert(model, head="masked_lm")
-    served.take_over()
+    served.reload()
     assert len(loads) == 2
     assert served.of("m", "classify") is old
-    expected = "no memory" if failing else "is of another kind: fill, expected classify texts: start the service again"
+    expected = (
+        "no memory" if failing else "expected classify texts, found fill: restart the service to use the new version"
+    )
     assert logged == [expected]
     assert isinstance(old.worker, Batcher)
     assert old.worker.submit("a", list, [1], "texts").result(60) == [1]
@@ -282,7 +286,7 @@ def test_any_address_of_this_machine_and_a_manager_that_is_gone(tmp_path: Path) 
         assert running.url.startswith("http://127.0.0.2:")
         assert httpx2.get(f"{running.url}/v1/models").status_code == 200
         assert httpx2.get(f"{running.url}/v1/models", headers={"Host": "attacker.example"}).status_code == 421
-        running.until("nobody listens at NOTIFY_SOCKET")
+        running.until("cannot reach NOTIFY_SOCKET")
 
 
 @pytest.mark.parametrize("name", [*FETCHED, "model-00001-of-00002.safetensors"])
@@ -298,12 +302,12 @@ def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
 ) -> None:
     model = language_model(tmp_path / "lm")
     service = service_of(Settings({"lm": str(model)}))
-    first, real = service.registry.of("lm", None), completion._encoded
+    first, real = service.registry.of("lm", None), completion._encode_prompts
 
     async def encoded(predictor: Any, asked: Any) -> Any:
         if predictor is first.predictor:
             (model / "tokenizer.json").touch()
-            await asyncio.to_thread(service.registry.take_over)
+            await asyncio.to_thread(service.registry.reload)
             await asyncio.to_thread(first.worker.close)
         return await real(predictor, asked)
 
@@ -312,7 +316,7 @@ def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.post("/v1/completions", json={"model": "lm", "prompt": "the cat"})
 
-    monkeypatch.setattr(completion, "_encoded", encoded)
+    monkeypatch.setattr(completion, "_encode_prompts", encoded)
     assert asyncio.run(ask()).status_code == 200
     assert service.registry.of("lm", None) is not first
     service.registry.close()

@@ -187,7 +187,7 @@ def test_the_route_follows_the_processor(
     assert runtime.prepare(precision, device=device).matmul == expected
 
 
-def test_products_are_measured_in_the_precision_of_the_route() -> None:
+def test_products_are_measured_in_the_precision_of_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[torch.dtype] = set()
 
     class Watch(TorchDispatchMode):
@@ -196,8 +196,12 @@ def test_products_are_measured_in_the_precision_of_the_route() -> None:
                 seen.add(args[0].dtype)
             return func(*args, **(kwargs or {}))
 
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *_, **options: ones(64, 64, **options))  # of any size: seen is the type
+    monkeypatch.setattr(runtime, "BUSY", 0)
+    monkeypatch.setattr(runtime, "bf16_pays", lambda precision: True)  # or it would time both
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
-        compute = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]  # may time both to see whether bf16 pays
+        compute = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]
         seen.clear()
         with Watch():
             assert compute.products_per_second() > 0

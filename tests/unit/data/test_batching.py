@@ -40,9 +40,9 @@ def test_every_sentence_once_within_the_budget(budget: int, limit: int | None) -
 def test_small_and_impossible_corpora() -> None:
     assert token_batches([], [], 10, seed=0, epoch=0) == []
     assert [b.tolist() for b in token_batches([4], [10], 10, seed=0, epoch=0)] == [[0]]
-    with pytest.raises(ValueError, match="sentence 2 has 11 tokens but a batch takes 10"):
+    with pytest.raises(ValueError, match="sentence 2 has 11 tokens, but a batch takes at most 10"):
         token_batches([4, 11], [4, 4], 10, seed=0, epoch=0)
-    with pytest.raises(ValueError, match="2 source lengths but 1 target lengths"):
+    with pytest.raises(ValueError, match="as many source lengths as target lengths, found 2 and 1"):
         token_batches([4, 11], [4], 10, seed=0, epoch=0)
 
 

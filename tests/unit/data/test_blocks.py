@@ -69,5 +69,5 @@ def test_the_order_depends_on_seed_and_epoch_alone(random: bool) -> None:
 
 
 def test_too_short_a_text() -> None:
-    with pytest.raises(ValueError, match="the text has 7 tokens, a block needs 8"):
+    with pytest.raises(ValueError, match="the text has 7 tokens, but a block requires 8"):
         block_starts(7, 7, seed=1, epoch=0, random=True)[:]

@@ -69,7 +69,7 @@ def test_sizes_that_cannot_be_had_are_told() -> None:
         tokenizer = train_bpe(TEXTS, 5000)
     assert tokenizer.token_to_id("<pad>") == tokenizer.get_vocab_size() - 1
     with pytest.raises(
-        ValueError, match=r"vocabulary=20: three special tokens and \d+ different characters need at least \d+"
+        ValueError, match=r"vocabulary=20: three special tokens and \d+ distinct characters require at least \d+"
     ):
         train_bpe(TEXTS, 20)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from manyheads import cli
-from manyheads.data.readers.labelled import Columns, Labelled, read_labelled
+from manyheads.data.readers.labeled import Columns, Labeled, read_labeled
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 
 IMDB = ("negative", "positive")
 
@@ -37,8 +37,8 @@ def acl(folder: Path, **more: str | bytes) -> Path:
     return write(folder / "aclImdb", {**files, **packed, **unlabelled, **more})
 
 
-def read(data: Path, **settings: Any) -> SplitData[Labelled]:
-    return LabelledSource(data=str(data), **settings).read()
+def read(data: Path, **settings: Any) -> SplitData[Labeled]:
+    return LabeledSource(data=str(data), **settings).read()
 
 
 def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
         assert part.second_texts is None
     folder = tmp_path / "aclImdb" / "train"
     assert splits.train.skips == {
-        f"{folder}: texts beside the class folders": 1, f"{folder / 'unsup'}: texts without a label": 4,
+        f"{folder}: texts outside of class folders": 1, f"{folder / 'unsup'}: texts without a label": 4,
     }  # fmt: skip
     assert splits.train.place(4) == str(folder / "pos" / "1_1.txt")
     assert splits.train.subset([4]).place(0) == str(folder / "pos" / "1_1.txt")
@@ -79,21 +79,21 @@ def test_class_folders_alone_are_cut_by_the_usual_rule(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.validation) == 180
     assert set(splits.train.labels) == set(classes)
     assert splits.train.skips == {
-        f"{data}: texts beside the class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
+        f"{data}: texts outside of class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
     }  # fmt: skip
-    assert len(LabelledSource().named(str(data))) == 180
-    assert len(LabelledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
+    assert len(LabeledSource().named(str(data))) == 180
+    assert len(LabeledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
 def test_a_record_finds_its_texts_again(tmp_path: Path) -> None:
-    source = LabelledSource(data=str(acl(tmp_path)), names=IMDB)
+    source = LabeledSource(data=str(acl(tmp_path)), names=IMDB)
     told = source.describe(source.read())
     keys = ("data", "validation", "test")
     assert [Path(told[key]).name for key in keys] == ["train", "val", "test"]
-    again = LabelledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
+    again = LabeledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
     assert again.again("test").texts == source.read().test.texts  # type: ignore[union-attr]
     write(tmp_path / "aclImdb", {"test/pos/0_0.txt": "another"})
-    with pytest.raises(ValueError, match="the test data are not those of the run any more"):
+    with pytest.raises(ValueError, match="the test data changed since the run"):
         again.again("test")
 
 
@@ -101,14 +101,16 @@ def test_a_record_finds_its_texts_again(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"train/pos/9_9.txt": b"fine\n\xff"}, r"train/pos/9_9\.txt:2: invalid UTF-8; convert the file"),
-        ({"train/neg/9_9.txt": ""}, r"train/neg/9_9\.txt:1: the text is blank; write one, or remove the file"),
+        ({"train/neg/9_9.txt": ""}, r"train/neg/9_9\.txt:1: the text is blank; write a text, or remove the file"),
         ({"val/neg/9_9.txt": " \n"}, r"val/neg/9_9\.txt:1: the text is blank"),
-        ({"test/pos/9_9.txt": "a\0"}, r"test/pos/9_9\.txt:1: a NUL byte"),
+        ({"test/pos/9_9.txt": "a\0"}, r"test/pos/9_9\.txt:1: contains a NUL byte"),
         ({"train/pos/9_9.txt": "long " * 250_000}, r"9_9\.txt:1: the text is longer than 1,000,000 characters: it has"),
-        ({"train/pos/9_9.txt": b"long " * 1_000_000}, r"9_9\.txt:1: the text is longer than 1,000,000 characters; cut"),
-        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: label 'good' is none of negative, positive"),
-        ({"train/positive/.keep": ""}, r"train: class folder 'positive': no \.txt file in it; put texts into it"),
-        ({"test/other/1.dat": ""}, r"test: class folder 'other': no \.txt file in it"),
+        ({"train/pos/9_9.txt": b"long " * 1_000_000}, r"9_9\.txt:1: the text is longer than 1,000,000 "
+                                                      r"characters; split"),
+        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: expected one of the labels negative, positive, "
+                                    r"found 'good'"),
+        ({"train/positive/.keep": ""}, r"train: class folder 'positive': contains no \.txt file; add texts"),
+        ({"test/other/1.dat": ""}, r"test: class folder 'other': contains no \.txt file"),
     ],
 )  # fmt: skip
 def test_faults_are_named_by_file_and_skipped_on_request(
@@ -128,29 +130,29 @@ def test_faults_are_named_by_file_and_skipped_on_request(
 def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "train.tsv"
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))
-    assert LabelledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
+    assert LabeledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(20)))
     assert cli.main(["train", "text-classification", f"data={tmp_path}", "--dry-run"]) == 2
-    assert capsys.readouterr().err == f"manyheads: {table}: one label only, 'good': there is nothing to tell apart\n"
+    assert capsys.readouterr().err == f"manyheads: {table}: found only one label, 'good'; expected at least two\n"
 
 
 def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
     write(tmp_path / "one", {f"train/pos/{i}.txt": f"text {i}" for i in range(3)})
-    with pytest.raises(ValueError, match=r"one/train: one label only, 'pos': there is nothing to tell apart"):
+    with pytest.raises(ValueError, match=r"one/train: found only one label, 'pos'; expected at least two"):
         read(tmp_path / "one")
-    with pytest.raises(ValueError, match=r"one/train: one label only, 'pos'"):
-        LabelledSource(data=str(tmp_path / "one")).peek()
+    with pytest.raises(ValueError, match=r"one/train: found only one label, 'pos'"):
+        LabeledSource(data=str(tmp_path / "one")).peek()
     write(tmp_path / "flat", {"train/1.txt": "text"})
-    with pytest.raises(ValueError, match=r"flat/train: no class folders in it; expected .*flat/train/CLASS/\*\.txt"):
+    with pytest.raises(ValueError, match=r"flat/train: found no class folders; expected .*flat/train/CLASS/\*\.txt"):
         read(tmp_path / "flat")
     write(tmp_path / "none", {"a/b/1.txt": "text"})
-    with pytest.raises(FileNotFoundError, match=r"none: no data there; expected train\.tsv .*, or train/CLASS/\*\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"none: found no data; expected train\.tsv .*, or train/CLASS/\*\.txt"):
         read(tmp_path / "none")
     write(tmp_path / "untrained", {"test/pos/1.txt": "text"})
-    with pytest.raises(FileNotFoundError, match=r"untrained: no training data; expected .*train/CLASS"):
+    with pytest.raises(FileNotFoundError, match=r"untrained: found no training data; expected .*train/CLASS"):
         read(tmp_path / "untrained")
     with pytest.raises(ValueError, match="class folders have no columns"):
-        read_labelled(acl(tmp_path), Columns(text="review"))
+        read_labeled(acl(tmp_path), Columns(text="review"))
 
 
 def test_tables_come_before_folders(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_tables_come_before_folders(tmp_path: Path) -> None:
 
 def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
     data = write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in "01" for i in range(2)})
-    labelled = read_labelled(data, names=IMDB)
+    labelled = read_labeled(data, names=IMDB)
     assert (labelled.labels, labelled.numbered) == (
         ["negative"] * 2 + ["positive"] * 2, {"0": "negative", "1": "positive"},
     )  # fmt: skip
@@ -168,10 +170,10 @@ def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
 
 def test_folders_hold_what_the_table_held(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
     """A part of IMDB, unpacked."""
-    table = read_labelled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
+    table = read_labeled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
     files = {
         f"{label[:3]}/{i:03}.txt": text for i, (text, label) in enumerate(zip(table.texts, table.labels, strict=True))
     }
-    unpacked = read_labelled(write(tmp_path, dict(files)), names=IMDB)
+    unpacked = read_labeled(write(tmp_path, dict(files)), names=IMDB)
     pairs = [sorted(zip(data.texts, data.labels, strict=True)) for data in (table, unpacked)]
     assert pairs[0] == pairs[1]

@@ -21,7 +21,7 @@ def in_a_file(folder: Path | None, texts: list[str] = TEXTS) -> Column:
     gathering = SpillingTextBuffer(folder)
     for text in texts:
         gathering.append(text)
-    texts_there = gathering.gathered()
+    texts_there = gathering.finish()
     assert isinstance(texts_there, Column)
     return texts_there
 
@@ -29,15 +29,15 @@ def in_a_file(folder: Path | None, texts: list[str] = TEXTS) -> Column:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is held in memory."""
-    monkeypatch.setattr(column, "HELD", 2)
+    monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 
 def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) -> None:
     texts = in_a_file(tmp_path)
     assert [*texts] == [texts[i] for i in range(len(TEXTS))] == [texts[i - 5] for i in range(5)] == TEXTS
-    some = texts.chosen([3, 0, 3])
+    some = texts.select([3, 0, 3])
     assert [*some] == [TEXTS[3], TEXTS[0], TEXTS[3]]
-    assert [*some.chosen([2, 1])] == [TEXTS[3], TEXTS[0]]
+    assert [*some.select([2, 1])] == [TEXTS[3], TEXTS[0]]
     assert some[-1] == TEXTS[3]
     for index in (5, -6):
         with pytest.raises(IndexError):
@@ -50,12 +50,14 @@ def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) ->
 def test_few_texts_are_a_list() -> None:
     gathering = SpillingTextBuffer()
     gathering.append("a")
-    assert gathering.gathered() == ["a"]
+    assert gathering.finish() == ["a"]
 
 
 def test_a_full_disk_is_told_in_a_line(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb"))  # noqa: SIM115
-    with pytest.raises(WriteError, match=rf"{tmp_path}: cannot write the texts there: No space left on device; make"):
+    with pytest.raises(
+        WriteError, match=rf"{tmp_path}: failed to write texts to a temporary file: No space left on device; free"
+    ):
         in_a_file(tmp_path)
 
 
@@ -74,7 +76,7 @@ def test_pairs_are_reported_held_out_and_told_apart_as_in_memory(
 ) -> None:
     source = ParallelSource(data=str(pairs(tmp_path / "data")), kept=tmp_path / "kept")
     held = source.read()
-    monkeypatch.setattr(column, "HELD", 2)
+    monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
     filed = source.read()
     assert isinstance(filed.train.sources, Column)
     for split in ("train", "validation"):
@@ -89,7 +91,7 @@ def test_documents_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "a.txt").write_text("\n\n".join(f"Document {i}. It ends.\nHere." for i in range(200)))
     source = DocumentSource(data=str(tmp_path / "a.txt"), kept=tmp_path / "kept")
     held = source.read()
-    monkeypatch.setattr(column, "HELD", 2)
+    monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
     filed = source.read()
     assert isinstance(filed.train.texts, Column)
     assert [*filed.train.documents] == [*held.train.documents]

@@ -60,14 +60,14 @@ def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("faulty", "message"),
     [
-        ("a O\nb\n", ":2: a word without a tag; expected the word first and its tag last"),
-        ("a O\nb X O\n", ":2: 3 columns where 2 were expected; separate them"),
+        ("a O\nb\n", ":2: found a word without a tag; expected the word first and its tag last"),
+        ("a O\nb X O\n", ":2: expected 2 columns, found 3; separate them"),
         (b"a O\nb\xff O\n", ":2: invalid UTF-8; convert the file"),
-        ("a O\nb I-PER\n", ":2: I-PER after O breaks IOB2; expected B-PER"),
-        ("a B-LOC\nb I-PER\n", ":2: I-PER after B-LOC breaks IOB2"),
-        ("a I-PER\n", ":1: I-PER at the start of a sentence breaks IOB2"),
-        ("a O\nb S-PER\n", ":2: 'S-PER' is no IOB2 tag; expected O, B-KIND or I-KIND"),
-        ("a B-\n", ":1: 'B-' is no IOB2 tag"),
+        ("a O\nb I-PER\n", ":2: I-PER after O violates IOB2; expected B-PER"),
+        ("a B-LOC\nb I-PER\n", ":2: I-PER after B-LOC violates IOB2"),
+        ("a I-PER\n", ":1: I-PER at the start of a sentence violates IOB2"),
+        ("a O\nb S-PER\n", ":2: 'S-PER' is not an IOB2 tag; expected O, B-TYPE or I-TYPE"),
+        ("a B-\n", ":1: 'B-' is not an IOB2 tag"),
     ],
 )
 def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
@@ -111,14 +111,23 @@ def test_tables_hold_the_same_sentences(tmp_path: Path, suffix: str, names: tupl
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 words with 1 tags; write a list of words and a list of as many"),
-        ({"tokens": [], "tags": []}, "0 words with 0 tags"),
-        ({"tokens": ["a"], "tags": [3]}, "no texts under 'tokens' or 'words' and 'tags' or 'ner_tags'; write a list"),
-        ({"text": "a"}, "no texts under 'tokens'"),
-        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "a blank word"),
-        ({"tokens": ["a\0"], "tags": ["O"]}, "a NUL byte"),
-        ({"tokens": ["a"], "tags": ["I-X"]}, "I-X at the start of a sentence breaks IOB2"),
-        ({"tokens": ["a" * 600_000] * 2, "tags": ["O"] * 2}, "a sentence of more than 1,000,000 characters; cut it"),
+        (
+            {"tokens": ["a", "b"], "tags": ["O"]},
+            "found 2 words but 1 tags; write a list of words and a list of tags of equal",
+        ),
+        ({"tokens": [], "tags": []}, "found 0 words but 0 tags"),
+        (
+            {"tokens": ["a"], "tags": [3]},
+            "expected lists under 'tokens' or 'words' and 'tags' or 'ner_tags'; write a list",
+        ),
+        ({"text": "a"}, "expected lists under 'tokens'"),
+        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "found a blank word"),
+        ({"tokens": ["a\0"], "tags": ["O"]}, "contains a NUL byte"),
+        ({"tokens": ["a"], "tags": ["I-X"]}, "I-X at the start of a sentence violates IOB2"),
+        (
+            {"tokens": ["a" * 600_000] * 2, "tags": ["O"] * 2},
+            "found a sentence of more than 1,000,000 characters; split it",
+        ),
     ],
 )
 def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -130,7 +139,7 @@ def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: st
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no usable sentence"):
+    with pytest.raises(ValueError, match="no usable sentence found"):
         read_conll(write(tmp_path / "a.txt", "\n\n"))
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_conll(tmp_path / "b.txt")

@@ -53,7 +53,7 @@ def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
 def test_another_column(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", review=["One.", "Two."])
     assert [*read_documents(tmp_path / "a.parquet", column="review").documents] == [["One."], ["Two."]]
-    with pytest.raises(ValueError, match=r"a\.parquet: no column 'text': it has 'review'"):
+    with pytest.raises(ValueError, match=r"a\.parquet: expected a column 'text', found 'review'"):
         read_documents(tmp_path / "a.parquet")
 
 
@@ -61,17 +61,21 @@ def test_another_column(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.txt", b"good\n\n\xff\xfe bad\n", r"a\.txt:3: invalid UTF-8; convert the file"),
-        ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a\.jsonl:3: no text in 'text'; name the column"),
-        ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2: not JSON \("),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n\n{"text": 3}\n',
+            r"a\.jsonl:3: expected text in column 'text'; rename the column",
+        ),
+        ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl:2: invalid JSON \("),
         (
             "a.jsonl",
             b'{"text": "x"}\n{"text": "\\ud800"}\n',
-            r"a\.jsonl:2: 'text' has half a character .*; write it as",
+            r"a\.jsonl:2: 'text' contains half a character .*; encode it as",
         ),
-        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: not JSON"),
-        ("a.csv", b"text,label\nx,y\nz\n", r"a\.csv:3: 1 columns where the header names 2"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: invalid JSON"),
+        ("a.csv", b"text,label\nx,y\nz\n", r"a\.csv:3: expected 2 columns as in the header, found 1"),
         ("a.parquet", b"PAR?", r"a\.parquet: not a Parquet file"),
-        ("a.txt", b" \n\n", r"a\.txt: no text in it"),
+        ("a.txt", b" \n\n", r"a\.txt: no text found"),
     ],
 )
 def test_faults_name_file_and_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -83,7 +87,7 @@ def test_faults_name_file_and_line(tmp_path: Path, name: str, content: bytes, me
 
 def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", text=["One.", None, "Three."])
-    with pytest.raises(ValueError, match=r"a\.parquet:2: no text in 'text'"):
+    with pytest.raises(ValueError, match=r"a\.parquet:2: expected text in column 'text'"):
         read_documents(tmp_path / "a.parquet")
     documents = read_documents(tmp_path / "a.parquet", skip_bad_lines=True)
     assert ([*documents.documents], list(documents.skips.values())) == ([["One."], ["Three."]], [1])
@@ -92,5 +96,5 @@ def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.txt: no such file"):
         read_documents(tmp_path / "none.txt")
-    with pytest.raises(FileNotFoundError, match="no text there; expected files ending in"):
+    with pytest.raises(FileNotFoundError, match="found no text files; expected files ending in"):
         read_documents(tmp_path)

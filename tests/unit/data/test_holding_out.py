@@ -56,7 +56,7 @@ def test_of_a_large_and_a_small_file_the_end_of_the_large_one_is_held_out(tmp_pa
     (end,) = splits.validation.texts
     assert splits.train.texts == [big[: -len(end)], small]
     assert big.endswith(end)
-    assert "the end of the longest text, 5.0% of the characters" in source.told(splits)[1]
+    assert "the end of the longest text of the training data, 5.0% of the characters" in source.summary_lines(splits)[1]
 
 
 def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
@@ -75,9 +75,7 @@ def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
 def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
     folder = few(tmp_path / "data", big=1000, small=1)
     (folder / "copy.txt").write_text((folder / "big.txt").read_text())
-    with pytest.raises(
-        ValueError, match="5% of the text cannot be held out, .* copies of one another; give validation"
-    ):
+    with pytest.raises(ValueError, match="failed to hold out 5% of the text, .* copies of each other; give validation"):
         TextSource(data=str(folder)).read()
     (tmp_path / "a.txt").write_text(f"{'word ' * 500}\n\nshort\n")
     with pytest.raises(ValueError, match="longest document has 1 sentences; give validation data"):
@@ -89,7 +87,7 @@ def test_of_documents_of_one_sentence_the_smallest_is_held_out(tmp_path: Path) -
     source = DocumentSource(data=str(tmp_path / "a.txt"))
     splits = source.read()
     assert [*splits.validation.texts] == ["a short text"]
-    assert "(50.0%); give validation data" in source.told(splits)[1]
+    assert "(50.0%); give validation data" in source.summary_lines(splits)[1]
 
 
 def squad(folder: Path, *questions: int) -> str:
@@ -117,7 +115,7 @@ def test_questions_are_held_out_by_their_number(tmp_path: Path, questions: tuple
 
 def earlier(source: Source[Any]) -> Source[Any]:
     """What an earlier version made of the same data: whole texts by their number, whatever they are called."""
-    return source.readings()[-1]
+    return source.reading_variants()[-1]
 
 
 def test_runs_of_earlier_versions_keep_their_split(tmp_path: Path) -> None:
@@ -137,9 +135,9 @@ def test_runs_of_earlier_versions_keep_their_split(tmp_path: Path) -> None:
         again = source_of({"data": json.loads(json.dumps(record))})
         assert again is not None
         assert [*again.again("validation").texts] == [*splits.validation.texts]
-        resumed, kept = source.read_as_before(record["fingerprints"])
+        resumed, kept = source.read_matching(record["fingerprints"])
         assert [*kept.train.texts] == [*splits.train.texts]
         assert resumed.describe(kept)["fingerprints"] == record["fingerprints"]
-        fresh, today = source.read_as_before({})
+        fresh, today = source.read_matching({})
         assert fresh is source
         assert [*today.train.texts] == [*source.read().train.texts]

@@ -10,15 +10,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.labelled import Columns, Labelled, label_order, read_labelled
+from manyheads.data.readers.labeled import Columns, Labeled, label_order, read_labeled
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
 
 
-def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labelled]:
-    return LabelledSource(data=str(data), **settings).read()
+def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labeled]:
+    return LabeledSource(data=str(data), **settings).read()
 
 
 def write(file: Path, text: str | bytes) -> Path:
@@ -49,7 +49,7 @@ def as_parquet(folder: Path) -> Path:
 
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
 def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
-    labelled = read_labelled(form(tmp_path))
+    labelled = read_labeled(form(tmp_path))
     assert (labelled.texts, labelled.labels, labelled.second_texts, labelled.skips) == (TEXTS, LABELS, None, {})
     assert labelled.inputs == TEXTS
 
@@ -65,14 +65,14 @@ def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path])
 )
 def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
-    labelled = read_labelled(file, columns, names=("no", "yes"))
+    labelled = read_labeled(file, columns, names=("no", "yes"))
     assert (labelled.texts, labelled.second_texts, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
     assert labelled.inputs == ["a b\tc", "d\te"]
 
 
 def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) -> None:
     file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
-    labelled = read_labelled(file)
+    labelled = read_labeled(file)
     assert labelled.texts == ["two\nlines", "last"]
     assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
@@ -80,13 +80,13 @@ def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) 
 def test_a_number_of_too_many_digits_is_no_label(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", f"text\tlabel\na\t1\nb\t{'9' * 5000}\n")
     with pytest.raises(ValueError, match=r"c\.tsv:3: label 9{20}\.\.\. has 5,000 digits"):
-        read_labelled(file)
-    assert read_labelled(file, skip_bad_lines=True).labels == ["1"]
+        read_labeled(file)
+    assert read_labeled(file, skip_bad_lines=True).labels == ["1"]
 
 
 def test_numbers_are_labels(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "c.parquet")
-    assert read_labelled(tmp_path / "c.parquet").labels == ["1", "0"]
+    assert read_labeled(tmp_path / "c.parquet").labels == ["1", "0"]
     assert label_order(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert label_order(["b", "10", "a"]) == ("10", "a", "b")
 
@@ -94,12 +94,12 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
 def test_a_missing_number_does_not_make_the_others_strange(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [0.0, None, 1.0]}), file)
-    with pytest.raises(ValueError, match=r"a\.parquet:2: 'label' is None, not a label"):
-        read_labelled(file)
-    assert read_labelled(file, skip_bad_lines=True).labels == ["0", "1"]
+    with pytest.raises(ValueError, match=r"a\.parquet:2: expected a label in 'label', found None"):
+        read_labeled(file)
+    assert read_labeled(file, skip_bad_lines=True).labels == ["0", "1"]
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [0.5]}), file)
-    with pytest.raises(ValueError, match=r"a\.parquet:1: 'label' is 0\.5, not a label"):
-        read_labelled(file)
+    with pytest.raises(ValueError, match=r"a\.parquet:1: 'label' is a score, not a label: 0\.5"):
+        read_labeled(file)
 
 
 SCORED = [(f"text {i}", score) for i, score in enumerate(("5.000", "3.52", "0.0", ".25", "1e-3"))]
@@ -122,43 +122,49 @@ def test_scores_are_no_classes(tmp_path: Path, form: str) -> None:
         file.write_text("".join(f"{text}{between}{label}\n" for text, label in [("text", "label"), *SCORED]))
     line = 3 if form in ("tsv", "csv") else 2
     with pytest.raises(
-        ValueError, match=rf"{file.name}:{line}: 'label' is 3\.52, not a label: .*; only classes .*columns\.label=NAME"
+        ValueError,
+        match=rf"{file.name}:{line}: 'label' is a score, not a label: 3\.52 is not an integer; only "
+        r"classification .*columns\.label=NAME",
     ):
-        read_labelled(file)
-    with pytest.raises(ValueError, match=rf"{file.name}:{line}: 3 labels are numbers that are not whole; only classes"):
-        read_labelled(file, skip_bad_lines=True)
+        read_labeled(file)
+    with pytest.raises(ValueError, match=rf"{file.name}:{line}: 3 labels are not integers; only classification"):
+        read_labeled(file, skip_bad_lines=True)
 
 
 @pytest.mark.parametrize("labels", [("0.0", "1.0"), ("v1.5", "v2.5"), ("1.2.3", "1.2.4"), ("10", "9"), ("3,5", "x")])
 def test_whole_numbers_and_names_with_digits_are_classes(tmp_path: Path, labels: tuple[str, str]) -> None:
     file = write(tmp_path / "c.tsv", f"text\tlabel\na\t{labels[0]}\nb\t{labels[1]}\n")
-    assert read_labelled(file).labels == [*labels]
+    assert read_labeled(file).labels == [*labels]
 
 
 def test_semicolons_are_seen(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text;label\na;1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="looks separated by ';': separate it by ','"):
-        read_labelled(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match="the cells seem to be separated by ';'; separate them with ','"):
+        read_labeled(tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(
     ("left", "name", "content", "message"),
     [
-        ("az", "c.tsv", "text\tlabel\na\t1\nb\n", r"c\.tsv:3: 1 columns where the header names 2; separate cells"),
+        ("az", "c.tsv", "text\tlabel\na\t1\nb\n", r"c\.tsv:3: expected 2 columns as in the header, found 1; "
+                                                  r"separate cells"),
         ("az", "c.tsv", "text\tlabel\na\t1\n \t1\n", r"c\.tsv:3: 'text' is blank"),
-        ("z", "c.tsv", "text\tlabel\na\t\n", r"c\.tsv:2: 'label' is '', not a label"),
+        ("z", "c.tsv", "text\tlabel\na\t\n", r"c\.tsv:2: expected a label in 'label', found ''"),
         ("az", "c.tsv", b"text\tlabel\na\t1\n\xff\t1\n", r"c\.tsv:3: invalid UTF-8"),
         ("az", "c.csv", b"text,label\na,1\n\xff,1\n", r"c\.csv:3: invalid UTF-8"),
-        ("az", "c.csv", "text,label\na,1\nb\0,1\n", r"c\.csv:3: a NUL byte; remove it"),
-        ("az", "c.tsv", "text\tlabel\na\t1\nb\0\t1\n", r"c\.tsv:3: a NUL byte; remove it"),
-        ("z", "c.csv", 'text,label\n"a"b,1\n', r"c\.csv:2: not CSV"),
-        ("a", "c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: not CSV"),
-        ("z", "c.csv", "text,label\na,b,1\n", r"c\.csv:2: 3 columns where the header names 2; quote"),
-        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"c\.jsonl:2: not JSON"),
-        ("az", "c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: list where an object was expected"),
-        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 1}\n', r"c\.jsonl:2: 'text' is 3, not text"),
-        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0.5}\n', r"c\.jsonl:2: 'label' is 0\.5"),
-        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n', r"c\.jsonl:2: 'label' is True"),
+        ("az", "c.csv", "text,label\na,1\nb\0,1\n", r"c\.csv:3: contains a NUL byte; remove it"),
+        ("az", "c.tsv", "text\tlabel\na\t1\nb\0\t1\n", r"c\.tsv:3: contains a NUL byte; remove it"),
+        ("z", "c.csv", 'text,label\n"a"b,1\n', r"c\.csv:2: invalid CSV"),
+        ("a", "c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: invalid CSV"),
+        ("z", "c.csv", "text,label\na,b,1\n", r"c\.csv:2: expected 2 columns as in the header, found 3; quote"),
+        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"c\.jsonl:2: invalid JSON"),
+        ("az", "c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: expected a JSON object, found list"),
+        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": '
+                          '1}\n', r"c\.jsonl:2: expected text in 'text', found 3"),
+        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": '
+                          '0.5}\n', r"c\.jsonl:2: 'label' is a score, not a label: 0\.5"),
+        ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": '
+                          'true}\n', r"c\.jsonl:2: expected a label in 'label', found True"),
         ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n', r"c\.jsonl:2: the label -1 means"),
     ],
 )  # fmt: skip
@@ -167,11 +173,11 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
 ) -> None:
     file = write(tmp_path / name, content)
     with pytest.raises(ValueError, match=message + ".*--skip-bad-lines") as error:
-        read_labelled(file)
+        read_labeled(file)
     assert "\n" not in str(error.value)
     more = {"c.tsv": "z\t1\n", "c.csv": "z,1\n", "c.jsonl": '{"text": "z", "label": 1}\n'}[name]
     file.write_bytes(file.read_bytes() + more.encode())
-    labelled = read_labelled(file, skip_bad_lines=True)
+    labelled = read_labeled(file, skip_bad_lines=True)
     assert (labelled.texts, sum(labelled.skips.values())) == ([*left], 1)
 
 
@@ -181,28 +187,28 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
         (
             "c.tsv",
             "body\tlabel\na\t1\n",
-            r"c\.tsv:2: no column for the text .* it has 'body', 'label'; .*columns\.text",
+            r"c\.tsv:2: found no column for the text .* among 'body', 'label'; .*columns\.text",
         ),
-        ("c.tsv", "text\tclass\na\t1\n", r"c\.tsv:2: no column for `label`"),
+        ("c.tsv", "text\tclass\na\t1\n", r"c\.tsv:2: found no column for `label`"),
         ("c.tsv", "", "the file is empty"),
-        ("c.tsv", "text\tlabel\n", "no usable row"),
+        ("c.tsv", "text\tlabel\n", "no usable row found"),
         ("c.parquet", "nothing", "not a Parquet file"),
         ("c.txt", "a", r"expected a \.tsv, \.csv, \.jsonl, \.parquet file"),
     ],
 )
 def test_files_that_are_none_are_told(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_labelled(write(tmp_path / name, content), skip_bad_lines=True)
+        read_labeled(write(tmp_path / name, content), skip_bad_lines=True)
 
 
 def test_a_column_that_is_not_there_and_a_name_that_is_none(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", "text\tlabel\na\t7\n")
-    with pytest.raises(ValueError, match=r"c\.tsv:2: no column 'body': it has 'text', 'label'"):
-        read_labelled(file, Columns(text="body"))
-    with pytest.raises(ValueError, match=r"c\.tsv:2: label '7' is none of no, yes"):
-        read_labelled(file, names=("no", "yes"))
+    with pytest.raises(ValueError, match=r"c\.tsv:2: expected a column 'body', found 'text', 'label'"):
+        read_labeled(file, Columns(text="body"))
+    with pytest.raises(ValueError, match=r"c\.tsv:2: expected one of the labels no, yes, found '7'"):
+        read_labeled(file, names=("no", "yes"))
     with pytest.raises(FileNotFoundError, match="no such file"):
-        read_labelled(tmp_path / "absent.tsv")
+        read_labeled(tmp_path / "absent.tsv")
 
 
 def splits(folder: Path, **files: str) -> Path:
@@ -229,22 +235,23 @@ def test_a_directory_gives_its_splits_and_5_percent_are_held_out_without_validat
 def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> None:
     folder = splits(tmp_path, train="a\tx\nb\ty\n", val="c\tx\nd\tz\ne\tz\n", test="f\ty\n")
     with pytest.raises(
-        ValueError, match=r"val\.tsv:3: label 'z' does not occur in the training data, which have x, y \(2 such rows\)"
+        ValueError,
+        match=r"val\.tsv:3: label 'z' does not occur in the training data, which has labels x, y \(2 such rows\)",
     ):
         read_labelled_splits(folder)
     labelled = read_labelled_splits(folder, skip_bad_lines=True)
     assert labelled.validation.texts == ["c"]
     assert sum(labelled.validation.skips.values()) == 2
-    with pytest.raises(ValueError, match="one label only, 'x'"):
+    with pytest.raises(ValueError, match="found only one label, 'x'"):
         read_labelled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
 
 
 def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
     folder = splits(tmp_path, train="a\tx\nb\ty\n", test_one="c\tx\n", test_two="c\tx\n")
-    with pytest.raises(ValueError, match="several test files"):
+    with pytest.raises(ValueError, match="found several test files"):
         read_labelled_splits(folder)
     write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\na\tb\tx\n")
-    with pytest.raises(ValueError, match="one has pairs of texts, the other single ones"):
+    with pytest.raises(ValueError, match="found pairs of texts in one and single texts in the other"):
         read_labelled_splits(folder, test=str(folder / "test_one.tsv"))
     (tmp_path / "x").mkdir()
     with pytest.raises(FileNotFoundError, match="no training data"):
@@ -267,19 +274,19 @@ def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
 
 def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "fine", "label": 1}\n{"text": "\\ud83d", "label": 0}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' has half a character"):
-        read_labelled(file)
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' contains half a character"):
+        read_labeled(file)
     file = write(tmp_path / "b.tsv", "text\ttext\tlabel\na\tb\tx\n")
-    with pytest.raises(ValueError, match=r"b\.tsv:1: the header names 'text' twice"):
-        read_labelled(file)
+    with pytest.raises(ValueError, match=r"b\.tsv:1: the header contains 'text' more than once"):
+        read_labeled(file)
     file = write(tmp_path / "c.jsonl", "[" * 100_000 + "\n")
-    with pytest.raises(ValueError, match=r"c\.jsonl:1: not JSON"):
-        read_labelled(file)
+    with pytest.raises(ValueError, match=r"c\.jsonl:1: invalid JSON"):
+        read_labeled(file)
     long = "word " * 40_000
     file = write(tmp_path / "d.csv", f"text,label\n{long},x\n")
-    assert read_labelled(file).texts == [long]
+    assert read_labeled(file).texts == [long]
     file = write(tmp_path / "e.csv", f"text,label\n{long * 6},x\n")
     with pytest.raises(
-        ValueError, match=r"e\.csv:2: 'text' is longer than 1,000,000 characters: it has 1,200,000; cut"
+        ValueError, match=r"e\.csv:2: 'text' is longer than 1,000,000 characters: it has 1,200,000; split it"
     ):
-        read_labelled(file)
+        read_labeled(file)

@@ -143,7 +143,7 @@ def test_faulty_lines(tmp_path: Path, german: bytes, english: bytes, message: st
 @pytest.mark.parametrize("skip", [False, True])
 def test_faults_of_whole_files_cannot_be_skipped(tmp_path: Path, skip: bool) -> None:
     prefix = two_files(tmp_path, "a\nb\nc\n", "x\ny\n")
-    with pytest.raises(ValueError, match=r"corpus\.de has 3 lines but .*corpus\.en has 2 .*line 3"):
+    with pytest.raises(ValueError, match=r"corpus\.de has 3 lines but .*corpus\.en has 2 .*lines from 3"):
         read_parallel(prefix, "de", "en", skip_bad_lines=skip)
     with pytest.raises(ValueError, match=r"corpus\.en: the file is empty"):
         read_parallel(two_files(tmp_path, "a\n", ""), "de", "en", skip_bad_lines=skip)
@@ -159,18 +159,22 @@ def test_lines_blank_on_both_sides_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("c.tsv", "a\tb\nc d\n", r"c\.tsv:2: 1 columns where 2 were expected"),
-        ("c.tsv", "a\tb\nc\td\te\n", r"c\.tsv:2: 3 columns where 2 were expected"),
+        ("c.tsv", "a\tb\nc d\n", r"c\.tsv:2: expected 2 columns, found 1"),
+        ("c.tsv", "a\tb\nc\td\te\n", r"c\.tsv:2: expected 2 columns, found 3"),
         ("c.tsv", "a\tb\nc\t\n", r"c\.tsv:2: blank on the en side only"),
-        ("c.jsonl", '{"de": "a", "en": "b"}\n{"de": "a"\n', r"c\.jsonl:2: not JSON"),
-        ("c.jsonl", "[" * 100_000 + "\n", r"c\.jsonl:1: not JSON"),
+        ("c.jsonl", '{"de": "a", "en": "b"}\n{"de": "a"\n', r"c\.jsonl:2: invalid JSON"),
+        ("c.jsonl", "[" * 100_000 + "\n", r"c\.jsonl:1: invalid JSON"),
         ("c.csv", "a,b\nc,\n", r"c\.csv:2: blank on the en side only"),
-        ("c.tsv", "a\tb\nc\0\td\n", r"c\.tsv:2: a NUL byte"),
+        ("c.tsv", "a\tb\nc\0\td\n", r"c\.tsv:2: contains a NUL byte"),
         ("c.tsv", f"a\tb\n{'c' * 1_000_001}\td\n", r"c\.tsv:2: 'de' is longer than 1,000,000 characters"),
-        ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: no 'de' and 'en'"),
-        ("c.jsonl", "[1]\n", r"c\.jsonl:1: list where an object was expected"),
-        ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: 'en' is 3, not text"),
-        ("c.jsonl", '{"de": "a", "en": "b\\ud800"}\n', r"c\.jsonl:1: 'en' has half a character \(a lone surrogate\)"),
+        ("c.jsonl", '{"de": "a", "fr": "b"}\n', r"c\.jsonl:1: expected texts under 'de' and 'en'"),
+        ("c.jsonl", "[1]\n", r"c\.jsonl:1: expected a JSON object, found list"),
+        ("c.jsonl", '{"de": "a", "en": 3}\n', r"c\.jsonl:1: expected text in 'en', found 3"),
+        (
+            "c.jsonl",
+            '{"de": "a", "en": "b\\ud800"}\n',
+            r"c\.jsonl:1: 'en' contains half a character \(a lone surrogate\)",
+        ),
         ("c.parquet", "no parquet", r"c\.parquet: not a Parquet file"),
     ],
 )
@@ -184,10 +188,12 @@ def test_malformed_tables(tmp_path: Path, name: str, text: str, message: str) ->
 def test_parquet_columns_and_nulls(tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": ["x"], "b": ["y"]}), path)
-    with pytest.raises(ValueError, match=r"c\.parquet: no column 'translation' or 'de' or 'en' .*: it has 'a', 'b'"):
+    with pytest.raises(
+        ValueError, match=r"c\.parquet: expected a column 'translation' or 'de' or 'en' .*, found 'a', 'b'"
+    ):
         read_parallel(path, "de", "en")
     pyarrow.parquet.write_table(pyarrow.table({"de": ["x", None], "en": ["y", "z"]}), path)
-    with pytest.raises(ValueError, match=r"c\.parquet:2: 'de' is None, not text"):
+    with pytest.raises(ValueError, match=r"c\.parquet:2: expected text in 'de', found None"):
         read_parallel(path, "de", "en")
 
 
@@ -196,7 +202,7 @@ def test_missing_files_say_what_would_be_right(tmp_path: Path) -> None:
         read_parallel(tmp_path / "nothing", "de", "en")
     with pytest.raises(FileNotFoundError, match=r"nothing\.tsv: no such file"):
         read_parallel(tmp_path / "nothing.tsv", "de", "en")
-    with pytest.raises(ValueError, match="3 files; expected two"):
+    with pytest.raises(ValueError, match="expected two files, .* found 3"):
         read_parallel("a,b,c", "de", "en")
     with pytest.raises(ValueError, match="is a directory"):
         read_parallel(tmp_path, "de", "en")
@@ -251,10 +257,10 @@ def test_a_name_that_only_begins_like_test_is_no_split(tmp_path: Path) -> None:
 
 def test_directory_faults(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a")
-    with pytest.raises(FileNotFoundError, match=r"no data there; expected train\.de \+ train\.en.*found notes\.txt"):
+    with pytest.raises(FileNotFoundError, match=r"found no data; expected train\.de \+ train\.en.*found notes\.txt"):
         find_splits(tmp_path)
     (tmp_path / "train.de").write_text("a")
-    with pytest.raises(FileNotFoundError, match=r"train\.en: no such file, beside train\.de"):
+    with pytest.raises(FileNotFoundError, match=r"train\.en: no such file, but train\.de exists"):
         find_splits(tmp_path)
     for name in ("train-0.tsv", "train-1.tsv"):
         (tmp_path / name).write_text("a\tb\n")
@@ -295,8 +301,8 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.readers.splits.LONGEST_LINE", 1000)
+    monkeypatch.setattr("manyheads.data.readers.splits.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.de").write_text("x\n")
     (tmp_path / "a.en").write_text("y" * 5000)
-    with pytest.raises(ValueError, match=r"a\.en:1: a line of more than 1,000 bytes; cut it into several"):
+    with pytest.raises(ValueError, match=r"a\.en:1: the line is longer than 1,000 bytes; split it into several"):
         read_parallel(str(tmp_path / "a"), "de", "en")

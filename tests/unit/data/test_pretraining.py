@@ -17,7 +17,7 @@ from manyheads.data.text.pretraining import (
     Special,
     TokenizedDocuments,
     continuations,
-    truncated,
+    truncate_pair,
 )  # fmt: skip
 from manyheads.data.text.tokenizers import train_wordpiece
 
@@ -147,7 +147,7 @@ def test_a_document_of_one_sentence_is_never_followed() -> None:
 
 
 def test_one_document_cannot_give_pairs() -> None:
-    with pytest.raises(ValueError, match="only one; separate documents by blank lines"):
+    with pytest.raises(ValueError, match="found one; separate documents with blank lines"):
         data(corpus([[4, 5, 6]]), length=30)
     assert len(data(corpus([[4, 5, 6]]), length=30, next_sentence=False).epoch(0)) == 1
 
@@ -181,13 +181,13 @@ def test_the_longer_part_is_cut_at_random_ends() -> None:
     draw = random.Random(0)
     fronts = 0
     for _ in range(300):
-        a, b = truncated(list(range(30)), list(range(100, 150)), 40, draw)
+        a, b = truncate_pair(list(range(30)), list(range(100, 150)), 40, draw)
         assert len(a) == len(b) == 20
         fronts += a[0] + b[0] - 100
     # 40 tokens are cut 300 times, a half of them in front
     assert abs(fronts - 6000) < 4 * (12_000 * 0.25) ** 0.5
-    assert truncated([1, 2], list(range(50)), 10, draw)[0] == [1, 2]
-    assert truncated([1, 2], [3], 3, draw) == ([1, 2], [3])
+    assert truncate_pair([1, 2], list(range(50)), 10, draw)[0] == [1, 2]
+    assert truncate_pair([1, 2], [3], 3, draw) == ([1, 2], [3])
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.15, 7), (0.15, None), (0.4, None), (0.4, 30)])
@@ -286,7 +286,7 @@ def test_a_span_can_be_longer_than_the_room() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "message"),
-    [({"length": 4}, "length is 4: an example has at least 5"), ({"share": 0.0}, "share is 0.0"),
+    [({"length": 4}, "length is 4; expected at least 5"), ({"share": 0.0}, "share is 0.0"),
      ({"predictions": 0}, "predictions is 0"), ({"copies": 0}, "copies is 0")],
 )  # fmt: skip
 def test_impossible_rules_are_told(rules: dict[str, Any], message: str) -> None:
@@ -300,5 +300,5 @@ def test_continuations_are_the_pieces_inside_words() -> None:
 
 def test_documents_of_which_the_tokenizer_leaves_nothing_are_told() -> None:
     tokenizer = train_wordpiece(["red green"] * 5, 60)
-    with pytest.raises(ValueError, match="the tokenizer leaves nothing of the 2 documents: give texts of words"):
+    with pytest.raises(ValueError, match="the tokenizer produced no tokens for the 2 documents; give texts with words"):
         TokenizedDocuments.of([["\u200e"], ["\u200e\u200e"]], tokenizer)

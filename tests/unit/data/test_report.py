@@ -9,14 +9,14 @@ import pytest
 
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.squad import Answer, Question, Questions
 from manyheads.data.readers.texts import Texts
 from manyheads.data.sources.report import (
     document_report,
-    labelled_report,
+    labeled_report,
     parallel_report,
     question_report,
     tag_report,
@@ -52,7 +52,7 @@ def test_parallel_text() -> None:
     assert table["target characters (mean / 99% / longest)"][0].endswith("/ 400")
     assert table["sources of the training data"] == ["", "1 (50.0%)", "1 (50.0%)"]
     assert warnings(report) == [
-        f"1 of 2 {name} sources are in the training data: {name} scores flatter the model"
+        f"1 of 2 {name} sources also occur in the training data: {name} scores are too optimistic"
         for name in ("validation", "test")
     ]
 
@@ -61,7 +61,7 @@ def test_alarming_parallel_text() -> None:
     few = Pairs(["c"], ["d"])
     for pairs, warning in (
         (Pairs(["a", "b"], ["a", "b"]),
-         "2 of 2 training pairs are copied verbatim: are the files aligned and in order?"),
+         "2 of 2 training pairs have identical sides: check that the files are aligned and in order"),
         (Pairs(["a"] * 5, ["b"] * 5), "4 of 5 training pairs repeat an earlier one"),
     ):  # fmt: skip
         assert warnings(parallel_report(SplitData(pairs, few, None))) == [warning]
@@ -69,16 +69,16 @@ def test_alarming_parallel_text() -> None:
 
 
 def test_labels() -> None:
-    train = Labelled(["a", "b", "a", "c"], ["x", "y", "y", "x"])
-    report = labelled_report(SplitData(train, Labelled(["b", "d"], ["y", "x"]), None))
+    train = Labeled(["a", "b", "a", "c"], ["x", "y", "y", "x"])
+    report = labeled_report(SplitData(train, Labeled(["b", "d"], ["y", "x"]), None))
     assert rows(report)["label: x"] == ["2 (50.0%)", "1 (50.0%)"]
     assert rows(report)["duplicate texts"] == ["1 (25.0%)", "0 (0.0%)"]
     assert warnings(report) == [
-        "1 of 2 validation texts are in the training data: validation scores flatter the model",
+        "1 of 2 validation texts also occur in the training data: validation scores are too optimistic",
         "1 training texts occur again with another label",
     ]
-    many = Labelled([f"text {i}" for i in range(9)], [str(i) for i in range(9)])
-    assert rows(labelled_report(SplitData(many, many, many)))["3 more labels"] == ["3 (33.3%)"] * 3
+    many = Labeled([f"text {i}" for i in range(9)], [str(i) for i in range(9)])
+    assert rows(labeled_report(SplitData(many, many, many)))["3 more labels"] == ["3 (33.3%)"] * 3
 
 
 def test_tags() -> None:
@@ -94,7 +94,7 @@ def test_questions() -> None:
     report = question_report(SplitData(train, Questions([Question("3", "y", "a", (), "T")]), None))
     assert rows(report)["without an answer"] == ["1 (50.0%)", "1 (100.0%)"]
     assert rows(report)["words of a context (mean / 99% / longest)"][0] == "2.0 / 3 / 3"
-    assert warnings(report) == ["1 articles of the validation data are in the training data"]
+    assert warnings(report) == ["1 articles of the validation data also occur in the training data"]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_multi30k_is_fast(multi30k: Pairs) -> None:
 
 def test_labels_are_shown_as_they_are_written() -> None:
     names = ["[/sad]", "[other]", ":smile:"]
-    data = Labelled([f"text {i}" for i in range(3)], names)
+    data = Labeled([f"text {i}" for i in range(3)], names)
     assert [f"label: {name}" for name in names] == sorted(
-        (name for name in rows(labelled_report(SplitData(data, data, None))) if name.startswith("label: ")),
+        (name for name in rows(labeled_report(SplitData(data, data, None))) if name.startswith("label: ")),
         key=lambda name: names.index(name.removeprefix("label: ")),
     )

@@ -14,7 +14,7 @@ from PIL import Image
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.roles import role_of, split_folders, splits_among
 from manyheads.data.readers.splits import parts_of
-from manyheads.data.sources.corpora import LabelledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 
@@ -98,8 +98,8 @@ FORMS: list[tuple[Callable[[Path, str, str, int], None], type[Source[Any]], bool
     (as_text, TextSource, True),
     (as_tokens, TextSource, True),
     (as_tokens, DocumentSource, False),
-    (as_table, LabelledSource, True),
-    (as_class_folders, LabelledSource, True),
+    (as_table, LabeledSource, True),
+    (as_class_folders, LabeledSource, True),
     (as_images, ImageSource, True),
     (as_image_table, ImageSource, True),
     (as_tags, TaggedSource, True),
@@ -126,7 +126,7 @@ def test_the_usual_names_have_their_roles_in_every_form(tmp_path: Path, names: t
         found = [re.sub(r"\.(txt|tokens|csv|jsonl|conll|json)$", "", name) for name in names_of(source)]
         assert found == [*names[: 2 + tested]], write
         if kind is not QuestionSource:
-            (line,) = source.told(source.read())
+            (line,) = source.summary_lines(source.read())
             for name, role in zip(names[: 2 + tested], ROLES, strict=False):
                 assert f"{role} = {name}" in line
             assert "; not used: README" in line
@@ -164,7 +164,7 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
     source = TextSource(data=str(tmp_path))
     splits = source.read()
     assert len(splits.train) == 40
-    (line,) = source.told(splits)
+    (line,) = source.summary_lines(splits)
     assert line.count("Train-") == 4
     assert "and 36 more; validation = dev.txt" in line
     assert source.describe(splits)["data"].count(",") == 39
@@ -175,9 +175,9 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
     ("names", "message"),
     [
         (("dev_matched", "dev_mismatched", "train"), r"several validation corpora \(dev_matched.txt, dev_mism"),
-        (("train", "training"), r"several training corpora \(train.txt, training.txt\); name each file"),
-        (("a", "b", "valid"), r"no training data: .*valid\.txt of the .* test data, .* next to it a\.txt, b\.t"),
-        (("test", "valid"), r"no training data: .* next to it nothing"),
+        (("train", "training"), r"several training corpora \(train.txt, training.txt\); select the files"),
+        (("a", "b", "valid"), r"no training data; found valid\.txt as .* test data, and a\.txt, b\.t"),
+        (("test", "valid"), r"no training data; .* and nothing as other files"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_is_asked(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -207,7 +207,7 @@ def test_splits_below_a_directory_of_texts_are_not_mixed(tmp_path: Path) -> None
         for role in ("train", "valid"):
             as_text(tmp_path / corpus, f"wiki.{role}", role, 0)
     with pytest.raises(
-        ValueError, match=r"one: wiki.train.txt, wiki.valid.txt look like splits; name .*: data=.*/one$"
+        ValueError, match=r"one: wiki.train.txt, wiki.valid.txt look like splits; give .*: data=.*/one$"
     ):
         TextSource(data=str(tmp_path)).read()
 
@@ -218,14 +218,14 @@ def test_source_code_and_notes_called_like_splits_are_texts(tmp_path: Path) -> N
     source = TextSource(data=str(tmp_path), share=0.2)
     splits = source.read()
     assert len(splits.train) + len(splits.validation) == 6
-    assert "train = eval.py, model.py, test.py, test_plan.md and 2 more" in source.told(splits)[0]
+    assert "train = eval.py, model.py, test.py, test_plan.md and 2 more" in source.summary_lines(splits)[0]
 
 
 def test_folders_that_look_like_splits_are_no_classes(tmp_path: Path) -> None:
     for name in ("Trainingsdaten", "Testdaten"):
         as_images(tmp_path, name, name, 0)
     with pytest.raises(
-        ValueError, match="Testdaten, Trainingsdaten look like splits, and hold the same folders: rename"
+        ValueError, match="Testdaten, Trainingsdaten look like splits and contain the same folders; rename"
     ):
         ImageSource(data=str(tmp_path)).read()
 
@@ -234,7 +234,7 @@ def test_a_class_called_like_a_split_among_others_is_asked_about(tmp_path: Path)
     for label in ("train", "bus", "car"):
         for model in ("old", "new"):
             (tmp_path / label / f"{label}-{model}").mkdir(parents=True)
-    with pytest.raises(ValueError, match="train looks like a split, bus, car like classes"):
+    with pytest.raises(ValueError, match="train looks like a split, and bus, car like classes"):
         split_folders(sorted(tmp_path.iterdir()))
 
 
@@ -246,20 +246,22 @@ def test_a_split_packed_twice_is_found(tmp_path: Path) -> None:
     source = ImageSource(data=str(tmp_path))
     splits = source.read()
     assert splits.train.names == ("cat", "dog")
-    assert source.told(splits)[0].endswith("train = seg_train/seg_train; test = seg_test/seg_test; not used: seg_pred")
+    assert source.summary_lines(splits)[0].endswith(
+        "train = seg_train/seg_train; test = seg_test/seg_test; not used: seg_pred"
+    )
 
 
 def test_unlabelled_data_are_not_used(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "train_unlabeled", "dev")):
         as_table(tmp_path, name, name, number)
-    source = LabelledSource(data=str(tmp_path))
-    assert source.told(source.read())[0].endswith("not used: train_unlabeled.csv")
+    source = LabeledSource(data=str(tmp_path))
+    assert source.summary_lines(source.read())[0].endswith("not used: train_unlabeled.csv")
 
 
 def test_data_to_score_on_are_never_the_training_data(tmp_path: Path) -> None:
     for name in ("Train", "Val"):
         as_text(tmp_path, name, name, 0)
-    with pytest.raises(ValueError, match="no test data there; name the file itself"):
+    with pytest.raises(ValueError, match="found no test data; give the test file itself"):
         TextSource().named(str(tmp_path))
     assert DocumentSource().named(str(tmp_path)).texts == ["Val data"]
     as_text(tmp_path, "Test", "Test", 0)

@@ -52,18 +52,19 @@ def test_both_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("faulty", "message"),
     [
-        (question("x", "1815", 13), "the answer's offset does not match its context: '1815' expected at 13, "
-         "found '(181'; correct answer_start (the answer stands at 14)"),
-        (question("x", "Byron", 3), "expected at 3, found ' Love'; correct answer_start (the context does not have"),
+        (question("x", "1815", 13), "the answer's offset does not match its context: expected '1815' at 13, "
+         "found '(181'; correct answer_start (the answer begins at 14)"),
+        (question("x", "Byron", 3), "at 3, found ' Love'; correct answer_start (the context does not contain"),
         (question("x", "Ada", -3), "does not match"),
         (question("x", "Ada", 10_000), "found ''"),
-        (question("x", " ", 3), "a blank answer"),
-        ({"id": "x", "question": "?", "answers": []}, "no answers; give one, or say is_impossible: true"),
-        (question("x", is_impossible=True), "it is_impossible but has answers"),
-        ({"id": "x", "question": "?", "answers": [{"text": "Ada"}]}, "answers without text and answer_start"),
+        (question("x", " ", 3), "found a blank answer"),
+        ({"id": "x", "question": "?", "answers": []}, "no answers; give an answer, or set is_impossible: true"),
+        (question("x", is_impossible=True), "is_impossible is true, but the question has answers"),
+        ({"id": "x", "question": "?", "answers": [{"text": "Ada"}]}, "answers without text or answer_start"),
         ({"id": "x", "question": " ", "answers": [{"text": "Ada", "answer_start": 0}]}, "'question' is blank"),
-        (question("good"), "its id occurs twice"),
-        ({**question("x"), "question": "Who\ud800?"}, "'question' has half a character (a lone surrogate); write it"),
+        (question("good"), "the id is not unique"),
+        ({**question("x"), "question": "Who\ud800?"}, "'question' contains half a character (a lone "
+                                                      "surrogate); encode it"),
     ],
 )  # fmt: skip
 def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[str, Any], message: str) -> None:
@@ -81,16 +82,16 @@ def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"data": [', "not JSON"),
+        (b'{"data": [', "invalid JSON"),
         (b'{"data": [], "x": "\xff"}', "invalid UTF-8 at byte 19"),
-        (b"[]", "the file: no list under 'data'"),
-        (b'{"data": []}', "no usable question"),
-        (b'{"data": [{"title": "a"}]}', "article 1: no list under 'paragraphs'"),
-        (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "article 1, paragraph 1: no text under 'context'"),
-        (b'{"data": [{"paragraphs": [{"context": "a"}]}]}', "article 1, paragraph 1: no list under 'qas'"),
+        (b"[]", "the file: expected a list under 'data'"),
+        (b'{"data": []}', "no usable question found"),
+        (b'{"data": [{"title": "a"}]}', "article 1: expected a list under 'paragraphs'"),
+        (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "article 1, paragraph 1: expected text under 'context'"),
+        (b'{"data": [{"paragraphs": [{"context": "a"}]}]}', "article 1, paragraph 1: expected a list under 'qas'"),
         (
             b'{"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}',
-            "paragraph 1, question 1: no text under 'question'",
+            "paragraph 1, question 1: expected text under 'question'",
         ),
     ],
 )
@@ -137,14 +138,14 @@ def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
     ("row", "message"),
     [
         ({"answers": {"text": ["Ada"], "answer_start": [3]}}, "the answer's offset does not match its context"),
-        ({"answers": {"text": ["Ada"], "answer_start": []}}, "answers without text and answer_start; give both"),
-        ({"answers": {"text": ["Ada"], "answer_start": ["0"]}}, "answers without text and answer_start"),
-        ({"answers": 3}, "answers without text and answer_start"),
-        ({"answer": "Ada", "answer_start": "9" * 5000}, "answers without text and answer_start"),
-        ({"answer": "Ada", "answer_start": "--1"}, "answers without text and answer_start"),
-        ({"context": None}, "'context' is None, not text"),
+        ({"answers": {"text": ["Ada"], "answer_start": []}}, "answers without text or answer_start; give both"),
+        ({"answers": {"text": ["Ada"], "answer_start": ["0"]}}, "answers without text or answer_start"),
+        ({"answers": 3}, "answers without text or answer_start"),
+        ({"answer": "Ada", "answer_start": "9" * 5000}, "answers without text or answer_start"),
+        ({"answer": "Ada", "answer_start": "--1"}, "answers without text or answer_start"),
+        ({"context": None}, "expected text in 'context', found None"),
         ({"context": "x" * 1_000_001}, "'context' is longer than 1,000,000 characters"),
-        ({"id": "good"}, "its id occurs twice; give each question one of its own"),
+        ({"id": "good"}, "the id is not unique; give each question a unique id"),
     ],
 )
 def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:

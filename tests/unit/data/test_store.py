@@ -50,7 +50,7 @@ def test_damaged_store_is_rebuilt_and_said(tmp_path: Path, keep: int | str) -> N
     path.write_bytes(data + b"x" if isinstance(keep, str) else data[:keep])
     with pytest.raises(ValueError, match=r"\.tokens: .*delete the file"):
         TokenStore(path)
-    with pytest.warns(UserWarning, match="it is rebuilt now"):
+    with pytest.warns(UserWarning, match="rebuilding it now"):
         store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     assert [list(ids) for ids in store] == encode_all(TOKENIZER, TEXTS)
     assert path.read_bytes() == data
@@ -86,9 +86,9 @@ def test_what_a_header_states_is_not_allocated(tmp_path: Path, shape: str) -> No
     for kind in ("<i8", "|O"):
         header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
         (tmp_path / "a").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24))
-        with pytest.raises(ValueError, match="not a token store .*; delete the file to have it built again"):
+        with pytest.raises(ValueError, match="not a token store .*; delete the file, and it will be rebuilt"):
             TokenStore(tmp_path / "a")
-        with pytest.raises(ValueError, match="not a token stream .*; delete the file to have it built again"):
+        with pytest.raises(ValueError, match="not a token stream .*; delete the file, and it will be rebuilt"):
             TokenStream(tmp_path / "a")
 
 
@@ -96,7 +96,7 @@ def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         np.save(file, np.array([0, 5, 2, 3], np.int64))
         np.save(file, np.arange(3, dtype=np.uint16))
-    with pytest.raises(ValueError, match="delete the file to have it built again"):
+    with pytest.raises(ValueError, match="delete the file, and it will be rebuilt"):
         TokenStore(tmp_path / "a")
 
 
@@ -104,7 +104,7 @@ def test_a_torn_line_of_the_journal_is_not_written_on(tmp_path: Path) -> None:
     partial, journal = tmp_path / "ids.partial", tmp_path / "ids.journal"
     partial.write_bytes(b"x" * 1000)
     journal.write_text("400 2\n500 3")  # of "500 36"
-    assert store_module._written(journal, partial) == (400, 2)
+    assert store_module._journal_position(journal, partial) == (400, 2)
     with journal.open("a") as file:
         file.write("600 4\n")
-    assert store_module._written(journal, partial) == (600, 4)
+    assert store_module._journal_position(journal, partial) == (600, 4)

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from manyheads.data.text import stretches
-from manyheads.data.text.stretches import Stretches, encoder, falls_apart
+from manyheads.data.text.stretches import StretchEncoder, encoder, is_separable
 from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe
 
 WORDS = [
@@ -59,9 +59,9 @@ TOKENIZER = train_byte_bpe(texts(0), 400)
 
 
 def test_ids_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "REMEMBERED", 30)  # and what is known is forgotten now and then
+    monkeypatch.setattr(stretches, "MAX_CACHED", 30)  # and what is known is forgotten now and then
     encode = encoder(TOKENIZER, DTYPE)
-    assert isinstance(encode, Stretches)
+    assert isinstance(encode, StretchEncoder)
     for seed in range(20):
         given = texts(seed)
         assert [ids.tolist() for ids in encode(given)] == [TOKENIZER.encode(text).ids for text in given]
@@ -74,7 +74,7 @@ def test_what_is_known_is_not_encoded_again() -> None:
         calls.extend(given)
         return [np.array(TOKENIZER.encode(text).ids, DTYPE) for text in given]
 
-    known = Stretches(encode, DTYPE)  # type: ignore[arg-type]
+    known = StretchEncoder(encode, DTYPE)  # type: ignore[arg-type]
     text = "the cat sat on the mat " * 20 + "the end"
     for _ in range(2):
         assert known([text])[0].tolist() == TOKENIZER.encode(text).ids
@@ -83,7 +83,7 @@ def test_what_is_known_is_not_encoded_again() -> None:
 
 
 def test_a_tokenizer_whose_texts_do_not_fall_apart_is_left_alone() -> None:
-    assert falls_apart(TOKENIZER)
+    assert is_separable(TOKENIZER)
 
     def changed(**parts: object) -> Tokenizer:
         copy = Tokenizer.from_str(TOKENIZER.to_str())
@@ -105,4 +105,4 @@ def test_a_tokenizer_whose_texts_do_not_fall_apart_is_left_alone() -> None:
         changed(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)),
         Tokenizer(models.BPE()), train_bpe(texts(0), 200), named, cut, dropping,
     ]  # fmt: skip
-    assert not any(map(falls_apart, others))
+    assert not any(map(is_separable, others))

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.corpus import FIRST
+from manyheads.data.readers.corpus import FIRST_BYTES
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.running_text import TextSource
@@ -107,7 +107,7 @@ def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
     file.write_text(line * 100_000, encoding="utf-8")
     (text,) = read_texts(file, limit=1).texts
     assert text == line * (text.count("\n"))
-    assert 1_000_000 < len(text.encode()) <= FIRST
+    assert 1_000_000 < len(text.encode()) <= FIRST_BYTES
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_of_one_long_line_the_first_characters_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
-    file.write_text("x" + "é" * FIRST, encoding="utf-8")  # the first part ends within a character
+    file.write_text("x" + "é" * FIRST_BYTES, encoding="utf-8")  # the first part ends within a character
     (text,) = read_texts(file, limit=1).texts
-    assert text == "x" + "é" * (FIRST // 2 - 1)
+    assert text == "x" + "é" * (FIRST_BYTES // 2 - 1)
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -130,20 +130,21 @@ def test_bad_input(tmp_path: Path) -> None:
     assert read_texts(tmp_path, skip_bad_lines=True).texts == ["good"]
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
         read_text_splits(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="no text in it"):
+    with pytest.raises(ValueError, match="no usable text found"):
         read_texts(write(tmp_path / "e", {"x": ""}))
-    with pytest.raises(ValueError, match="a text of 1 characters cannot be split"):
+    with pytest.raises(ValueError, match="a text of 1 characters is too short to split"):
         read_text_splits(write(tmp_path / "one", {"x": "y"}))
     with pytest.raises(
-        ValueError, match=r"a\.jsonl:1: no text in 'text'; name the column 'text', or train with column=NAME"
+        ValueError,
+        match=r"a\.jsonl:1: expected text in column 'text'; rename the column to 'text', or train with column=NAME",
     ):
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
-    with pytest.raises(ValueError, match="the share to hold out is 1.5"):
+    with pytest.raises(ValueError, match="expected share between 0 and 1 for the held-out data, found 1.5"):
         read_text_splits(tmp_path, share=1.5)
 
 
 def test_hashes_are_of_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.readers.corpus.PIECE", 50)
+    monkeypatch.setattr("manyheads.data.readers.corpus.MAX_PIECE", 50)
     texts = Texts(["häuser " * 100, "b", "c " * 60])
     expected = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts.texts]
     assert len(list(texts.parts())) > 3

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
 from manyheads.data.text import tokenizers
-from manyheads.data.text.tokenizers import load_tokenizer, shortened, train_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import load_tokenizer, train_bpe, train_wordpiece, truncated_positions
 from tests.paths import ROOT
 
 WORDS = [
@@ -206,13 +206,13 @@ LEAST = {"wordpiece": 73, "byte_bpe": 257, "unigram": 54, "word_level": 3}
 def test_too_small_a_vocabulary_is_told_in_one_line(kind: str, missing: int) -> None:
     train = getattr(tokenizers, f"train_{kind}")
     size = LEAST[kind]
-    with pytest.raises(ValueError, match=rf"vocabulary={size - missing}: .* need at least {size} ids") as caught:
+    with pytest.raises(ValueError, match=rf"vocabulary={size - missing}: .* require at least {size} ids") as caught:
         train(TEXTS, size - missing)
     assert "\n" not in str(caught.value)
     assert train(TEXTS, size).get_vocab_size() == size
     with pytest.warns(UserWarning, match=r"vocabulary=9000: the texts yield only \d+ ids"):
         train(TEXTS, 9000)
-    with pytest.raises(ValueError, match="got 2 texts, all of them empty"):
+    with pytest.raises(ValueError, match="found 2 texts that are all empty"):
         train(["", " "], 300)
 
 
@@ -243,6 +243,6 @@ def test_texts_and_pairs_are_cut_as_the_library_cuts_them() -> None:
         cutting = Tokenizer.from_str(tokenizer.to_str())
         cutting.enable_truncation(limit)
         expected = cutting.encode(*inputs)
-        places = shortened(whole.sequence_ids, limit)
+        places = truncated_positions(whole.sequence_ids, limit)
         assert [whole.ids[place] for place in places] == expected.ids
         assert [whole.type_ids[place] for place in places] == expected.type_ids

@@ -61,26 +61,29 @@ def test_mentions_nest_cross_and_come_in_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("faulty", "message"),
     [
-        ("1\tYes\n", ":1: 2 columns where 10 were expected; part them by one tab each"),
-        (GOOD.replace("\t", "  "), ":1: 1 columns where 10 were expected"),
+        ("1\tYes\n", ":1: expected 10 columns, found 2; separate them with one tab each"),
+        (GOOD.replace("\t", "  "), ":1: expected 10 columns, found 1"),
         (GOOD.replace("yes", ""), ":1: column 3 is empty; write _"),
-        (row("one", "a", "0", "root"), ":1: 'one' is no number of a word; expected such as 1, 1-2 or 1.1"),
-        (row("_", "a", "0", "root"), ":1: '_' is no number of a word"),
-        (row("2-1", "a"), ":1: '2-1' is no number of a word"),
-        (row("1", "a", "x", "root"), ":1: the head is 'x'; expected the number of a word, or 0"),
-        (row("1", "a"), ":1: the head of word 1 is _; expected another of the words 1 to 1, or 0"),
+        (row("one", "a", "0", "root"), ":1: 'one' is not a word number; expected a number such as 1, 1-2 or 1.1"),
+        (row("_", "a", "0", "root"), ":1: '_' is not a word number"),
+        (row("2-1", "a"), ":1: '2-1' is not a word number"),
+        (row("1", "a", "x", "root"), ":1: the head is 'x'; expected a word number, or 0"),
+        (row("1", "a"), ":1: the head of word 1 is _; expected another word of 1 to 1, or 0"),
         (row("1", "a", "1", "dep"), ":1: the head of word 1 is 1;"),
-        (GOOD + row("2", "b", "5", "dep"), ":2: the head of word 2 is 5; expected another of the words 1 to 2, or 0"),
-        ("# one\n" + GOOD + row("3", "b", "1", "dep"), ":3: word 3 stands where word 2 is expected; number them"),
-        (row("1", "a", "2", "x") + row("2", "b", "1", "x"), ":1: from word 1 the heads lead in a circle"),
-        (row("1-3", "ab") + GOOD + row("2", "b", "1", "x"), ":1: words up to 3 where the sentence has 2"),
+        (GOOD + row("2", "b", "5", "dep"), ":2: the head of word 2 is 5; expected another word of 1 to 2, or 0"),
+        ("# one\n" + GOOD + row("3", "b", "1", "dep"), ":3: expected word 2, found word 3; number the words"),
+        (row("1", "a", "2", "x") + row("2", "b", "1", "x"), ":1: the heads form a cycle from word 1"),
+        (
+            row("1-3", "ab") + GOOD + row("2", "b", "1", "x"),
+            ":1: expected a token of at most 2 words as in the sentence, found a range up to 3",
+        ),
         (
             row("1-2", "ab") + GOOD + row("2-3", "bc") + row("2", "b", "1", "x") + row("3", "c", "1", "x"),
-            ":3: a token of the words 2 to 3, where 3 or a later one is next; correct the range",
+            ":3: expected a range that starts at word 3 or later, found 2-3; correct the range",
         ),
-        (GOOD + row("2", "b", "0", "root"), ":2: word 2 is a root, and so is word 1; expected one"),
-        (row("1", "a", "0", "root", "Entity=(7-x"), ":1: a mention of '7' begins that does not end; correct Entity="),
-        (row("1", "a", "0", "root", "Entity=7)"), ":1: a mention of '7' ends that has not begun; correct Entity="),
+        (GOOD + row("2", "b", "0", "root"), ":2: words 2 and 1 are both roots; expected one"),
+        (row("1", "a", "0", "root", "Entity=(7-x"), ":1: a mention of '7' begins without an end; correct Entity="),
+        (row("1", "a", "0", "root", "Entity=7)"), ":1: a mention of '7' ends without a beginning; correct Entity="),
         (GOOD.encode() + b"2\tb\xff", ":2: invalid UTF-8; convert the file"),
     ],
 )
@@ -98,11 +101,11 @@ def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: 
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no usable sentence"):
+    with pytest.raises(ValueError, match="no usable sentence found"):
         read_treebank(write(tmp_path / "a.conllu", "# only a comment\n\n"))
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_treebank(tmp_path / "b.conllu")
-    with pytest.raises(FileNotFoundError, match="a directory; give one file"):
+    with pytest.raises(FileNotFoundError, match="a directory; give one treebank file"):
         read_treebank(tmp_path)
 
 

@@ -83,19 +83,19 @@ def test_typed_by_the_field(tmp_path: Path, argument: str, key: str, expected: o
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("training.steps=abc", "training.steps: expected an integer, got 'abc'"),
-        ("training.steps=1.5", "training.steps: expected an integer, got '1.5'"),
-        ("training.rate=fast", "training.rate: expected a number, got 'fast'"),
-        ("shared=maybe", "shared: expected true or false, got 'maybe'"),
-        ("training.betas=0.9", "training.betas: expected 2 values, got 1"),
-        ("training.optimiser=adamv", "expected one of adam, adamw, got 'adamv'; did you mean adam"),
+        ("training.steps=abc", "training.steps: expected an integer, found 'abc'"),
+        ("training.steps=1.5", "training.steps: expected an integer, found '1.5'"),
+        ("training.rate=fast", "training.rate: expected a number, found 'fast'"),
+        ("shared=maybe", "shared: expected true or false, found 'maybe'"),
+        ("training.betas=0.9", "training.betas: expected 2 values, found 1"),
+        ("training.optimiser=adamv", "expected one of adam, adamw, found 'adamv'; did you mean adam"),
         ("training.step=3", "training.step: unknown setting; did you mean training.steps?"),
         ("steps=3", "steps: unknown setting; did you mean training.steps?"),
         ("trainning.rate=3", "did you mean training.rate?"),
         ("source.x=3", "source.x: unknown setting"),
-        ("training=3", "training: is a group of settings: give one of training.steps"),
+        ("training=3", "training: is a group of settings; set one of training.steps"),
         ("training.steps=0", "training.steps: steps must be positive, got 0"),
-        ("noequals", "'noequals' is not a setting: expected key=value"),
+        ("noequals", "'noequals' is not a setting; expected key=value"),
     ],
 )
 def test_mistakes_are_named(argument: str, message: str) -> None:
@@ -123,24 +123,24 @@ def test_file_nested_and_dotted_and_arguments_win(tmp_path: Path) -> None:
 def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("a b " * 50_000)
-    with pytest.raises(ValueError, match="corpus.txt: 200,000 bytes; settings have at most 100,000"):
+    with pytest.raises(ValueError, match="corpus.txt: expected at most 100,000 bytes of settings, found 200,000"):
         from_file(path)
     os.mkfifo(tmp_path / "pipe")
     for place, what in ((tmp_path / "pipe", "pipe or device"), (tmp_path, "directory")):
-        with pytest.raises(ValueError, match=f"expected a file, got a {what}"):
+        with pytest.raises(ValueError, match=f"expected a file, found a {what}"):
             from_file(place)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("source: de\ntraining:\n  steps: many\n", ":3: training.steps: expected an integer, got 'many'"),
+        ("source: de\ntraining:\n  steps: many\n", ":3: training.steps: expected an integer, found 'many'"),
         ("source: de\nsauce: fr\n", ":2: sauce: unknown setting; did you mean source?"),
-        ("source: de\nsource: fr\n", ":2: source is given twice"),
+        ("source: de\nsource: fr\n", ":2: found source twice"),
         ("- a\n", ":1: expected settings"),
-        ("a: [1\nb: 2\n", ": not valid YAML"),
-        ("a: &a [1, 1]\nb: [*a, *a]\n", ":2: *a: write the settings out"),
-        ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, got a list"),
+        ("a: [1\nb: 2\n", ": invalid YAML"),
+        ("a: &a [1, 1]\nb: [*a, *a]\n", ":2: aliases (*a) are not supported"),
+        ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, found a list"),
     ],
 )
 def test_mistakes_in_a_file_name_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -152,7 +152,7 @@ def test_mistakes_in_a_file_name_its_line(tmp_path: Path, text: str, message: st
 
 
 def test_missing_or_binary_file(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="absent.yaml: cannot be read"):
+    with pytest.raises(ValueError, match="absent.yaml: failed to read"):
         from_file(tmp_path / "absent.yaml")
     (tmp_path / "b.yaml").write_bytes(b"a: \xff\n")
     with pytest.raises(ValueError, match="not UTF-8"):
@@ -183,7 +183,7 @@ def test_an_argument_without_a_value_is_told() -> None:
     ],
 )  # fmt: skip
 def test_values_that_yaml_chokes_on_are_told_by_their_key(value: str) -> None:
-    with pytest.raises(ValueError, match="^model: (cannot be read as a value|expected)"):
+    with pytest.raises(ValueError, match="^model: (failed to parse the value|expected)"):
         apply(Free(), from_arguments([f"model={value}"]))
 
 
@@ -194,10 +194,10 @@ class Free:
 
 def test_brackets_without_end_are_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("{" * 20_000)
-    with pytest.raises(ValueError, match=r"a\.yaml:1: nested without end"):
+    with pytest.raises(ValueError, match=r"a\.yaml:1: too many levels of nesting"):
         from_file(tmp_path / "a.yaml")
     (tmp_path / "b.yaml").write_text("\n".join(f"{' ' * depth}a:" for depth in range(60)))
-    with pytest.raises(ValueError, match=r"b\.yaml:51: nested without end"):
+    with pytest.raises(ValueError, match=r"b\.yaml:51: too many levels of nesting"):
         from_file(tmp_path / "b.yaml")
 
 

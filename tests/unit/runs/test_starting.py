@@ -36,5 +36,7 @@ def test_what_texts_are_classified_by_is_named_where_it_is_another_model(tmp_pat
     directory.save(tmp_path / "net", build(preset("resnet/20-small", image_size=8, labels=("a", "b"))))
     for split in ("train", "val"):
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "red\ta\nblue\tb\n" * 4)
-    with pytest.raises(ValueError, match="net: a manyheads-resnet model; single-sentence starts from a BERT or a GPT"):
+    with pytest.raises(
+        ValueError, match="net: found a manyheads-resnet model, but single-sentence starts from a BERT or a GPT"
+    ):
         train("single-sentence", {"data": str(tmp_path)}, out=tmp_path / "run", init=str(tmp_path / "net"))

@@ -50,7 +50,7 @@ def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
     assert learned.layers == measured.layers
     torch.testing.assert_close(learned.centers, centers.double())
     torch.testing.assert_close(learned.widths, widths.double())
-    with pytest.raises(ValueError, match="the heads of this ConvAttention have no centres"):
+    with pytest.raises(ValueError, match="the heads of this ConvAttention have no centers"):
         learned_centers(small("content"))
 
 
@@ -76,7 +76,7 @@ def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str)
 
 def test_what_cannot_be_looked_at() -> None:
     model = small("relative")
-    with pytest.raises(ValueError, match="query 4, 0 lies outside: rows are 0 to 3"):
+    with pytest.raises(ValueError, match="query 4, 0 is outside the grid: expected rows 0 to 3"):
         mean_maps(model, images(1), (4, 0))
     with pytest.raises(ValueError, match="no images"):
         mean_maps(model, images(0))
@@ -104,7 +104,11 @@ def test_the_error_is_a_neighbour_s_share_and_then_none() -> None:
         assert 1e-10 < errors[1] < 1e-6
         assert errors[2] <= 1e-12
     assert [line.split()[0] for line in str(measured).splitlines()] == ["alpha", "5", "20", "46"]
-    for kernels, alphas, message in (((4,), (1.0,), "odd"), ((9,), (1.0,), "larger"), ((), (1.0,), "nothing")):
+    for kernels, alphas, message in (
+        ((4,), (1.0,), "odd"),
+        ((9,), (1.0,), "up to the image size"),
+        ((), (1.0,), "no kernels"),
+    ):
         with pytest.raises(ValueError, match=message):
             convolution_errors(kernels, alphas, size=8)
     with pytest.raises(ValueError, match="alpha -1"):

@@ -105,7 +105,7 @@ def test_pictures_say_what_they_show(tmp_path: Path, rows: int) -> None:
 
 def test_what_has_no_channel_weights_is_told() -> None:
     plain = ResNet(ResNetConfig(labels=("a", "b"), depths=(1,), widths=(8,)))
-    with pytest.raises(ValueError, match="m has no squeeze-and-excitation"):
+    with pytest.raises(ValueError, match="m has no channel weights"):
         channel_weights(plain, [images(1)], ["one"], name="m")
-    with pytest.raises(ValueError, match="there is no image of dog"):
+    with pytest.raises(ValueError, match="no image of dog"):
         channel_weights(network(), [images(2)], ["cat", "dog"], [0, 0])

@@ -56,18 +56,18 @@ def test_a_curve_is_that_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file; expected a finished run"),
+        (None, "no such file: expected a finished run"),
         ("{", "invalid JSON"),
-        ("[]", "expected the record of a run, an object"),
+        ("[]", "expected the record of a run, a JSON object"),
         ('{"recipe": "translation"}', "record of translation has no accuracy by length"),
         *(
             (
                 json.dumps({key: value for key, value in WHOLE.items() if key != missing}),
-                "it lacks its recipe, overrides",
+                "the record lacks recipe, overrides",
             )
             for missing in ("recipe", "overrides", "data")
         ),
-        (json.dumps(WHOLE | {"curve": WHOLE["curve"] | {"exact_match": {"20": "x"}}}), "expected numbers, got"),
+        (json.dumps(WHOLE | {"curve": WHOLE["curve"] | {"exact_match": {"20": "x"}}}), "expected numbers, found"),
     ],
 )
 def test_what_has_no_curve_is_told_in_one_line(

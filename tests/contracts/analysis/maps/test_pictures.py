@@ -68,9 +68,12 @@ def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
         return Layer("x", 0, np.zeros((1, heads, tokens, tokens), np.float32), tuple(range(heads)), side, side)
 
     for layers, message in (
-        ([layer(7, 4)], r"lines of 7 heads cannot be told apart, 6 can: choose fewer \(--heads 0,1\), or make a page"),
-        ([layer(1, 81)], r"lines between 81 tokens are too dense, 80 are not: shorten the text, or make a page"),
-        ([layer(6, 80)] * 2, r"76,800 lines is too large, 65,536 are not: choose fewer layers or heads"),
+        ([layer(7, 4)], r"lines of 7 heads cannot be distinguished: select at most 6 \(--heads 0,1\), or write a page"),
+        (
+            [layer(1, 81)],
+            r"lines between 81 tokens cannot be distinguished: shorten the text to 80 tokens, or write a page",
+        ),
+        ([layer(6, 80)] * 2, r"76,800 lines is too large, expected at most 65,536: select fewer layers or heads"),
     ):
         with pytest.raises(ValueError, match=message):
             AttentionMaps({"self": layers}).draw(tmp_path / "none.png", style="lines")
@@ -97,7 +100,7 @@ def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         notes = AttentionMaps({"self": [layer]}).draw(tmp_path / "a.png")
-    assert notes == ["the picture's font lacks \ue000 \ue001: a page (.html) shows them"]
+    assert notes == ["the picture's font lacks \ue000 \ue001: use a page (.html) to see them"]
 
 
 def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None:
@@ -108,9 +111,9 @@ def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None
     assert (tmp_path / "first.png").read_bytes() != (tmp_path / "other.png").read_bytes()
     with pytest.raises(ValueError, match="token 16 does not exist: valid are 0 to 15"):
         maps.draw(tmp_path / "none.png", query=16)
-    with pytest.raises(ValueError, match="lines are for texts"):
+    with pytest.raises(ValueError, match="applies to texts"):
         maps.draw(tmp_path / "none.png", style="lines")
-    with pytest.raises(ValueError, match=r"none.jpg: a picture is .png or .svg"):
+    with pytest.raises(ValueError, match=r"none.jpg: expected a name that ends in .png or .svg"):
         maps.draw(tmp_path / "none.jpg")
 
 
@@ -124,9 +127,9 @@ def test_the_picture_of_an_image_says_who_looks_and_how_much(tmp_path: Path) -> 
     maps = AttentionMaps({"self": [layer]}, "model", long, np.zeros((8, 8), np.uint8))
     maps.draw(tmp_path / "a.svg")
     texts = re.findall("<!-- (.*?) -->", (tmp_path / "a.svg").read_text(), re.DOTALL)
-    assert {"5.9%", "90%", "1x", "10x", "times an even share (5.9%)"} <= set(texts)
+    assert {"5.9%", "90%", "1x", "10x", "times uniform attention (5.9%)"} <= set(texts)
     title = " ".join(" ".join(texts).split())
-    assert "where [class] looks" in title
+    assert "attention of [class]" in title
     assert "end.png" in title
     maps.draw(tmp_path / "even.png")
     with Image.open(tmp_path / "even.png") as picture:
@@ -141,5 +144,5 @@ def test_pictures_of_many_heads_have_one_scale(tmp_path: Path) -> None:
     side = Side.positions(4)
     weights = np.full((1, 12, 4, 4), 0.25, np.float32)
     text = drawn(tmp_path, *(Layer("x", i, weights, tuple(range(12)), side, side) for i in range(6)))
-    assert "share of a query's attention" in text
+    assert "fraction of a query's attention" in text
     assert "20%" in text

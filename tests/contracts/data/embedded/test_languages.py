@@ -7,14 +7,14 @@ import pytest
 
 from manyheads.data.embedded import languages as module
 from manyheads.data.embedded.languages import LANGUAGES, cldr_languages
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.splits import SplitData
 
 FEW = ["en", "ja", "de", "ru"]
 
 
 @pytest.fixture(scope="module")
-def corpora() -> list[SplitData[Labelled]]:
+def corpora() -> list[SplitData[Labeled]]:
     """Four of the languages, twice: the whole corpus takes many seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LANGUAGES", FEW)
@@ -22,11 +22,11 @@ def corpora() -> list[SplitData[Labelled]]:
 
 
 @pytest.fixture
-def corpus(corpora: list[SplitData[Labelled]]) -> SplitData[Labelled]:
+def corpus(corpora: list[SplitData[Labeled]]) -> SplitData[Labeled]:
     return corpora[0]
 
 
-def test_phrases_have_one_language_and_are_new(corpus: SplitData[Labelled]) -> None:
+def test_phrases_have_one_language_and_are_new(corpus: SplitData[Labeled]) -> None:
     texts = [text for part in corpus.known.values() for text in part.texts]
     assert len(set(texts)) == len(texts), "no phrase occurs twice, in one split or in two"
     assert all(any(c.isalpha() for c in text) for text in texts)
@@ -39,7 +39,7 @@ def test_phrases_have_one_language_and_are_new(corpus: SplitData[Labelled]) -> N
     assert set(corpus.known["test"].labels) == set(corpus.validation.labels) == set(FEW)
 
 
-def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[Labelled]) -> None:
+def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[Labeled]) -> None:
     train = "\n".join(corpus.train.texts)
     short = [text for text in corpus.known["test"].texts if len(text) > 12 and not any(mark in text for mark in ":;–(")]
     assert len(short) > 5
@@ -47,7 +47,7 @@ def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[
     assert not inside
 
 
-def test_it_is_the_same_corpus_again(corpora: list[SplitData[Labelled]]) -> None:
+def test_it_is_the_same_corpus_again(corpora: list[SplitData[Labeled]]) -> None:
     one, two = corpora
     assert [(part.texts, part.labels) for part in one.known.values()] == [
         (part.texts, part.labels) for part in two.known.values()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyheads.data.embedded.moving_digits import DIGIT, FASTEST, LABELS, ClipSource
+from manyheads.data.embedded.moving_digits import DIGIT, LABELS, MAX_SPEED, ClipSource
 from manyheads.data.images.labeled_images import digits
 
 pytest.importorskip("sklearn")
@@ -42,7 +42,7 @@ def test_a_digit_of_the_split_moves_behind_a_slit_and_the_label_is_its_number(sp
                 min(max(abs(a - c), abs(b - d)) for a, b in before for c, d in after)
                 for before, after in pairwise(path)
             ]
-            assert max(steps) <= FASTEST
+            assert max(steps) <= MAX_SPEED
 
 
 def shown(digit: object) -> list[bytes]:
@@ -70,5 +70,5 @@ def test_wrong_settings_are_told() -> None:
     for wrong in wrongs:
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):
             ClipSource(**wrong)
-    with pytest.raises(ValueError, match="not read from files"):
+    with pytest.raises(ValueError, match="cannot be read from files"):
         ClipSource().read_one("clips.gif")

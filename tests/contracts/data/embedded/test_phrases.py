@@ -63,9 +63,9 @@ def test_what_cannot_be_inferred_is_in_training(corpus: SplitData[Pairs]) -> Non
 
 
 def test_wrong_locales() -> None:
-    with pytest.raises(ValueError, match="unknown locale 'dee'; nearest is '(de|ee)'"):
+    with pytest.raises(ValueError, match="unknown locale 'dee'; the nearest is '(de|ee)'"):
         cldr_pairs("en", "dee")
-    with pytest.raises(ValueError, match="unknown locale 'pt_XX'; nearest is 'pt_"):
+    with pytest.raises(ValueError, match="unknown locale 'pt_XX'; the nearest is 'pt_"):
         cldr_pairs("pt_XX", "de")
     with pytest.raises(ValueError, match="two different locales"):
         cldr_pairs("en", "en")

@@ -9,7 +9,7 @@ from lab import embedded_corpora
 from manyheads.data.embedded import shipped
 from manyheads.data.embedded.phrases import cldr_pairs
 from manyheads.data.embedded.tags import cldr_tagged
-from manyheads.service.libretranslate import _name
+from manyheads.service.libretranslate import _language_name
 
 
 def content(name: str) -> str:
@@ -42,6 +42,6 @@ def test_names_of_languages_are_those_of_unicode() -> None:
     assert embedded_corpora.NAMES.read_text(encoding="utf-8") == embedded_corpora.language_names()
     for code in ("en", "de", "pt_BR", "pt-BR", "zh_Hant", "sr_Latn_RS", "es_419"):
         name = Locale.parse(code.replace("-", "_")).get_display_name("en")
-        assert _name(code) == name
-    assert _name("xx") == "xx"
-    assert _name("en-XX") == "en-XX"
+        assert _language_name(code) == name
+    assert _language_name("xx") == "xx"
+    assert _language_name("en-XX") == "en-XX"

@@ -74,4 +74,4 @@ def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
         "except ValueError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
-    assert "more where it says 4 x 6 x 5 bytes; fetch it again" in done.stdout, done.stderr
+    assert "expected 4 x 6 x 5 bytes, found more; download the file again" in done.stdout, done.stderr

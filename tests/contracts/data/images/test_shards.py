@@ -53,7 +53,7 @@ def batches(data: ImageData, workers: int = 0, world: int = 1) -> list[list[tupl
 def test_shards_are_the_split_that_they_are_parts_of(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)  # so that the workers decode
+    monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)  # so that the workers decode
     write_shards(tmp_path / "shards", in_folder(tmp_path / "pictures"), kind)
     source = ImageSource(data=str(tmp_path / "shards"))
     shards, whole = source.read(), ImageSource(data=str(tmp_path / "pictures")).read()
@@ -73,7 +73,7 @@ def test_shards_are_the_split_that_they_are_parts_of(
 
 
 def test_a_tar_is_read_in_place_and_needs_no_second_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyheads.data.images.labeled_images.KEPT_DECODED", 0)
+    monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     tar, kept = as_tar(tmp_path), tmp_path / "kept"
     kept.mkdir()
     first = read_images(tar, kept=kept)
@@ -89,17 +89,23 @@ def test_a_tar_is_read_in_place_and_needs_no_second_decoding(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("files", "fault"),
     [
-        ({"0.png": PNGS[0]}, r"c\.tar:0: no label; store \.cls or \.json of the same name"),
-        ({"0.cls": b"cat"}, r"c\.tar:0: no image of this name"),
-        ({"0.png": PNGS[0], "0.jpg": PNGS[1], "0.cls": b"cat"}, r"c\.tar:0: 2 images of this name"),
-        ({"0.png": PNGS[0], "0.cls": b"\xff"}, r"c\.tar:0: a \.cls that cannot be read"),
-        ({"0.png": PNGS[0], "0.cls": b"a" * 5000}, r"c\.tar:0: a \.cls of more than 4,096 bytes"),
-        ({"0.png": PNGS[0], "0.cls": b"-1"}, r"c\.tar:0: the label -1 means that there is none"),
-        ({"0.png": PNGS[0], "0.json": b'{"class": 1}'}, r"c\.tar:0: no 'label' in the \.json; .*columns\.label="),
-        ({"0.png": PNGS[0], "0.json": b"[" * 99_999}, r"c\.tar:0: a \.json that cannot be read"),
-        ({"0.png": PNGS[0][:40], "0.cls": b"cat"}, r"c\.tar:0: a PNG image that is truncated"),
-        ({"/0.png": PNGS[0], "/0.cls": b"cat"}, r"c\.tar:/0: a name that leads out of the tar"),
-        ({"a/../../0.png": PNGS[0]}, r"c\.tar:a/\.\./\.\./0: a name that leads out of the tar"),
+        ({"0.png": PNGS[0]}, r"c\.tar:0: no label; add a \.cls or \.json file with the name"),
+        ({"0.cls": b"cat"}, r"c\.tar:0: expected one image with this name, found none"),
+        (
+            {"0.png": PNGS[0], "0.jpg": PNGS[1], "0.cls": b"cat"},
+            r"c\.tar:0: expected one image with this name, found 2",
+        ),
+        ({"0.png": PNGS[0], "0.cls": b"\xff"}, r"c\.tar:0: unreadable \.cls file"),
+        ({"0.png": PNGS[0], "0.cls": b"a" * 5000}, r"c\.tar:0: expected a \.cls file of at most 4,096 bytes"),
+        ({"0.png": PNGS[0], "0.cls": b"-1"}, r"c\.tar:0: the label -1 means unlabeled"),
+        (
+            {"0.png": PNGS[0], "0.json": b'{"class": 1}'},
+            r"c\.tar:0: the \.json file has no key 'label'; .*columns\.label=",
+        ),
+        ({"0.png": PNGS[0], "0.json": b"[" * 99_999}, r"c\.tar:0: unreadable \.json file"),
+        ({"0.png": PNGS[0][:40], "0.cls": b"cat"}, r"c\.tar:0: a PNG image with a truncated"),
+        ({"/0.png": PNGS[0], "/0.cls": b"cat"}, r"c\.tar:/0: the name leads out of the archive"),
+        ({"a/../../0.png": PNGS[0]}, r"c\.tar:a/\.\./\.\./0: the name leads out of the archive"),
     ],
 )
 def test_a_faulty_item_is_named_or_skipped(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:
@@ -119,7 +125,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         label = tarfile.TarInfo("0.cls")
         label.size = 3
         tar.addfile(label, io.BytesIO(b"cat"))
-    with pytest.raises(ValueError, match=r"c\.tar:0: (a link|no regular file) in a tar; store the file itself"):
+    with pytest.raises(ValueError, match=r"c\.tar:0: (a link|not a regular file) in a tar file; store the file itself"):
         read_images(tmp_path / "c.tar")
 
 

@@ -140,9 +140,9 @@ def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, caps
 @pytest.mark.parametrize("recipe", ["question-answering", "xquad"])
 def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([], f"{recipe} needs its data: data=DIR"),
-        ([f"data={data}"], "name the model to start from with --init MODEL"),
-        (["max_length=50"], "max_length is 50: expected more than max_query"),
+        ([], f"{recipe} requires the setting data: data=DIR"),
+        ([f"data={data}"], "give the model to start from with --init MODEL"),
+        (["max_length=50"], "max_length is 50: expected at least max_query + 8"),
         (["stride=0"], "stride is 0"),
     ):
         assert cli.main(["train", recipe, *arguments, "--out", str(tmp_path / "run")]) == 2
@@ -152,7 +152,10 @@ def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytes
 def test_what_a_directory_lacks_is_told(tmp_path: Path, encoder: Path) -> None:
     for name in ("train.txt", "test.json"):
         (tmp_path / name).write_text("{}")
-        expected = r"expected train\.json \(or \.tsv, .*\.parquet\)(, and val, test likewise; found run, train.txt)?$"
+        expected = (
+            r"expected train\.json \(or \.tsv, .*\.parquet\)(, and val and test in the same format; "
+            r"found run, train.txt)?$"
+        )
         with pytest.raises(FileNotFoundError, match=expected):
             train("question-answering", {"data": str(tmp_path)}, init=str(encoder), out=tmp_path / "run")
 

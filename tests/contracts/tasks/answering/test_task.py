@@ -17,7 +17,7 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.squad import Answer, Question, Questions
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.tasks.answering.passages import NULL, FoundAnswer, likeliest, passage_logits, passages, target_of
+from manyheads.tasks.answering.passages import NULL, FoundAnswer, best_answers, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import trust
@@ -226,10 +226,10 @@ def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
                 if passage.owned[i]:
                     score = float(each[passage.first + i, 0] + each[passage.first + j, 1])
                     candidates.append((score, context[passage.spans[i, 0] : passage.spans[j, 1]]))
-    (found,) = likeliest(several, logits, [context], 5, 3, None)
+    (found,) = best_answers(several, logits, [context], 5, 3, None)
     best = max(candidates)
     assert (found[0].score, found[0].text) == (pytest.approx(best[0]), best[1])
-    (found,) = likeliest(several, logits, [context], 500, 3, 1e9)
+    (found,) = best_answers(several, logits, [context], 500, 3, 1e9)
     assert [a.score for a in found if not a.text] == pytest.approx([min(nulls)])
     assert len(passage_logits(model, several, prepare())) == len(several)
 
@@ -261,24 +261,26 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
         with pytest.raises(ValueError, match=f"the {name} is blank"):
             answerer.answer(*blank)
     for half, name in ((("caf\udce9", "x"), "question"), (("x", "caf\udce9"), "context")):
-        with pytest.raises(ValueError, match=f"the {name} has half a character .* at position 4: give valid UTF-8"):
+        with pytest.raises(
+            ValueError, match=f"the {name} contains half a character .* at position 4; give valid UTF-8"
+        ):
             answerer.answer(*half)
-    with pytest.raises(ValueError, match="question 2 has half a character"):
+    with pytest.raises(ValueError, match="question 2 contains half a character"):
         answerer.answers([("Who?", "x"), ("\ud800", "x")])
-    with pytest.raises(ValueError, match="the context is blank to the tokenizer: give a text"):
+    with pytest.raises(ValueError, match="the context has no tokens: give a text"):
         answerer.answer("Who?", "\u0000")
     assert answerer.answers([("Who?", "\u0000")])[0][0].text == ""  # nothing that the tokenizer would see
     wrong: list[tuple[str, Any]] = [("nbest", 0), ("nbest", -1), ("max_answer", 0), ("null_threshold", float("nan"))]
     for setting, value in wrong:
         with pytest.raises(ValueError, match=f"{setting} is {value}: expected"):
             answerer.answer("Who?", "Ada", **{setting: value})
-    with pytest.raises(ValueError, match="leaves no room for the context"):
+    with pytest.raises(ValueError, match="leaves no space for the context"):
         passages(tokenizer, PAIRS, max_length=8)
-    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="found no result.json that names its test data"):
         answerer.outcome()
     bare = Tokenizer.from_str(tokenizer.to_str())
     bare.post_processor = None
-    with pytest.raises(ValueError, match="puts no token before a pair"):
+    with pytest.raises(ValueError, match="adds no token before a pair"):
         passages(bare, PAIRS)
     item = {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
     content = {"data": [{"title": "t", "paragraphs": [{"context": CONTEXTS[0], "qas": [item]}]}]}
@@ -290,7 +292,7 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
     )
     assert len(answerer.outcome(str(tmp_path)).outputs) == 1
     trust(tmp_path / "run")
-    with pytest.raises(ValueError, match="not those of the run any more"):
+    with pytest.raises(ValueError, match="changed since the run"):
         answerer.outcome()
 
 

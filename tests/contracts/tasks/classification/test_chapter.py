@@ -39,12 +39,12 @@ def test_the_chapter_s_own_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--data", str(data / "test")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "neg/empty.txt:1: the text is blank; write one, or remove the file, or skip such files with" in line
+    assert "neg/empty.txt:1: the text is blank; write a text, or remove the file, or skip such files with" in line
 
 
 @pytest.mark.parametrize(("rows", "refused"), [(20, True), (1000, False)])  # of so many, not all are read
 def test_a_dry_run_refuses_data_of_one_label(tmp_path: Path, rows: int, refused: bool) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(rows)))
-    told = pytest.raises(ValueError, match=r"train\.tsv: one label only, 'good': there is nothing to tell apart")
+    told = pytest.raises(ValueError, match=r"train\.tsv: found only one label, 'good'; expected at least two")
     with told if refused else nullcontext():
         train("text-classification", {"data": str(tmp_path)}, out=tmp_path / "run", dry_run=True)

@@ -13,16 +13,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import manyheads
 from manyheads import cli, directory
 from manyheads.core.runtime import prepare
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
-from manyheads.tasks.classification.marks import MARKS, marked
+from manyheads.tasks.classification.special_tokens import SPECIAL_TOKENS, add_classifier_tokens
 from manyheads.tasks.classification.task import ClassificationTask, encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 
-START, DELIMITER, EXTRACT = MARKS
+START, DELIMITER, EXTRACT = SPECIAL_TOKENS
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_positions": 64}
 RATES: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 ONCE: dict[str, Any] = {"training.epochs": 1}
@@ -58,15 +58,15 @@ def tuned(data: Path, gpt: Path, out: Path, recipe: str = "single-sentence", **s
 
 
 def test_marks_are_new_tokens_around_texts_and_between_pairs(tokenizer: Tokenizer) -> None:
-    reading = marked(tokenizer)
+    reading = add_classifier_tokens(tokenizer)
     assert reading.encode("great plot").tokens == [START, *tokenizer.encode("great plot").tokens, EXTRACT]
     first, second = (tokenizer.encode(text).tokens for text in ("it was", " great"))
     pair = reading.encode("it was", " great")
     assert pair.tokens == [START, *first, DELIMITER, *second, EXTRACT]
     assert set(pair.type_ids) == {0}
-    assert [reading.token_to_id(mark) for mark in MARKS] == [300, 301, 302]
-    assert [tokenizer.token_to_id(mark) for mark in MARKS] == [None] * 3, "the tokenizer itself is left alone"
-    assert marked(reading).to_str() == reading.to_str()
+    assert [reading.token_to_id(mark) for mark in SPECIAL_TOKENS] == [300, 301, 302]
+    assert [tokenizer.token_to_id(mark) for mark in SPECIAL_TOKENS] == [None] * 3, "the tokenizer itself is left alone"
+    assert add_classifier_tokens(reading).to_str() == reading.to_str()
     assert reading.encode(EXTRACT).ids.count(302) == 1, "what spells a mark is text"
     cut = encode(reading, ["it was", "red " * 30], ["great " * 30, "blue"], 12, truncate=True)
     assert [(ids[0], ids[-1], len(ids)) for ids in cut.ids] == [(300, 302, 12)] * 2
@@ -131,7 +131,7 @@ def test_pairs_go_through_all_verbs(
     maps = manyheads.load(run).attend(GOOD, "it was")
     layer = maps["self"][1]
     assert maps.stepwise == ("self",)
-    assert [token for token in layer.queries.tokens if token in MARKS] == [START, DELIMITER, EXTRACT]
+    assert [token for token in layer.queries.tokens if token in SPECIAL_TOKENS] == [START, DELIMITER, EXTRACT]
     assert not layer.weights[0].swapaxes(0, 1)[0, :, 1:].any(), "no token looks ahead"
     assert layer.weights[0, :, -1].all(), "the last one looks at all"
     assert cli.main(["attend", str(run), GOOD, "--pair", "it was", "--out", str(tmp_path / "a.png")]) == 0
@@ -142,10 +142,10 @@ def test_pairs_go_through_all_verbs(
 
 def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Path) -> None:
     """L3 = L2 + lambda L1 (Radford 2018, equation 5), of a batch whose texts differ in length."""
-    reading = marked(tokenizer)
+    reading = add_classifier_tokens(tokenizer)
     torch.manual_seed(2)
     model = GPT(GPTConfig(vocab=303, end=299, head="sequence", labels=("a", "b"), pad=299, **SIZES, **RATES))
-    held = Labelled(["the film was great", "awful", "we saw a plot"], ["a", "b", "a"])
+    held = Labeled(["the film was great", "awful", "we saw a plot"], ["a", "b", "a"])
     losses = []
     for share in (0.0, 0.5):
         task = ClassificationTask(
@@ -179,11 +179,11 @@ def test_a_model_without_an_end_is_padded_with_what_never_ends_a_text(data: Path
 
 
 def test_what_nothing_would_heed_is_refused(data: Path, gpt: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="tuned: which layers of a BERT are read, and .* is a GPT"):
+    with pytest.raises(ValueError, match="tuned: selects the layers of a BERT, but .* is a GPT"):
         tuned(data, gpt, tmp_path / "a", tuned="last")
-    with pytest.raises(ValueError, match="auxiliary: about the model to start from"):
+    with pytest.raises(ValueError, match="auxiliary: only with a model to start from"):
         train("text-classification", {"auxiliary": 0.5}, out=tmp_path / "b")
-    with pytest.raises(ValueError, match="tokens: given by the model to start from"):
+    with pytest.raises(ValueError, match="tokens: determined by the initial model"):
         tuned(data, gpt, tmp_path / "c", tokens="words")
     planned = train("single-sentence", {}, out=tmp_path / "d", init=str(gpt), dry_run=True)
     assert planned["model"]["head"] == "sequence"

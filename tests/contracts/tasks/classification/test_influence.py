@@ -72,9 +72,9 @@ def tokenizer(model: Path) -> Tokenizer:
 
 def test_what_does_not_fit_is_told(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
     lstm, _, texts = models
-    with pytest.raises(ValueError, match="no text has 60 tokens or more: set length lower"):
+    with pytest.raises(ValueError, match="found no text with 60 tokens or more"):
         influences(str(lstm), texts, 60, 1)
-    with pytest.raises(ValueError, match="none: no such file; expected a text a line"):
+    with pytest.raises(ValueError, match="none: found no such file; expected a file with one text per line"):
         influences(str(lstm), tmp_path / "none", 6, 1)
     bert: dict[str, Any] = {"vocab": 280, "width": 8, "layers": 1, "heads": 2, "feed_forward": 8, "labels": ("a", "b")}
     for head in ("pretraining", "question", "choice", "pooler"):
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_told(models: tuple[Path, Path, Path], tmp_path: Pa
     features = BertFeatures(BertFeaturesConfig(**bert, head="sequence", read=1, hidden=4))
     directory.save(tmp_path / "features", features, tokenizer(lstm))
     for name in ("pretraining", "question", "choice", "pooler", "features"):
-        with pytest.raises(ValueError, match=f"{name}: expected a model that reads a text alone"):
+        with pytest.raises(ValueError, match=f"{name}: expected a model that reads single texts"):
             influences(str(tmp_path / name), texts, 6, 1)
-    with pytest.raises(ValueError, match="models and texts go together"):
+    with pytest.raises(ValueError, match="models and texts must be given together"):
         train("text-classification/influence", {"texts": str(texts)}, out=tmp_path / "r")

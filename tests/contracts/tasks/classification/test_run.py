@@ -92,7 +92,7 @@ def test_every_rival_goes_through_the_same_verbs(
     settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
     if rival == "tfidf":
         pytest.importorskip("sklearn")
-        with pytest.raises(ValueError, match="batch_items, training.*: TF-IDF is not trained step by step"):
+        with pytest.raises(ValueError, match="batch_items, training.*: no effect, because TF-IDF is fitted at once"):
             train(f"imdb/{rival}", settings, out=tmp_path / "run")
         settings = {k: v for k, v in settings.items() if not k.startswith(("training.", "batch_"))}
     result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
@@ -153,7 +153,7 @@ def test_pairs_are_read_from_files_and_lines(
     settings = {**SMALL, "data": str(data), "training.learning_rate": 5e-3, "batch_items": 8, "training.epochs": 8}
     run = tmp_path / "run"
     result = train("sentence-pair", settings, out=run, init=str(bert))
-    assert "items of the training data are held out" in log.text
+    assert "no validation data: held out" in log.text
     assert result["metrics"]["f1"]["value"] > 0.9
     assert evaluate(manyheads.load(run))["f1"] == result["metrics"]["f1"]
     assert cli.main(["classify", str(run), GOOD, "--pair", "it was", "--json"]) == 0
@@ -169,7 +169,7 @@ def test_pairs_are_read_from_files_and_lines(
         manyheads.load(run).classify("alone")
     monkeypatch.setattr("manyheads.cli.lines.stdin", lambda: iter([[f"{GOOD}\tit was", "alone"]]))
     assert cli.main(["classify", str(run)]) == 2
-    assert "<stdin>:2: this text has 0 tabs: expected two texts with one between" in capsys.readouterr().err
+    assert "<stdin>:2: this text has 0 tabs: expected two texts separated by one tab" in capsys.readouterr().err
 
 
 def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
@@ -193,7 +193,7 @@ def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
     assert classify(["", GOOD], [BAD]) == 0
     long = write(tmp_path / "long", test=[("great " * 50, "a")]) / "test.tsv"
     assert cli.main(["evaluate", str(tmp_path / "foreign"), "--data", str(long)]) == 2
-    assert "have it cut with truncate=true (--truncate)" in capsys.readouterr().err
+    assert "cut it with truncate=true (--truncate)" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path / "foreign"), "--data", str(long), "--truncate"]) == 0
 
 
@@ -204,17 +204,17 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     (tmp_path / "other.csv").write_text(f"id,review,sentiment\n1,{GOOD},a\n2,{BAD},b\n", encoding="utf-8")
     command = ["evaluate", str(tmp_path / "foreign"), "--data", str(tmp_path / "other.csv")]
     assert cli.main(command) == 2
-    assert "to evaluate: --columns text=NAME,label=NAME" in capsys.readouterr().err
+    assert "for evaluation, pass --columns text=NAME,label=NAME" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "text=review,label=sentiment"]) == 0
     shown = capsys.readouterr()
     assert "2 labels, 2 items" in shown.out
     assert not shown.err
     (tmp_path / "numbers.csv").write_text(f"text,label\n{GOOD},0\n{BAD},b\n", encoding="utf-8")
     assert cli.main([*command[:2], "--data", str(tmp_path / "numbers.csv")]) == 0
-    assert "labels that are numbers are taken for names: 0 for a" in capsys.readouterr().err
+    assert "using numeric labels as indices of label names: 0 for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
     assert "expected text=NAME,label=NAME" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="a text is a tuple: expected a string; second texts are `pairs`"):
+    with pytest.raises(ValueError, match="expected strings, found a tuple; give second texts as `pairs`"):
         manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
 
 
@@ -265,10 +265,10 @@ def test_fewer_items_and_forgotten_weights(data: Path, bert: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("recipe", "settings", "message"),
     [
-        ("imdb/textbook", {}, "imdb/textbook needs its data: data=DIR"),
+        ("imdb/textbook", {}, "imdb/textbook requires the setting data: data=DIR"),
         ("imdb/tfidf", {"data": "absent"}, "absent: no such file"),
-        ("imdb/lstm", {"data": "absent", "init": "bert"}, "imdb/lstm starts from no other model"),
-        ("sst2", {"data": "absent"}, "sst2 fine-tunes: name the model to start from with --init"),
+        ("imdb/lstm", {"data": "absent", "init": "bert"}, "imdb/lstm cannot start from another model"),
+        ("sst2", {"data": "absent"}, "sst2 fine-tunes a model: give the model to start from with --init"),
         ("text-classification", {"preset": "text-classifier/book"}, "unknown preset 'text-classifier/book'"),
         ("text-classification", {"preset": "book"}, "unknown preset 'book'"),
         ("text-classification", {"model": {"widht": 3}}, "unknown settings widht"),
@@ -283,10 +283,10 @@ def test_mistakes_are_told_before_anything_is_made(
 
 
 def test_what_cannot_be_trained_on_is_told(data: Path, bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"single texts: name the column of the second one with columns\.pair"):
+    with pytest.raises(ValueError, match=r"found single texts: name the second column with columns\.pair"):
         train("sentence-pair", {**SMALL, "data": str(data)}, out=tmp_path / "a", init=str(bert))
     pairs = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(3, 200))
-    with pytest.raises(ValueError, match="pairs need a model that reads both texts: start from one with --init"):
+    with pytest.raises(ValueError, match="pairs of texts require a pretrained model: add --init"):
         train("text-classification", {**SMALL, "data": str(pairs), "vocabulary": 60}, out=tmp_path / "b")
     long = write(tmp_path / "long", train=rows(50), val=rows(5, 60), test=[("great " * 50, "1")])
     with pytest.raises(ValueError, match=r"test\.tsv:2 has 52 tokens, the limit is 40"):
@@ -300,7 +300,7 @@ def test_a_dry_run_plans_every_recipe(bert: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d", "imdb/tfidf"):
         assert sum(p.numel() for p in RECIPES[name].planned_model().parameters()) > 10_000
-    with pytest.raises(ValueError, match="fine-tunes another model"):
+    with pytest.raises(ValueError, match="fine-tunes a model"):
         RECIPES["sst2"].planned_model()
 
 
@@ -345,14 +345,18 @@ def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "options", "message"),
     [
-        ({"tuned": "last"}, {}, "tuned: about the model to start from"),
-        ({"scratch": True}, {}, "scratch: about the model to start from"),
+        ({"tuned": "last"}, {}, "tuned: no effect without a model to start from"),
+        ({"scratch": True}, {}, "scratch: no effect without a model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
-        ({"size": 5}, {}, "size: of the embedded corpus, and data are given"),
+        ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
-        ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: TF-IDF is not trained step by step"),
-        ({"preset": "tfidf"}, {"max_minutes": 1.0, "precision": "bf16"}, "--max-minutes, --precision: TF-IDF"),
+        ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: no effect, because TF-IDF is fitted at once"),
+        (
+            {"preset": "tfidf"},
+            {"max_minutes": 1.0, "precision": "bf16"},
+            "--max-minutes, --precision: no effect, because TF-IDF",
+        ),
         ({"preset": "tfidf", "model.foo": 3}, {}, "unknown settings foo"),
         ({}, {"out": ""}, "out is empty"),
     ],
@@ -373,11 +377,11 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert cli.main(["evaluate", str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     shown = capsys.readouterr()
     assert "2 items" in shown.out
-    assert f"skipped 1 of {file}: 1 columns" in shown.err
+    assert f"skipped items: 1 ({file}: 1 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
     assert cli.main(["evaluate", str(textbook), "--skip-bad-lines"]) == 2
-    assert "--skip-bad-lines is for other data than the run's" in capsys.readouterr().err
+    assert "--skip-bad-lines applies only to data given with --data" in capsys.readouterr().err
 
 
 def test_too_large_a_model_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.readers.labelled import Labelled
+from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import preset
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 WORDS = ["red", "blue", "moon", "dog", "cat", "sun", "fog"]  # of which one of the first three makes the label
 TEXTS = [f"{WORDS[3 + i % 4]} " + "and " * (i % 5) + f"{WORDS[i % 3]} {WORDS[3 + i % 2]}" for i in range(24)]
 LABELS = ["abc"[i % 3] for i in range(24)]
-DATA = Labelled(TEXTS, LABELS)
+DATA = Labeled(TEXTS, LABELS)
 WORD_LEVEL = {"vocab": 12, "labels": ("a", "b", "c"), "max_positions": 8, "dropout": 0.0}
 
 
@@ -50,7 +50,7 @@ def models() -> dict[str, Any]:
     }
 
 
-def task(name: str, data: Labelled = DATA, **settings: Any) -> ClassificationTask:
+def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationTask:
     tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
     options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
     return ClassificationTask(
@@ -123,10 +123,10 @@ def test_pairs_are_one_sequence_of_two_segments() -> None:
 def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unknown(tmp_path: Path) -> None:
     tokenizer = train_word_level(TEXTS, 12)
     with pytest.raises(
-        ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 are longer\): .* truncate=true \(--truncate\)"
+        ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 texts are longer\): .* truncate=true \(--truncate\)"
     ):
         encode(tokenizer, ["red", "red " * 9, "dog " * 10], None, 8, truncate=False)
-    data = Labelled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
+    data = Labeled(["red " * 9], ["a"], lines=[7], file=tmp_path / "train.tsv")
     with pytest.raises(ValueError, match=r"train\.tsv:7 has 9 tokens, the limit is 8"):
         task("corrected", data)
     assert encode(tokenizer, ["?!", "red"], None, 8, truncate=False).ids[0].tolist() == [1]
@@ -184,7 +184,7 @@ def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
 def test_more_components_than_texts_are_told() -> None:
     pytest.importorskip("sklearn")
     ids = encode(train_word_level(TEXTS, 12), TEXTS[:4], None, None, truncate=False)
-    with pytest.raises(ValueError, match="components is 9: 4 texts of 12 words have at most 4"):
+    with pytest.raises(ValueError, match="components is 9: expected at most 4 for 4 texts of 12 words"):
         fit_tfidf(Tfidf(TfidfConfig(vocab=12, components=9)), ids.ids, torch.tensor([0, 1, 0, 1]))
 
 
@@ -217,21 +217,23 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
     pairs = loaded(tmp_path / "bert", "bert")
     assert pairs.takes_pairs
     assert not pairs.needs_pairs
-    with pytest.raises(ValueError, match=r"text 2 has half a character \(a lone surrogate\) at position 4: give valid"):
+    with pytest.raises(
+        ValueError, match=r"text 2 contains half a character \(a lone surrogate\) at position 4; give valid"
+    ):
         classifier.classify(["red", "caf\udce9"])
     mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
     for texts, seconds in mixed:
-        with pytest.raises(ValueError, match="second text.*: expected a (string|list of strings), got"):
+        with pytest.raises(ValueError, match="expected a (string|list of strings) as the second text.*, found"):
             pairs.classify(texts, seconds)
-    with pytest.raises(ValueError, match="text 1 has half a character"):
+    with pytest.raises(ValueError, match="text 1 contains half a character"):
         pairs.classify("red", "\ud800")
     assert pairs.classify("red", "blue")[0].label in "abc"
     assert pairs.classify([""], [" "]) == [[]]
-    with pytest.raises(ValueError, match="text 1 and its second text: one is blank"):
+    with pytest.raises(ValueError, match="text 1 and its second text: only one of them is blank"):
         pairs.classify(["red"], [""])
     with pytest.raises(ValueError, match="2 texts but 1 second texts"):
         pairs.classify(["red", "blue"], ["dog"])
-    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="found no result.json that names its test data"):
         classifier.outcome()
 
 
@@ -246,7 +248,7 @@ def test_outcomes_follow_the_file_whose_labels_may_be_numbers(tmp_path: Path) ->
         assert outcome.metrics["accuracy"]["value"] == 1.0
         assert (outcome.outputs, outcome.references, outcome.quality) == (names, names, [1.0] * 24)
     (tmp_path / "other.tsv").write_text("text\tlabel\nred\tz\n")
-    with pytest.raises(ValueError, match=r"other\.tsv:2: label 'z' is none of a, b, c"):
+    with pytest.raises(ValueError, match=r"other\.tsv:2: expected one of the labels a, b, c, found 'z'"):
         classifier.outcome(str(tmp_path / "other.tsv"))
 
 
@@ -274,5 +276,5 @@ def test_a_label_that_no_training_text_has_is_told(labels: tuple[str, ...]) -> N
     model = Tfidf(TfidfConfig(vocab=12, labels=labels))
     wanted = [place for place in range(len(labels)) if labels[place] != "b"] * 2
     texts = [np.array([place + 3, place + 4]) for place in wanted]
-    with pytest.raises(ValueError, match="no training text has the label 'b': leave it out of names"):
+    with pytest.raises(ValueError, match="no training text has the label 'b': remove the label from names"):
         fit_tfidf(model, texts, torch.tensor(wanted))

@@ -69,7 +69,7 @@ def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
     for stack, positions in found.stacks.items():
         assert [steps for _, steps in positions] == thoughts[stack].steps[0].tolist()
     translator.model = torch.nn.Linear(1, 1)
-    with pytest.raises(ValueError, match="only a Universal Transformer takes steps"):
+    with pytest.raises(ValueError, match="expected a Universal Transformer"):
         pondering(translator, "12")
 
 
@@ -101,9 +101,9 @@ def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Pat
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
     for change, message in (
-        ({"seed": record["seed"] + 1}, "the test data are not those of the run any more"),
-        ({"seed": None}, r"result\.json is damaged, it does not tell the run's data"),
-        ({"lengths": [-1]}, r"result\.json is damaged, it does not tell the run's data"),
+        ({"seed": record["seed"] + 1}, "the test data changed since the run"),
+        ({"seed": None}, r"result\.json is damaged and does not describe the run's data"),
+        ({"lengths": [-1]}, r"result\.json is damaged and does not describe the run's data"),
     ):
         (copied / "result.json").write_text(json.dumps({**record, "data": {**record["data"], **change}}))
         with pytest.raises(ValueError, match=message):
@@ -177,7 +177,7 @@ def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     for settings, message in (
-        ({"lengths": [40, 20]}, "expected rising lengths"),
+        ({"lengths": [40, 20]}, "expected increasing lengths"),
         ({"lengths": [2, 40]}, "addition needs 3 or more"),
         ({"longest": 0}, "longest is 0: expected an integer from 1"),
         ({"model": "gru"}, "gru"),
@@ -187,11 +187,11 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             train("universal/addition", {**TINY, "lengths": [4], **settings}, out=tmp_path / "x")
-    with pytest.raises(ValueError, match="max_positions is 12: the longest of lengths needs"):
+    with pytest.raises(ValueError, match="max_positions is 12: expected .* or more"):
         train("universal/copy", {**TINY, "network.max_positions": 12, "lengths": [4, 40]}, out=tmp_path / "z")
-    with pytest.raises(ValueError, match=r"training\.width: it is the width of the model"):
+    with pytest.raises(ValueError, match=r"training\.width: always the width of the model"):
         train("universal/copy", {**TINY, "training.width": 99}, out=tmp_path / "z")
-    with pytest.raises(ValueError, match="starts from no other model"):
+    with pytest.raises(ValueError, match="cannot start from another model"):
         train("universal/copy", TINY, out=tmp_path / "y", init=str(tmp_path))
 
 

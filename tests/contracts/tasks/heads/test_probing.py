@@ -202,13 +202,15 @@ def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> 
 
 def test_what_does_not_fit_is_told(treebank: Path) -> None:
     model, tokenizer = determined()
-    with pytest.raises(ValueError, match="models/x: this model reads no text"):
+    with pytest.raises(ValueError, match="models/x: expected a model that reads texts"):
         probe(reader(model, None), treebank)
     lstm = sequence_baselines.SequenceBaseline(preset("sequence-baseline/lstm"))
-    with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention to look at"):
+    with pytest.raises(ValueError, match="models/x: SequenceBaseline has no attention heads to probe"):
         probe(reader(lstm, tokenizer), treebank)
     small = bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=1, max_positions=5))
-    with pytest.raises(ValueError, match="no word to score in 60 sentences: 60 are longer than the model takes"):
+    with pytest.raises(
+        ValueError, match="found no word to score in 60 sentences. 60 sentences exceed the model's limit"
+    ):
         probe(reader(small, tokenizer), treebank)
 
 

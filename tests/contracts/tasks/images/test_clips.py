@@ -49,7 +49,7 @@ def test_a_run_is_recorded_and_evaluated_again(run: Path, capsys: pytest.Capture
     labels = json.loads(capsys.readouterr().out)["labels"]
     assert sum(row["items"] for row in labels) == 40
     assert cli.main(["evaluate", str(run), "--data", "clips"]) == 2
-    assert "clips are not read from files" in capsys.readouterr().err
+    assert "data of the kind clips cannot be read from files" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_teacher_sees_images_as_it_expects_them() -> None:
 def test_a_teacher_sees_the_students_resolution_or_is_refused() -> None:
     eight = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
     network = ResNet(preset("resnet/20-small", channels=1, labels=("a", "b")))
-    with pytest.warns(UserWarning, match="8 x 8 and is shown the student's, 4 x 4"):
+    with pytest.warns(UserWarning, match="8 x 8 pixels, but the student's have 4 x 4"):
         assert Teacher(network, eight, GREY).logits(torch.rand(2, 1, 4, 4)).shape == (2, 2)
     fixed = ViT(preset("vit/2-8", labels=("a", "b")))
     with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, the model takes 8 x 8.*model.image_size=4"):

@@ -150,28 +150,28 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
     image = models / "a.png"
     for arguments, message in (
         (("draw", "arrows", models / "se", image),
-         "drawn of a non-local net, and this model has none: it is seen with manyheads draw channels"),
-        (("draw", "centers", models / "content"), "none: it is seen with manyheads draw maps or manyheads attend"),
-        (("draw", "maps", models / "plain", image), "this model has none: there is no attention in it to be seen"),
+         "the figure 'arrows' shows a non-local block, which this model does not have. Use manyheads draw channels"),
+        (("draw", "centers", models / "content"), "does not have. Use manyheads draw maps or manyheads attend."),
+        (("draw", "maps", models / "plain", image), "this model does not have. The model has no attention to draw."),
         (("draw", "spirals", models / "plain"), "unknown FIGURE 'spirals': valid are arrows, centers, channels, maps"),
-        (("draw", "maps", models / "content"), "there are no images: give a folder of class folders"),
-        (("draw", "centers", models / "quadratic", image), "centers are the model's own parameters: leave out"),
+        (("draw", "maps", models / "content"), "found no images: give a folder of class folders"),
+        (("draw", "centers", models / "quadratic", image), "centers are parameters of the model and need no images"),
         (("draw", "centers", models / "quadratic", "--layer", 3), "layer 3 does not exist: valid are 0 to 2"),
-        (("draw", "centers", models / "quadratic", "--at", "1,1"), "--at is for arrows and maps: centers have none"),
+        (("draw", "centers", models / "quadratic", "--at", "1,1"), "--at applies only to arrows and maps: leave"),
         (("draw", "arrows", models / "nonlocal"), "expected one INPUT, an image, an animation or a folder"),
-        (("draw", "arrows", models / "nonlocal", image, "--at", "0,1,1"), "is an image: expected --at Y,X, got 0,1,1"),
+        (("draw", "arrows", models / "nonlocal", image, "--at", "0,1,1"), "an image: expected --at Y,X, found 0,1,1"),
         (("draw", "arrows", models / "nonlocal", models / "frames", "--at", "1,1"), "is a clip: expected --at T,Y,X"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
         (("draw", "arrows", models / "nonlocal", image, "--at", "x"), "expected Y,X or, in a clip, T,Y,X"),
         (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
-        (("draw", "channels", models / "se", models / "frames"), "frames: no class folders in it"),
-        (("draw", "channels", models / "se", image, "--out", "f.pdf"), "expected a name that ends in .png or .svg"),
-        (("draw", "centers", tmp_path / "gpt"), "use it with manyheads attend"),
-        (("attend", models / "se", image, "--heads", 0), "channels have weights, and neither heads nor an axis"),
-        (("attend", models / "se", image, image), "manyheads draw channels MODEL IMAGE IMAGE takes more"),
-        (("attend", models / "se", image, "--words"), "--words is for attention maps"),
-        (("attend", models / "se", image, "--out", tmp_path / "a.html"), "channel weights are no page"),
-        (("attend", models / "plain", image), "plain has no attention to look at"),
+        (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
+        (("draw", "channels", models / "se", image, "--out", "f.pdf"), "a name that ends in .png or .svg"),
+        (("draw", "centers", tmp_path / "gpt"), "For other models, use manyheads attend"),
+        (("attend", models / "se", image, "--heads", 0), "channel weights have neither heads nor an axis"),
+        (("attend", models / "se", image, image), "for several, use manyheads draw channels MODEL IMAGE IMAGE"),
+        (("attend", models / "se", image, "--words"), "--words applies to attention maps"),
+        (("attend", models / "se", image, "--out", tmp_path / "a.html"), "because channel weights have no page"),
+        (("attend", models / "plain", image), "plain has no attention layers"),
     ):  # fmt: skip
         status, out, error = typed(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1), (arguments, error)
@@ -179,5 +179,5 @@ def test_what_a_model_cannot_show_is_told_with_what_it_can(
     directory.save(tmp_path / "unkept", ConvAttention(CONV))
     status, _, error = typed(capsys, "draw", "centers", tmp_path / "unkept", "--layer", 0)
     assert status == 2
-    assert "no models of its epochs in kept/: train with training.keep_every=1" in error
+    assert "found no saved epochs in kept/: train with training.keep_every=1" in error
     assert not list(Path.cwd().glob("centres.*"))

@@ -40,5 +40,5 @@ def test_a_dry_run_plans_every_recipe(name: str, tmp_path: Path) -> None:
     assert planned.get("each", planned)["parameters"] > 1000
     assert not (tmp_path / "run").exists()
     if not name.startswith("image-"):
-        with pytest.raises(ValueError, match="needs its data|learns from a teacher"):
+        with pytest.raises(ValueError, match="requires the setting data|learns from a teacher"):
             train(name, {}, out=tmp_path / "run")

@@ -142,7 +142,7 @@ def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, log: pyt
     assert manyheads.load(str(run)) is not None
     assert "preprocessor_config.json" not in log.text
     assert manyheads.load(str(tmp_path / "bare")).preprocessing.mean == (0.5,) * 3
-    assert "has no preprocessor_config.json: its images' means" in log.text
+    assert "found no preprocessor_config.json; using mean 0.5" in log.text
 
 
 def test_paths_on_stdin(
@@ -240,7 +240,7 @@ def test_a_student_learns_from_a_teacher_alone(run: Path, data: Path, tmp_path: 
 def test_a_teacher_with_other_classes_is_refused(data: Path, tmp_path: Path) -> None:
     other = ViT(preset("vit/2-8", **{**TINY, "labels": ("cat", "dog", "owl")}))
     directory.save(tmp_path / "teacher", other)
-    with pytest.raises(ValueError, match=r"teacher tells apart 3 labels \(cat, dog, owl.*the data have 2"):
+    with pytest.raises(ValueError, match=r"the teacher has 3 labels \(cat, dog, owl.*the data have 2"):
         train("image-classification", {**SMALL, "data": str(data), "teacher": str(tmp_path / "teacher")},
               out=tmp_path / "run")  # fmt: skip
 
@@ -283,7 +283,7 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
         16, 0.5, (0.4,) * 3, (0.5,) * 3, "bilinear"
     )  # fmt: skip
     for wrong, message in (
-        ({"model.nonsense": 3}, "model.nonsense: valid are image_size"),
+        ({"model.nonsense": 3}, "model.nonsense: unknown settings; valid are image_size"),
         ({"model.labels": "[a, b]"}, "model.labels: valid are"),
         ({"model.widths": [8, 24]}, "would change the shapes of"),
     ):
@@ -339,7 +339,7 @@ def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path
 
 def test_more_items_than_there_are(data: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
-    assert "items=9,999: all 80 training items are used" in log.text
+    assert "items=9,999: using all 80 training items" in log.text
     assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 
@@ -358,15 +358,15 @@ def test_names_of_numbers_are_found_again(tmp_path: Path) -> None:
 
 
 def test_settings_that_nothing_would_read_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="test, names: of the data, which are not given"):
+    with pytest.raises(ValueError, match="test, names: only for your own data"):
         train("image-classification", {**SMALL, "names": "a,b", "test": "x"}, out=tmp_path / "x")
     with pytest.raises(ValueError, match="the distillation token has no head"):
         train("image-classification",
               {**SMALL, "data": str(data), "teacher": str(run), "model": {**TINY, "distilled": True, "fused": "none"}},
               out=tmp_path / "x2")  # fmt: skip
-    with pytest.raises(ValueError, match="distillation, temperature: without effect, as there is no teacher"):
+    with pytest.raises(ValueError, match="distillation, temperature: no effect without a teacher"):
         train("image-classification", {"distillation": "soft", "temperature": 9.0}, out=tmp_path / "x5")
-    with pytest.raises(ValueError, match="starts from no other model"):
+    with pytest.raises(ValueError, match="cannot start from another model"):
         train("conv-attention/theorem", {}, out=tmp_path / "x3", init=str(run))
     with pytest.raises(ValueError, match="alphas is .*nan.*: expected a list"):
         train("conv-attention/theorem", {"alphas": "[nan]"}, out=tmp_path / "x4")

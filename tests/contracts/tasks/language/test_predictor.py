@@ -148,7 +148,7 @@ def test_a_vocabulary_without_an_end_leaves_out_the_first_token(tmp_path: Path) 
     outcome = generator.score(Texts(["世界! cat"]), context=8, stride=8)
     assert outcome.metrics["bits_per_byte"]["signature"].startswith("8 UTF-8 bytes|6 tokens")
     assert generator.generate("the", max_tokens=3).startswith("the")
-    with pytest.raises(ValueError, match="text 2 is empty, and this vocabulary has no token"):
+    with pytest.raises(ValueError, match="text 2 is empty, but the vocabulary has no start token"):
         generator.generate(["the", ""])
 
 
@@ -158,7 +158,7 @@ def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="max_tokens is 0: expected a whole number from 1"):
         generator.generate("the", max_tokens=0)
     for verb in (generator.generate, generator.attend):
-        with pytest.raises(ValueError, match="text.* has half a character .* at position 2: give valid UTF-8"):
+        with pytest.raises(ValueError, match="text.* contains half a character .* at position 2; give valid UTF-8"):
             verb("a\ud800")
     wrong: dict[str, list[Any]] = {
         "seed": [-1, True, None, 2**63, [1.5]], "stop": [5, [None]], "max_tokens": [1.5, None],
@@ -172,12 +172,12 @@ def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="found an empty stop string"):
         generator.generate("the", stop="")
     characters = manyheads.load(save(tmp_path, train_character(CORPUS)))
-    with pytest.raises(ValueError, match="text 1 has 'Q' at character 3: it is not in the vocabulary"):
+    with pytest.raises(ValueError, match="text 1 has 'Q' at character 3, which is not in the vocabulary"):
         characters.generate("a Q")
-    with pytest.raises(ValueError, match="has no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="found no result.json that names its test data"):
         characters.outcome()
     directory.save(tmp_path / "bare", characters.model, None)
-    with pytest.raises(ValueError, match=r"bare has no tokenizer.json"):
+    with pytest.raises(ValueError, match=r"bare: found no tokenizer.json"):
         manyheads.load(tmp_path / "bare")
 
 

@@ -99,7 +99,10 @@ def learns_by_heart(corpus: Path, tmp_path: Path, halting: str) -> None:
         uncached.append(int(model.model(torch.tensor([uncached]))[0, -1].argmax()))
     assert model.tokenizer.decode(uncached) == texts[0]
     assert len(model.attend("One for the").axes["self"]) == 3
-    with pytest.raises(ValueError, match="model.head is 'encoder': a language model must not see what follows"):
+    with pytest.raises(
+        ValueError,
+        match="model.head is 'encoder': expected decoder, which hides later tokens",
+    ):
         train(recipe, {**settings, "model.head": "encoder"}, out=out, dry_run=True)
     tuned = {"data": str(corpus), "threads": 1, "block": 24, "rows": 8, "training.steps": 1, "training.warmup": 0}
     again = train(recipe, {**tuned, "training.learning_rate": 1e-9}, out=tmp_path / "tuned", init=str(out))
@@ -119,7 +122,7 @@ def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path, tmp_path: P
     other.write_text(VERSE * 3)
     assert evaluate(generator, str(other))["loss"]["value"] < 0.5
     (tmp_path / "unknown.txt").write_text("Q")
-    with pytest.raises(ValueError, match="test text 1 has 'Q' at character 1: it is not in the vocabulary"):
+    with pytest.raises(ValueError, match="test text 1 has 'Q' at character 1, which is not in the vocabulary"):
         evaluate(generator, str(tmp_path / "unknown.txt"))
 
 
@@ -158,7 +161,7 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     for wrong, message in (
         ({"model.width": 64}, "model.width: given by the model to start from"),
         ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
-        ({"block": 64}, "blocks of 64 tokens do not fit a model of 24 positions"),
+        ({"block": 64}, "block is 64 tokens, but the model has only 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):
             train("language-modelling", {**settings, **wrong}, out=tmp_path / "wrong", init=str(run))
@@ -186,7 +189,7 @@ def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
     generator = manyheads.load(tmp_path / "run")
     assert evaluate(generator, str(tmp_path))["loss"] == evaluate(generator)["loss"]
     (tmp_path / "test.txt").write_text(VERSE)
-    with pytest.raises(ValueError, match="not those of the run any more"):
+    with pytest.raises(ValueError, match="changed since the run"):
         evaluate(generator)
 
 
@@ -199,7 +202,7 @@ def test_published_recipes() -> None:
     assert cpu["parameters"] == (65 + 64) * 128 + 4 * (12 * 128**2 + 2 * 128) + 128 + 2 * 128
     assert gpu["parameters"] == 10_745_088 + 2 * 384
     assert (TINY_SHAKESPEARE.training.steps, TINY_SHAKESPEARE_GPU.training.steps) == (2000, 5000)
-    with pytest.raises(ValueError, match=r"needs its data: data=FILE, tiny-shakespeare's input\.txt"):
+    with pytest.raises(ValueError, match=r"requires the setting data: data=FILE, tiny-shakespeare's input\.txt"):
         train("language-modelling/tiny-shakespeare", {}, out="nowhere")
     for name in RECIPES:
         if name.startswith("language-modelling"):
@@ -212,7 +215,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     settings = {**SMALL, "data": str(real_data("tiny_shakespeare")), "training.steps": 1, "model.layers": 1}
     result = train("language-modelling/tiny-shakespeare", {**settings, "block": 512, "rows": 1}, out=tmp_path / "run")
     told = log.text
-    assert "1,003,855 training tokens, 111,541 of validation data" in told  # nanoGPT's, and what a text begins with
+    assert "1,003,855 training tokens, 111,541 validation tokens" in told  # nanoGPT's, and what a text begins with
     assert sizes(result) == {"train": 1_003_854, "validation": 111_540}
     assert manyheads.load(tmp_path / "run").tokenizer.get_vocab_size() == 65 + 2
 
@@ -221,7 +224,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     ("settings", "message"),
     [
         ({"block": 0}, "block is 0: expected an integer from 1"),
-        ({"stride": 25}, "stride is 25: expected 1 to block, 24"),
+        ({"stride": 25}, "stride is 25: expected 1 to block, which is 24"),
         ({"block": 2000}, "the text has 1,621 tokens, a block needs 2,001"),
         ({"share": 0.0}, "share is 0.0: expected a number above 0"),
         ({"model.heads": 5}, "heads is 5: expected an integer that divides width"),

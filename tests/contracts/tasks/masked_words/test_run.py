@@ -88,7 +88,7 @@ def test_the_verb_fills_lines_and_tells_the_words(run: Path, capsys: pytest.Capt
     assert len(found[0]["fills"]) == 5
     assert set(found[0]["fills"][0]) == {"token", "probability", "text"}
     assert cli.main(["fill", str(run), "no mask"]) == 2
-    assert "text 1 has no [MASK]: put one where" in capsys.readouterr().err
+    assert "text 1 has no [MASK]: write [MASK] in place of" in capsys.readouterr().err
 
 
 def test_a_run_resumes_to_the_same_weights(
@@ -120,12 +120,16 @@ def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "settings", "message"),
     [
-        ("bert/imdb", {}, "bert/imdb needs its data: data=PATH of IMDB's unsupervised.parquet"),
-        ("bert/pretraining", {"data": "{two}"}, "1 document is held out for validation, and pairs need two"),
+        ("bert/imdb", {}, "bert/imdb requires the setting data: data=PATH of IMDB's unsupervised.parquet"),
+        ("bert/pretraining", {"data": "{two}"}, "found 1 validation document, but pairs need two"),
         ("bert/pretraining", {"length": 4}, "length is 4"),
-        ("bert/pretraining", {"length": 600}, "length is 600, the model takes 512 tokens: lower it"),
+        (
+            "bert/pretraining",
+            {"length": 600},
+            "length is 600: the model takes at most 512 tokens",
+        ),
         ("bert/pretraining", {"preset": "huge"}, "unknown preset 'huge'"),
-        ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "no column 'txt'"),
+        ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "expected a column 'txt'"),
     ],
 )
 def test_bad_settings_are_told_in_one_line(

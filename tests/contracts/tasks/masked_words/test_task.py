@@ -21,7 +21,7 @@ from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words import predictor
-from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best, _groups
+from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best_combinations, _group_texts
 from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 from tests.support.learning import learn
 
@@ -196,14 +196,14 @@ def test_a_batch_gives_what_single_texts_give(filler: MaskedLanguageModel) -> No
 
 def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
     inner = next(piece for piece in filler.tokenizer.get_vocab() if piece.startswith("##"))
-    filled = filler._filled("Soon [MASK] x", 0.5, [filler.tokenizer.get_vocab()[inner]])
+    filled = filler._make_fill("Soon [MASK] x", 0.5, [filler.tokenizer.get_vocab()[inner]])
     assert filled.text == f"Soon{inner[2:]} x"
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["no mask here"], r"^text 1 has no \[MASK\]: put one"),
+        (["no mask here"], r"^text 1 has no \[MASK\]: write"),
         (["It [MASK].", "It [MASK] \ud800."], r"^text 2 has half a character .* at position 11: give valid UTF-8"),
         (["It [MASK].", ""], r"^text 2 has no \[MASK\]"),
         (["It [MASK]" + " cat" * 40], r"^text 1 has \d+ tokens, the model takes 40: shorten it"),
@@ -218,7 +218,7 @@ def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokeniz
     directory.save(tmp_path / "a", model("sequence", 160, labels=("x", "y")), None)
     other = Tokenizer.from_str(tokenizer.to_str().replace("[MASK]", "[HIDE]"))
     directory.save(tmp_path / "b", model("masked_lm", 160), other)
-    with pytest.raises(ValueError, match="has no token for a masked word"):
+    with pytest.raises(ValueError, match="has no mask token"):
         load(tmp_path / "b")
     directory.save(tmp_path / "c", model("masked_lm", 160), None)
     with pytest.raises(ValueError, match=r"no tokenizer\.json"):
@@ -232,7 +232,7 @@ def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> Non
     assert outcome.metrics["accuracy"]["value"] == sum(outcome.quality) / 4  # one word of each text is masked
     assert outcome.quality == [float(a == b) for a, b in zip(outcome.outputs, outcome.references, strict=True)]
     assert any("[MASK]" in text for text in outcome.inputs)
-    with pytest.raises(ValueError, match="no result.json that tells its validation data: name some with --data PATH"):
+    with pytest.raises(ValueError, match="no result.json that names its validation data. Give some with --data PATH"):
         filler.outcome()
 
 
@@ -242,8 +242,8 @@ def test_many_masks_take_little_time_and_memory(filler: MaskedLanguageModel, mon
     monkeypatch.setattr(predictor, "LOGITS", 10 * filler.model.config.vocab)
     for one, other in zip(whole, filler.fill(texts, top=3), strict=True):
         assert [fill.text for fill in one] == [fill.text for fill in other]
-    assert [len(rows) for rows in _groups([4, 4, 4, 30, 1, 1], 10)] == [2, 1, 1, 2]
-    with pytest.raises(ValueError, match="text 2 has 11 masks, top is 1,000: expected at most 10,000 words in all"):
+    assert [len(rows) for rows in _group_texts([4, 4, 4, 30, 1, 1], 10)] == [2, 1, 1, 2]
+    with pytest.raises(ValueError, match="text 2 has 11 masks and top is 1,000: expected at most 10,000 words in all"):
         filler.fill(["[MASK]", "[MASK] " * 11], top=1000)
 
 
@@ -256,7 +256,7 @@ def test_the_best_combinations_are_those_of_all(masks: int) -> None:
         (sum(chances[mask][place] for mask, place in enumerate(places)), [words[m][p] for m, p in enumerate(places)])
         for places in product(range(4), repeat=masks)
     ]
-    best = _best(chances, words, 4)
+    best = _best_combinations(chances, words, 4)
     expected = sorted(every, reverse=True)[:4]
     assert [chosen for _, chosen in best] == [chosen for _, chosen in expected]
     assert [total for total, _ in best] == pytest.approx([total for total, _ in expected])

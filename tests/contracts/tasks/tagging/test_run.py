@@ -110,7 +110,7 @@ def test_fine_tuning_starts_from_the_encoder(
     record = json.loads((tmp_path / "b" / "result.json").read_text())
     assert record["steps"] == 2
     assert set(directory.load(tmp_path / "b").model.config.labels) == {"O", "B-LOC", "I-LOC", "B-WHO"}
-    with pytest.raises(ValueError, match="trained without test data|no result.json that tells its test data"):
+    with pytest.raises(ValueError, match="trained without test data|no result.json that names its test data"):
         evaluate(manyheads.load(tmp_path / "b"))
 
 
@@ -137,12 +137,12 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("recipe", "overrides", "init", "message"),
     [
-        ("conll2003", {}, None, "conll2003 needs its data: data=DIR"),
-        ("conll2003", {"data": "x"}, None, "name the model to start from with --init MODEL"),
+        ("conll2003", {}, None, "conll2003 requires the setting data: data=DIR"),
+        ("conll2003", {"data": "x"}, None, "give the model to start from with --init MODEL"),
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
         ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
-        ("tagging", {"tuned": "last"}, None, "tuned: it is about the model to start from"),
+        ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
     ],
 )
@@ -174,7 +174,7 @@ def test_faulty_sentences_are_skipped_and_counted(
     command = ["train", "tagging", *arguments, "--out", str(tmp_path / "run")]
     assert cli.main(command) == 2
     assert "train.txt:" in (told := capsys.readouterr().err)
-    assert "I-PER at the start of a sentence breaks IOB2" in told
+    assert "I-PER at the start of a sentence violates IOB2" in told
     assert cli.main([*command, "--skip-bad-lines"]) == 0
     told = capsys.readouterr().err
     assert "skipped 1 sentences of" in told
@@ -223,5 +223,5 @@ def test_several_test_files_and_one_tag_are_refused(corpus: Path, tmp_path: Path
     with pytest.raises(ValueError, match="several test files"):
         train("tagging", {**SMALL, "data": str(folder)}, out=tmp_path / "x")
     (folder / "test_b.txt").unlink()
-    with pytest.raises(ValueError, match="one tag only, O"):
+    with pytest.raises(ValueError, match="expected two or more different tags, found only O"):
         train("tagging", {**SMALL, "data": str(folder)}, out=tmp_path / "x")

@@ -28,7 +28,7 @@ from manyheads.data.readers.rows import table
 from manyheads.data.readers.squad import read_squad
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.readers.treebank import read_treebank
-from manyheads.data.sources.corpora import LabelledSource
+from manyheads.data.sources.corpora import LabeledSource
 from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.target import Target
 
@@ -85,7 +85,7 @@ def strictly_and_not(read: Callable[[bool], object]) -> None:
 def _rows(folder: Path) -> None:
     for _ in table(first(folder)):
         pass
-    strictly_and_not(lambda skip: LabelledSource(data=str(first(folder)), skip_bad_lines=skip).read())
+    strictly_and_not(lambda skip: LabeledSource(data=str(first(folder)), skip_bad_lines=skip).read())
 
 
 def _parallel(folder: Path) -> None:
@@ -108,7 +108,7 @@ def _folders(folder: Path) -> None:
 
     class_folder_splits(folder)
     list(text_files(folder, Counter()))
-    strictly_and_not(lambda skip: LabelledSource(data=str(folder), skip_bad_lines=skip).read())
+    strictly_and_not(lambda skip: LabeledSource(data=str(folder), skip_bad_lines=skip).read())
 
 
 def _images(folder: Path) -> None:

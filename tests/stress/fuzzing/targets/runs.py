@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyheads.data.images.checking import remembered
+from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.source import UNRECORDED
@@ -117,7 +117,7 @@ def _record(folder: Path) -> None:
             source.again(split)
         except (ValueError, OSError) as error:
             told = str(error)
-            if "are not those of the run" not in told and "no such file" not in told and "without" not in told:
+            if "changed since the run" not in told and "no such file" not in told and "without" not in told:
                 raise
 
 
@@ -171,7 +171,7 @@ def _caches(folder: Path) -> list[Files]:
 
 
 def _cache(folder: Path) -> None:
-    remembered(folder / "checked.jsonl")
+    read_checks(folder / "checked.jsonl")
     if (folder / "a.tokens").is_file():
         store = TokenStore(folder / "a.tokens")
         for i in range(min(len(store), 100)):

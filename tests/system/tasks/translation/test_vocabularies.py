@@ -55,5 +55,5 @@ def test_a_unigram_vocabulary(corpus: Path, tmp_path: Path) -> None:
         theirs("one red dog 7")["input_ids"] == manyheads.load(tmp_path / "run").tokenizer.encode("one red dog 7").ids
     )
     given = {"data": str(corpus), "tokenizer": "unigram"}
-    with pytest.raises(ValueError, match="tokenizer: given by the model to start from"):
+    with pytest.raises(ValueError, match="tokenizer: determined by the initial model"):
         train("translation", given, out=tmp_path / "tuned", init=str(tmp_path / "run"))

@@ -112,10 +112,10 @@ def test_the_interval_is_wilsons_and_wider_where_words_of_a_text_agree() -> None
 
 
 def test_an_unknown_relation_and_no_item() -> None:
-    with pytest.raises(ValueError, match="no item is called 'nsubj'; there are all, "):
+    with pytest.raises(ValueError, match="no group 'nsubj': valid are all, "):
         corpus(3, planted=False).best("nsubj")
     nothing = dependency_hits(maps(1, 1), ["a"], [-1], ["root"])
-    with pytest.raises(ValueError, match="no item to score"):
+    with pytest.raises(ValueError, match="no items to score"):
         Selections.of([nothing], ["a", "b"], DIRECTIONS)
 
 

@@ -68,7 +68,7 @@ def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
     np.testing.assert_allclose([h[2:7] for h in parts.heads()], [h[2:7] for h in heads], atol=1e-6)
     assert len(str(statistics).splitlines()) == 7
     assert "[CLS]" in str(statistics)
-    with pytest.raises(ValueError, match="no token was added"):
+    with pytest.raises(ValueError, match="no maps were added"):
         HeadStatistics().heads()
 
 
@@ -90,7 +90,7 @@ def test_alike_heads_are_near_and_in_one_cluster(monkeypatch: pytest.MonkeyPatch
     assert groups[0] == groups[3] != groups[1] == groups[2]
     points = place(unlike)
     assert (points[0] - points[3]).norm() < 0.1 * (points[0] - points[1]).norm()
-    with pytest.raises(ValueError, match="5 clusters of 4 heads: expected 1 to 4"):
+    with pytest.raises(ValueError, match="5 clusters of 4 heads: expected two or more heads, and 1 to 4"):
         clusters(unlike, 5)
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(ValueError, match=r"pip install 'manyheads\[analysis\]'"):
@@ -115,7 +115,7 @@ def test_rollout() -> None:
     torch.testing.assert_close(rollout(maps, residual=1.0), torch.eye(5).expand(2, 5, 5))
     with pytest.raises(ValueError, match=r"residual is 1\.5"):
         rollout(maps, residual=1.5)
-    with pytest.raises(ValueError, match="no map to roll out"):
+    with pytest.raises(ValueError, match="no maps: expected"):
         rollout([])
 
 
@@ -175,9 +175,9 @@ def test_what_makes_no_sense_is_told() -> None:
     statistics.add({"a": map})
     with pytest.raises(ValueError, match="maps of b: expected a"):
         statistics.add({"b": map})
-    with pytest.raises(ValueError, match="maps of nothing"):
+    with pytest.raises(ValueError, match="maps of no layer"):
         HeadStatistics().add({})
-    with pytest.raises(ValueError, match="lengths of 1 texts up to 4: the maps have 1 of 3"):
+    with pytest.raises(ValueError, match="found 1 lengths up to 4: expected 1 lengths up to 3"):
         statistics.add({"a": map}, torch.tensor([4]))
     with pytest.raises(ValueError, match="1 head: expected two or more"):
         place(torch.zeros(1, 1))
@@ -186,5 +186,5 @@ def test_what_makes_no_sense_is_told() -> None:
     with pytest.raises(ValueError, match=r"a map of shape \(1, 2, 3, 4\): expected the same tokens"):
         rollout([torch.zeros(1, 2, 3, 4)])
     model = vit.ViT(preset("vit/2-8"))
-    with pytest.raises(ValueError, match="0 images and a ViT: expected some"):
+    with pytest.raises(ValueError, match="found 0 images and a ViT: expected images"):
         attention_distances(model, torch.zeros(0, 1, 8, 8))

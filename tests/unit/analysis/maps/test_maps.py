@@ -120,7 +120,7 @@ def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> N
         with pytest.raises(ValueError, match=rf"{name} are .*expected") as caught:
             attention_maps(model, *inputs, options=MapOptions(**{name: wrong}))
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="ResNet has no attention to look at"):
+    with pytest.raises(ValueError, match="ResNet has no attention layers"):
         attention_maps(ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"))), torch.zeros(1, 3, 32, 32))
 
 

@@ -56,10 +56,10 @@ def test_a_long_text_is_cut_and_told() -> None:
     side = Side.positions(SHOWN + 40)
     maps = AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "a long text")
     html, notes = page([maps])
-    assert notes == [f"a long text: tokens 1 to {SHOWN} of {SHOWN + 40} are shown; --first N shows others"]
+    assert notes == [f"a long text: tokens 1 to {SHOWN} of {SHOWN + 40} are shown; use --first N for others"]
     assert data_of(html)["panels"][0]["sides"][0]["tokens"][-1] == str(SHOWN - 1)
     html, notes = page([maps], first=SHOWN + 30)
-    assert notes == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; --first N shows others"]
+    assert notes == [f"a long text: tokens 41 to {SHOWN + 40} of {SHOWN + 40} are shown; use --first N for others"]
     assert data_of(html)["panels"][0]["sides"][0] | {"words": 0} == {
         "tokens": [str(at) for at in range(40, SHOWN + 40)], "words": 0, "grid": None, "cover": [1, 1], "steps": None,
         "first": 40, "total": SHOWN + 40,
@@ -72,29 +72,29 @@ def test_a_note_tells_the_range_of_each_text_and_is_short() -> None:
     title = "a\nlong text " * 40
     _, notes = page([AttentionMaps(axes, "m", title)], first=20)
     assert [note.partition(": ")[2] for note in notes] == [
-        f"source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others",
-        f"target tokens 5 to {SHOWN + 4} of {SHOWN + 4} are shown; --first N shows others",
+        f"source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; use --first N for others",
+        f"target tokens 5 to {SHOWN + 4} of {SHOWN + 4} are shown; use --first N for others",
     ]
     assert all(len(note) < 150 and "\n" not in note for note in notes)
     short = Side.positions(3)
     (note,) = page([AttentionMaps({"cross": layers(0, 1, 1, short, source)}, "m", "t")], first=20)[1]
-    assert note == f"t: source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; --first N shows others"
+    assert note == f"t: source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; use --first N for others"
 
 
 def test_what_a_page_cannot_show_is_refused() -> None:
     side = Side.positions(SHOWN + 9)
     long = AttentionMaps({"self": layers(0, 1, 1, side, side)})
     for maps, first, message in (
-        (translation(), -5, "first is -5: expected the number of a token, 0 or more"),
-        (translation(), 9998, "cannot begin with token 9,999: it shows all 10 of the text"),
-        (image(), 3, "cannot begin with token 4: it shows no text"),
+        (translation(), -5, "first is -5: expected the index of a token, 0 or more"),
+        (translation(), 9998, "cannot begin with token 9,999: all 10 tokens of the text are shown"),
+        (image(), 3, "cannot begin with token 4: the input is not a text"),
         (long, SHOWN + 9, f"cannot begin with token {SHOWN + 10}: the text has {SHOWN + 9} tokens"),
     ):
         with pytest.raises(ValueError, match=message):
             page([maps], first)
     broken = layers(0, 1, 1, GERMAN, GERMAN)[0]
     broken.weights[0, 0, 1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"stack.0 has weights that are NaN or infinite: a page needs numbers"):
+    with pytest.raises(ValueError, match=r"stack.0 has weights that are NaN or infinite: a page needs finite weights"):
         page([AttentionMaps({"self": [broken]})])
 
 

@@ -58,9 +58,9 @@ def test_the_same_names_give_the_same_digits() -> None:
 
 
 def test_impossible_lengths() -> None:
-    with pytest.raises(ValueError, match="addition of 2 to 9 characters: expected 3 or more"):
+    with pytest.raises(ValueError, match="expected addition of 3 characters or more, minimum first; found 2 to 9"):
         algorithmic_pairs("addition", 5, 9, shortest=2, **DRAWN)
-    with pytest.raises(ValueError, match="copy of 1 to 0 characters"):
+    with pytest.raises(ValueError, match="expected copy of 1 characters or more, minimum first; found 1 to 0"):
         algorithmic_pairs("copy", 5, 0, **DRAWN)
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from manyheads.data.images import decoding
-from manyheads.data.images.clips import evenly, read_clip
+from manyheads.data.images.clips import evenly_spaced, read_clip
 
 
 def frames(count: int) -> list[Image.Image]:
@@ -30,20 +30,25 @@ def test_frames_come_in_the_order_of_time(tmp_path: Path, kind: str) -> None:
         lossless: Any = {"lossless": True} if kind == "webp" else {}
         given[0].save(path, save_all=True, append_images=given[1:], **lossless)
     clip = read_clip(path, 4)
-    assert clip.numbers == [0, 3, 6, 9]
+    assert clip.indices == [0, 3, 6, 9]
     assert [frame.mode in ("L", "RGB") for frame in clip.frames] == [True] * 4
     bright = [float(np.asarray(frame.convert("L")).mean()) for frame in clip.frames]
     np.testing.assert_allclose(bright, [0, 60, 120, 180], atol=2)
-    assert read_clip(path, 64).numbers == list(range(10))
+    assert read_clip(path, 64).indices == list(range(10))
 
 
 def test_an_image_is_a_clip_of_one_frame(tmp_path: Path) -> None:
     frames(1)[0].save(tmp_path / "a.png")
-    assert read_clip(tmp_path / "a.png", 8).numbers == [0]
+    assert read_clip(tmp_path / "a.png", 8).indices == [0]
 
 
 def test_evenly_keeps_both_ends() -> None:
-    assert (evenly(3, 8), evenly(9, 3), evenly(5, 1), evenly(100, 2)) == ([0, 1, 2], [0, 4, 8], [0], [0, 99])
+    assert (evenly_spaced(3, 8), evenly_spaced(9, 3), evenly_spaced(5, 1), evenly_spaced(100, 2)) == (
+        [0, 1, 2],
+        [0, 4, 8],
+        [0],
+        [0, 99],
+    )
 
 
 def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
@@ -54,7 +59,7 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
     data = (tmp_path / "whole.tiff").read_bytes()
     (tmp_path / "cut.tiff").write_bytes(data[: len(data) * 2 // 3])
     for name, message in (
-        ("empty", "no images in it: expected the frames of a clip"),
+        ("empty", "found no images; expected the frames of a clip"),
         ("none.gif", "no such file"),
         ("text.gif", "not an image"),
         ("cut.tiff", "cut.tiff"),
@@ -67,11 +72,11 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
 def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert decoding.MOST_COMPOSED == 480_000_000
-    monkeypatch.setattr(decoding, "MOST_COMPOSED", 4_800_000)
+    assert decoding.MAX_COMPOSED_PIXELS == 480_000_000
+    monkeypatch.setattr(decoding, "MAX_COMPOSED_PIXELS", 4_800_000)
     frames = [Image.new("L", (400, 400), shade) for shade in (0, 1, 2)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=[*frames[1:], *frames * 10])
-    with pytest.raises(ValueError, match=r"5,280,000 pixels of all its frames are more than the 4,800,000"):
+    with pytest.raises(ValueError, match=r"5,280,000 pixels in all frames exceed the maximum of 4,800,000"):
         read_clip(tmp_path / "a.gif", 2)
 
 
@@ -82,5 +87,7 @@ def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_k
     second = content.rindex(b",\x00\x00\x00\x00")  # the place of the second frame
     content[second + 1 : second + 5] = (11_000).to_bytes(2, "little") * 2
     (tmp_path / "a.gif").write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.gif: 121,.* pixels of its frames are more than the 120,000,000"):
+    with pytest.raises(
+        ValueError, match=r"a\.gif: 121,.* pixels in the selected frames exceed the maximum of 120,000,000"
+    ):
         read_clip(tmp_path / "a.gif", 2)

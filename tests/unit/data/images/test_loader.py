@@ -94,9 +94,9 @@ def test_labels_are_soft_where_images_are_mixed() -> None:
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="image 3: label 'c' is none of the model's, which are a, b; correct it"):
+    with pytest.raises(ValueError, match=r"image 3: expected a label of the model \(a, b\), found 'c'; correct it"):
         ImageLoader(data(), LABELS[:2], GREY, batch_items=6)
-    with pytest.raises(ValueError, match="0, 1, 2, 3, 4, 5, 6, 7, ...; correct it"):
+    with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4, 5, 6, 7, ...\), found 'a'; correct it"):
         ImageLoader(data(), "0123456789", GREY, batch_items=6)
     gone = ImageData([Item(tmp_path / "gone.png", "a", "0", (8, 8), "L")], LABELS)
     with pytest.raises(ValueError, match="gone.png: no such file; give"):

@@ -58,5 +58,5 @@ def test_means_and_their_signature() -> None:
     assert metrics["squad_f1"]["value"] == pytest.approx((2 / 3 + 1 + 0) / 3)
     assert metrics["squad_em"]["value"] == pytest.approx(1 / 3)
     assert metrics["squad_f1"]["signature"] == "SQuAD 2.0's script, 3 questions, 1 without an answer"
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="found no questions to score"):
         squad_metrics([], [])

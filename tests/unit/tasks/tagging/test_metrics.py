@@ -37,7 +37,7 @@ def test_a_worked_case() -> None:
     wanted = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O", "O"]]
     predicted = [["B-PER", "O", "O", "B-LOC"], ["B-LOC", "O", "B-ORG"]]
     counts = count_entities(predicted, wanted)
-    assert (counts[""].right, counts[""].found, counts[""].wanted) == (1, 4, 3)
+    assert (counts[""].right, counts[""].found, counts[""].in_reference) == (1, 4, 3)
     assert counts["LOC"].precision == 0.5
     assert counts["PER"].f1 == counts["ORG"].f1 == 0.0
     metrics = tagging_metrics(predicted, wanted)

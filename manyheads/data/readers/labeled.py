@@ -1,0 +1,254 @@
+"""Labeled texts or pairs of texts from the columns of a table (formats: `rows.py`).
+
+Texts may also be files in one folder per label (`class_folders.py`). Columns are found by name: `text` or `sentence`
+for single texts; for pairs `sentence1` and `sentence2`, `text` and `text_pair`, `premise` and `hypothesis`,
+`question1` and `question2`, or `#1 String` and `#2 String` (GLUE); for the label `label` or `Quality`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from manyheads.data.readers.class_folders import text_files
+from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
+from manyheads.errors import UserError
+
+D = TypeVar("D", bound=Any)  # a data set of labeled texts or images
+
+_PAIRS = (
+    ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
+    ("#1 String", "#2 String"),
+)  # fmt: skip
+_TEXTS = ("text", "sentence")
+_LABELS = ("label", "Quality")
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+SCORES = (
+    "only classification is supported: write a class for each range of scores, such as low and high, or select another "
+    "column with columns.label=NAME"
+)
+_MAX_DIGITS = 18  # maximum digits of a label that is a number
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns, if they differ from the defaults; `pair` is the column of the second text."""
+
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Labeled(Dataset):
+    """Texts with their labels. `second_texts` is None if the items are single texts.
+
+    numbered  label name for each label number in the file
+    files     file of each text, if every text is a file
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
+
+    texts: list[str]
+    labels: list[str]
+    second_texts: list[str] | None = None
+    files: list[Path] = field(default_factory=list)
+    numbered: dict[str, str] = field(default_factory=dict)
+
+    def place(self, index: int) -> str:
+        return str(self.files[index]) if self.files else super().place(index)
+
+    @property
+    def inputs(self) -> list[str]:
+        """Each text; for a pair, both texts joined by a tab."""
+        return (
+            self.texts
+            if self.second_texts is None
+            else [f"{a}\t{b}" for a, b in zip(self.texts, self.second_texts, strict=True)]
+        )
+
+
+def read_labeled(
+    path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
+    limit: int | None = None,
+) -> Labeled:  # fmt: skip
+    """Read one table, or one directory of class folders.
+
+    names           names of the labels 0, 1, ... of the file. The name of a class folder may be a prefix of a label
+                    name: `pos` for "positive"
+    skip_bad_lines  leave out and count faulty rows or files
+    limit           maximum number of texts to read
+
+    Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
+    """
+    if Path(path).is_dir():
+        if columns not in (None, Columns()):
+            raise UserError(f"{path}: class folders have no columns; omit `columns`")
+        return _read_folders(Path(path), names, skip_bad_lines, limit)
+    numbered: dict[str, str] = {}
+    scores: list[str] = []  # locations of scores in the label column
+    selected: tuple[str, str | None, str] | None = None
+
+    def item(row: Row[Cells]) -> tuple[str, ...]:
+        nonlocal selected
+        selected = selected or _choose(
+            columns or Columns(), row
+        )  # the first row without a fault determines the columns
+        text, pair, label = selected
+        if fault := score_fault(row.cells.get(label), label):
+            scores.append(row.place)
+            raise BadRow(*fault)
+        texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
+        written, name = _label(row.cells.get(label), label, names)
+        if written != name:
+            numbered[written] = name
+        return (texts[0], name, *texts[1:])
+
+    skips: Counter[str] = Counter()
+    rows = filter_invalid(parse_rows(table(path), item), skips, skip=skip_bad_lines)
+    labeled = Labeled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
+    if len(scores) > len(labeled):
+        raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
+    return replace(labeled, numbered=numbered)
+
+
+def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labeled:
+    numbered: dict[str, str] = {}
+
+    def item(row: Row[tuple[str, str]]) -> tuple[str, str]:
+        text, label = row.cells
+        candidates = [name for name in names if name.startswith(label)]
+        written, name = _label(candidates[0] if len(candidates) == 1 else label, "label", names)
+        if written != name:
+            numbered[written] = name
+        return text, name
+
+    skips: Counter[str] = Counter()
+    rows = filter_invalid(
+        parse_rows(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", corpus=folder
+    )
+    kept = list(islice(rows, limit))
+    labeled = Labeled.collect(kept, folder, skips, "no text found")
+    return replace(labeled, files=[row.file for row in kept], numbered=numbered)
+
+
+def number_fault(written: str) -> tuple[str, str] | None:
+    """Return the fault and hint for an implausibly long number, or None.
+
+    Python refuses to convert numbers of thousands of digits.
+    """
+    if not written.isdecimal() or len(written) <= _MAX_DIGITS:
+        return None
+    return f"label {written[:20]}... has {len(written):,} digits", "check that this is the label column"
+
+
+def score_fault(label: Any, name: str) -> tuple[str, str] | None:
+    """Return the fault and hint for a label that is a fractional number, or None."""
+    if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
+        label = float(label)
+    if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
+        return f"{name!r} is a score, not a label: {label} is not an integer", SCORES
+    return None
+
+
+def label_name(label: Any, names: Sequence[str]) -> str:
+    """Return the name of a label. The numbers 0, 1, ... are indices into `names`, if names are given."""
+    written = str(label).strip()
+    return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
+
+
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Make names distinct by appending the index.
+
+    For example, ImageNet has two classes "crane"; the bird becomes "crane (134)".
+    """
+    counts = Counter(names)
+    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+
+
+def label_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct labels in class order: by number if all are numbers, otherwise by name."""
+    distinct = set(labels)
+    numbers = all(label.isdecimal() for label in distinct)
+    # labels "1" and "01" are distinct
+    return tuple(sorted(distinct, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
+    """Return `data` if all its labels are known.
+
+    Otherwise raise UserError, or with `skip_bad_lines` leave out and count the items with unknown labels.
+
+    unit  noun for the items in messages
+    """
+    unknown = [i for i, label in enumerate(data.labels) if label not in known]
+    if not unknown:
+        return data
+    first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
+    if not skip_bad_lines:
+        raise UserError(
+            f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which has labels "
+            f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
+        )
+    if len(unknown) == len(data):
+        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {shown}")
+    kept = [i for i, label in enumerate(data.labels) if label in known]
+    return keep_items(data, kept, "labels not in the training data")
+
+
+def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
+    """Return the names of the columns of the text, the second text (or None) and the label."""
+    available = list(row.cells)
+    for name in (columns.text, columns.pair, columns.label):
+        if name is not None and name not in available:
+            raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
+    text, pair = columns.text, columns.pair
+    if text is None and pair is None:
+        pairs = [names for names in _PAIRS if set(names) <= set(available)]
+        singles = [name for name in _TEXTS if name in available]
+        text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
+    label = columns.label or next((name for name in _LABELS if name in available), None)
+    if text is None or label is None:
+        missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
+        separator_hint = (
+            (" (the cells seem to be separated by ';'; separate them with ',')")
+            if len(available) == 1 and ";" in available[0]
+            else ""
+        )
+        raise UserError(
+            f"{row.place}: found no column for {missing} among {', '.join(map(repr, available))}{separator_hint}; name"
+            " the columns in a header line, or set columns.text=NAME columns.label=NAME (and columns.pair=NAME); for"
+            " evaluation, pass --columns text=NAME,label=NAME"
+        )
+    return text, pair, label
+
+
+def _text(cells: Cells, name: str) -> str:
+    text = cells.get(name)
+    if fault := text_fault(text, name):
+        raise BadRow(*fault)
+    return str(text)
+
+
+def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return a label as written, and its name. If `names` is given, the label must be one of them or an index."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of integers with missing values is read as floats
+    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
+        raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
+    written = _text({name: str(value)}, name).strip()
+    if written == "-1":
+        raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
+    if fault := number_fault(written):
+        raise BadRow(*fault)
+    name = label_name(written, names)
+    if names and name not in names:
+        raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
+    return written, name
