@@ -133,7 +133,7 @@ def prepare(
         _check_compiler()
     if precision == "bf16" and device == "cpu" and not is_bf16_faster(threads):
         weakness = "is not faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 instructions"
-        logger.warning(f"this processor {weakness}: training in bf16 will be slower than in float32")
+        logger.warning(f"this processor {weakness}: precision bf16 will be slower than float32")
     return ComputeConfig(device, precision, threads, _matmul(device, precision), compile)
 
 

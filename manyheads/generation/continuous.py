@@ -78,23 +78,24 @@ class Text:
 class ContinuousBatch(Generic[F]):
     """Batch of texts in which each step generates one token for every text whose prompt has been read.
 
-    start      function (rows, capacity) -> empty cache.
-    context    context length of the model. A longer text continues from its last half to whole context: its tokens are
-               read again, as if it began there.
-    end        token that ends a text; it is not added to the text.
-    chunk      prompt tokens per step, while other texts are generated; None: whole prompts.
-    rows       maximum number of texts in the batch.
-    positions  maximum total capacity of all rows. Further texts wait in order; a text that needs more runs alone.
-    unit       multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
-               is needed.
+    start       function (rows, capacity) -> empty cache.
+    context     context length of the model. A longer text continues from its second half: its last tokens are read
+                again, as if the text began there.
+    end         token that ends a text; it is not added to the text.
+    chunk       prompt tokens per step, while other texts are generated; None: whole prompts.
+    rows        maximum number of texts in the batch.
+    max_cached  maximum total capacity of all rows, in positions. Further texts wait in order; a text that needs more
+                runs alone.
+    unit        multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
+                is needed.
     """
 
     def __init__(
         self, start: Callable[[int, int], F], step: StepAt[F], *, context: int, end: int | None = None,
-        chunk: int | None = None, rows: int | None = None, positions: int | None = None, unit: int = CAPACITY_UNIT,
+        chunk: int | None = None, rows: int | None = None, max_cached: int | None = None, unit: int = CAPACITY_UNIT,
     ) -> None:  # fmt: skip
         self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
-        self._chunk, self._rows, self._positions = chunk, rows, positions
+        self._chunk, self._rows, self._max_cached = chunk, rows, max_cached
         self.waiting: deque[Text] = deque()
         self.texts: list[Text] = []  # text of each row of the cache
         self._reading: _Reading[F] | None = None
@@ -172,7 +173,7 @@ class ContinuousBatch(Generic[F]):
         while self.waiting and (self._rows is None or len(self.texts) + len(selected) < self._rows):
             required = max(capacity, self._row_capacity(self.waiting[0]))
             rows = len(self.texts) + len(selected)
-            if rows and self._positions is not None and (rows + 1) * required > self._positions:
+            if rows and self._max_cached is not None and (rows + 1) * required > self._max_cached:
                 break
             capacity = required
             selected.append(self.waiting.popleft())
