@@ -123,7 +123,7 @@ def test_bert_is_fine_tuned_or_read_as_it_is(data: Path, bert: Path, tmp_path: P
         "names": ["bad", "good"], "training.warmup": 5,
     }  # fmt: skip
     if tuned == "last-four":
-        with pytest.raises(ValueError, match="read is 4: the model has 2 layers"):
+        with pytest.raises(ValueError, match="read is 4: expected at most 2, the number of layers"):
             train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
         return
     result = train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
@@ -186,7 +186,7 @@ def test_a_foreign_model_reads_pairs_or_single_texts_however_they_arrive(
 
     for chunks in ([GOOD, f"{GOOD}\tit was"],), ([GOOD], [f"{GOOD}\tit was"]):
         assert classify(*chunks) == 2
-        assert "<stdin>:2: this text has a tab, the first one none" in capsys.readouterr().err
+        assert "<stdin>:2: this text has a tab, but the first text has none" in capsys.readouterr().err
     for chunks in ([f"{GOOD}\tit was", GOOD],), ([f"{GOOD}\tit was"], [GOOD]):
         assert classify(*chunks) == 2
         assert "<stdin>:2: this text has 0 tabs" in capsys.readouterr().err
@@ -347,16 +347,12 @@ def test_weights_may_be_chosen_by_accuracy(data: Path, tmp_path: Path) -> None:
     [
         ({"tuned": "last"}, {}, "tuned: no effect without a model to start from"),
         ({"scratch": True}, {}, "scratch: no effect without a model to start from"),
-        ({"tokens": "words"}, {"init": "bert"}, "tokens: given by the model to start from"),
+        ({"tokens": "words"}, {"init": "bert"}, "tokens: determined by the initial model"),
         ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
         ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: no effect, because TF-IDF is fitted at once"),
-        (
-            {"preset": "tfidf"},
-            {"max_minutes": 1.0, "precision": "bf16"},
-            "--max-minutes, --precision: no effect, because TF-IDF",
-        ),
+        ({"preset": "tfidf"}, {"max_minutes": 1.0, "precision": "bf16"}, "--max-minutes, --precision: no effect"),
         ({"preset": "tfidf", "model.foo": 3}, {}, "unknown settings foo"),
         ({}, {"out": ""}, "out is empty"),
     ],
@@ -377,7 +373,7 @@ def test_scoring_tells_what_is_skipped_and_when_there_is_too_little(
     assert cli.main(["evaluate", str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     shown = capsys.readouterr()
     assert "2 items" in shown.out
-    assert f"skipped items: 1 ({file}: 1 columns" in shown.err
+    assert f"skipped items: 1 ({file}: expected 2 columns" in shown.err
     assert cli.main(["compare", str(textbook), str(textbook), "--data", str(file), "--skip-bad-lines"]) == 0
     assert "right: too few items for a bootstrap" in capsys.readouterr().out
     assert cli.main(["evaluate", str(textbook), "--skip-bad-lines"]) == 2

@@ -159,8 +159,8 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
-        ({"model.width": 64}, "model.width: given by the model to start from"),
-        ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
+        ({"model.width": 64}, "model.width: determined by the initial model"),
+        ({"vocabulary": 300}, "vocabulary: determined by the initial model"),
         ({"block": 64}, "block is 64 tokens, but the model has only 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -225,7 +225,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     [
         ({"block": 0}, "block is 0: expected an integer from 1"),
         ({"stride": 25}, "stride is 25: expected 1 to block, which is 24"),
-        ({"block": 2000}, "the text has 1,621 tokens, a block needs 2,001"),
+        ({"block": 2000}, "the text has 1,621 tokens, but a block requires 2,001"),
         ({"share": 0.0}, "share is 0.0: expected a number above 0"),
         ({"model.heads": 5}, "heads is 5: expected an integer that divides width"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
@@ -267,7 +267,7 @@ def test_the_verb(
         (["Q"], "text 1 has 'Q' at character 1"),
         (["One " * 10], "text 1 has 40 tokens, the model takes 24"),
         (["One", "--top-p", "2"], "top_p is 2.0: expected a number above 0 and at most 1"),
-        (["One", "--stream", "--json"], "give one of them"),
+        (["One", "--stream", "--json"], "use one of the two"),
         (["One", "--temprature", "2"], "did you mean --temperature?"),
     ):
         told = answer(*arguments, status=2)
