@@ -161,7 +161,7 @@ def carry_out(
     plan    returns the model without memory, or that of `--init`. It is called first, so that invalid settings are
             reported before any data are read; --dry-run prints it
     build   builds the task from the data. Called after seeding
-    beside  settings for the use of the model, which may change when a run is resumed
+    may_change  settings for the use of the model, which may change when a run is resumed
     """
     if run.dry_run:
         data.peek()

@@ -55,7 +55,7 @@ class Check(NamedTuple):
 def read_checks(file: Path) -> dict[str, Check]:
     """Read saved checks, by stamp. Damaged lines are ignored.
 
-    The stamp of an image file depends on its path, size and modification time; that of a table cell is a hash of its
+    The stamp of an image file depends on its path, size and modification time; for a table cell it is a hash of its
     bytes.
     """
     checks: dict[str, Check] = {}
