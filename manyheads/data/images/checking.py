@@ -55,8 +55,8 @@ class Check(NamedTuple):
 def read_checks(file: Path) -> dict[str, Check]:
     """Read saved checks, by stamp. Damaged lines are ignored.
 
-    The stamp of an image file depends on its path, size and modification time; that of a table cell is a hash of its
-    bytes.
+    The stamp of an image file depends on its path, size and modification time. The stamp of a table cell is a
+    hash of its bytes.
     """
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
