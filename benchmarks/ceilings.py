@@ -101,13 +101,13 @@ def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -
     """The product as lowered models take it; none where they do not."""
     if not has_kernels():
         return []
-    from manyheads.inference.packed import team_of
+    from manyheads.inference.packed import get_team
     from manyheads.inference.stack import FusedLinear
     from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []
-    layer = FusedLinear(weight, None, precision, team_of(threads))
+    layer = FusedLinear(weight, None, precision, get_team(threads))
     return [lambda: layer(x)]
 
 

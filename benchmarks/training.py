@@ -74,7 +74,7 @@ def our_bert(case: Batch, setting: str, threads: int) -> Prepared:
 
     def loss() -> Tensor:
         states = model.encode(tokens, lengths).flatten(0, 1)
-        words = model.transformed(states[at])
+        words = model.transform_states(states[at])
         total = smoothed_cross_entropy(
             words, model.embedding.weight, model.output_bias, answers, smoothing=0.0, pad=None
         )

@@ -86,7 +86,7 @@ def train(case: Case, rank: int, pipe: Any) -> None:
         seconds = []
         for _ in range(STEPS):
             began = time.perf_counter()
-            with over.accumulating(True):
+            with over.accumulation(True):
                 with compute.autocast():
                     loss = over.compute(lambda: step_loss(model, inputs))
                 loss.backward()

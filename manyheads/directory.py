@@ -46,7 +46,7 @@ from manyheads.interop.tokenizer import (
 from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
-from manyheads.training.run_directory import unfinished
+from manyheads.training.run_directory import describe_unfinished
 
 # The first family that can represent a model is the one that is written.
 FAMILIES: dict[str, Family] = {
@@ -218,7 +218,7 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
         what = "a file" if path.exists() else "no such directory"
         raise UserError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
-        raise UserError(f"{path}: {unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
+        raise UserError(f"{path}: {describe_unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
     settings = _read_json(file)
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):

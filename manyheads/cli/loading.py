@@ -12,7 +12,7 @@ from typing import Any
 from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
 from manyheads.errors import UserError
-from manyheads.models.presets import PRESETS, nearest
+from manyheads.models.presets import PRESETS, suggest_name
 from manyheads.tasks.verbs import PREDICTIONS
 from manyheads.training.distributed import is_rank
 
@@ -38,9 +38,9 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
         from manyheads.training.launch import launch
 
         raise SystemExit(launch(options.processes, options.given))
-    from manyheads.training.distributed_map import divided
+    from manyheads.training.distributed_map import divide_batches
 
-    with divided():
+    with divide_batches():
         verb(options)
 
 
@@ -75,7 +75,7 @@ def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
 
         return costs.preset_model(name), None
     if not name.startswith("hub:") and not Path(name).exists():
-        raise UserError(f"{name}: no such directory, recipe or preset: {nearest(name, [*PRESETS, *RECIPES])}")
+        raise UserError(f"{name}: no such directory, recipe or preset: {suggest_name(name, [*PRESETS, *RECIPES])}")
     from manyheads.directory import load
 
     return load(name).model, None

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from manyheads.errors import UserError
-from manyheads.training.distributed import ENDED, failure_of_first_rank, is_rank, post_failure
-from manyheads.training.faults import no_memory
+from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is_rank, post_failure
+from manyheads.training.faults import is_out_of_memory
 
 LONGEST = 4000  # maximum number of characters printed of an error
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
@@ -58,7 +58,7 @@ def exit_status(error: BaseException, debug: bool) -> int:
         return _report(error, BAD_INPUT, f"{place}{error.strerror or error}", debug)
     if isinstance(error, UserError):
         return _report(error, BAD_INPUT, str(error), debug)
-    if isinstance(error, Exception) and no_memory(error):
+    if isinstance(error, Exception) and is_out_of_memory(error):
         message = "out of memory: use a smaller model, smaller batches or shorter texts"
         return _report(error, FAILED, message, debug)
     # The library `tokenizers` raises plain Exception, or a PanicException if its Rust code panics.
@@ -83,7 +83,7 @@ def _print_once(message: str, *, quietly: bool) -> None:
     if not is_rank() or os.environ["RANK"] == "0":
         print("manyheads:", message, file=sys.stderr)
         post_failure(message)
-    elif not quietly and (first := failure_of_first_rank()) != message and not (first and message == ENDED):
+    elif not quietly and (first := failure_of_first_rank()) != message and not (first and message == PEER_ENDED):
         print(f"manyheads: rank {os.environ['RANK']}: {message}", file=sys.__stderr__)
 
 

@@ -58,7 +58,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
-        self.tap = Tap("residual")  # output of the block
+        self.tap = Tap("residual")  # records the output of the block
 
     def forward(
         self,
@@ -124,7 +124,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
-        self.tap = Tap("residual")  # input of the first block
+        self.tap = Tap("residual")  # records the input of the first block
 
     def forward(
         self,

@@ -94,7 +94,7 @@ Pixels = Annotated[int, Range(1, 100_000)]
 Vocabulary = Annotated[int, Range(1, 10_000_000)]
 TokenId = Annotated[int, Below("vocab")]
 Count = Annotated[int, Range(1, 10**9)]  # amounts that take time rather than memory: steps, epochs, items
-Rate = Annotated[float, Range(0, 1)]  # a fraction or a probability
+Rate = Annotated[float, Range(0, 1)]  # a value from 0 to 1: a fraction or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
 Labels = Annotated[tuple[str, ...], Distinct()]

@@ -83,7 +83,7 @@ class PositionTable(nn.Module):
             self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
 
     def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
-        if offset is None or isinstance(offset, int):  # an int offset, which needs no synchronization with the device
+        if offset is None or isinstance(offset, int):  # An int offset is known without synchronization with the device.
             first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 MAX_THREADS = 1024  # PyTorch crashes the process at 100,000 threads
 BUSY_SECONDS = 0.005  # seconds of matrix products beyond which the start of a kernel is negligible
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of mallopt() in glibc's malloc.h
 MAX_GROWTH = 1.5
 
 _lock = threading.Lock()
@@ -91,7 +91,7 @@ class ComputeConfig:
         A resumed run is bit-identical only with the same configuration, PyTorch version and processor.
         """
         threads = self.threads or torch.get_num_threads()
-        # has no effect on training
+        # the kernel precision has no effect on training
         compute = {name: value for name, value in asdict(self).items() if name != "lowered"}
         return {**compute, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
@@ -106,7 +106,7 @@ class ComputeConfig:
             start = time.perf_counter()
             for _ in range(times):
                 product = a @ a
-            product[0, 0].item()  # waits for an asynchronous device
+            product[0, 0].item()  # waits for the result of an asynchronous device
             return (time.perf_counter() - start) / times
 
         with self.settings():
@@ -133,7 +133,7 @@ def prepare(
         _check_compiler()
     if precision == "bf16" and device == "cpu" and not is_bf16_faster(threads):
         weakness = "is not faster in bf16" if torch.cpu._is_avx512_bf16_supported() else "has no bf16 instructions"
-        logger.warning(f"this processor {weakness}: training in bf16 will be slower than in float32")
+        logger.warning(f"this processor {weakness}: precision bf16 will be slower than float32")
     return ComputeConfig(device, precision, threads, _matmul(device, precision), compile)
 
 
@@ -153,8 +153,8 @@ def is_bf16_faster(threads: int | None = None) -> bool:
     return bf16 > float32
 
 
-BUFFER_BYTES = 2**28  # bytes: larger than the cache that a few cores have
-CACHED = 2**25  # bytes that fit into the cache
+BUFFER_BYTES = 2**28  # size in bytes, larger than the cache of a few cores
+CACHED = 2**25  # size in bytes that fits into the CPU cache
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> float:
@@ -205,7 +205,7 @@ def _current_settings() -> tuple[int, str, bool]:
 
 def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
     """Set threads and float32 kernels; `tf32` affects convolutions on a GPU."""
-    if threads != torch.get_num_threads():  # the call takes time even if nothing changes
+    if threads != torch.get_num_threads():  # setting the same number again would take time, too
         torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32 = tf32
@@ -247,7 +247,7 @@ def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
 
     try:
         yield trim
-    finally:  # values at which glibc's automatic adaptation ends
+    finally:  # values that glibc's automatic adaptation reaches
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(M_TRIM_THRESHOLD, 64 * 2**20)

@@ -259,7 +259,7 @@ class Edit:
             count = tensor.shape[axis]
             _check_range(noun, indices, count)
             positive = range(count) if indices is None else [index % count for index in indices]
-            # an explicit dtype, because the list may be empty
+            # The explicit dtype is necessary for an empty list.
             selected = torch.tensor(positive, dtype=torch.long, device=tensor.device)
             part = tensor.index_select(axis, selected)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)

@@ -19,7 +19,7 @@ from manyheads.generation.protocol import Cache
 from manyheads.generation.sampling import Sampling
 
 # A cache's capacity is rounded up to a multiple of this, so that rows are rarely resized when texts join or leave.
-ROUND = 128
+CAPACITY_UNIT = 128
 
 
 class RewindableCache(Cache, Protocol):
@@ -78,27 +78,28 @@ class Text:
 class ContinuousBatch(Generic[F]):
     """Batch of texts in which each step generates one token for every text whose prompt has been read.
 
-    start      function (rows, capacity) -> empty cache.
-    context    context length of the model. A longer text continues from its last half to whole context: its tokens are
-               read again, as if it began there.
-    end        token that ends a text; it is not added to the text.
-    chunk      prompt tokens per step, while other texts are generated; None: whole prompts.
-    rows       maximum number of texts in the batch.
-    positions  maximum total capacity of all rows. Further texts wait in order; a text that needs more runs alone.
-    unit       multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
-               is needed.
+    start       function (rows, capacity) -> empty cache.
+    context     context length of the model. A longer text continues from its second half: its last tokens are read
+                again, as if the text began there.
+    end         token that ends a text; it is not added to the text.
+    chunk       prompt tokens per step, while other texts are generated; None: whole prompts.
+    rows        maximum number of texts in the batch.
+    max_cached  maximum total capacity of all rows, in positions. Further texts wait in order; a text that needs more
+                runs alone.
+    unit        multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
+                is needed.
     """
 
     def __init__(
         self, start: Callable[[int, int], F], step: StepAt[F], *, context: int, end: int | None = None,
-        chunk: int | None = None, rows: int | None = None, positions: int | None = None, unit: int = ROUND,
+        chunk: int | None = None, rows: int | None = None, max_cached: int | None = None, unit: int = CAPACITY_UNIT,
     ) -> None:  # fmt: skip
         self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
-        self._chunk, self._rows, self._positions = chunk, rows, positions
+        self._chunk, self._rows, self._max_cached = chunk, rows, max_cached
         self.waiting: deque[Text] = deque()
         self.texts: list[Text] = []  # text of each row of the cache
         self._reading: _Reading[F] | None = None
-        self._gone: set[Text] = set()  # texts in the batch or in the prompt phase that get no more tokens
+        self._finished: set[Text] = set()  # texts in the batch or in the prompt phase that get no more tokens
         self._cache: F | None = None
         self._capacity = 0
 
@@ -106,7 +107,7 @@ class ContinuousBatch(Generic[F]):
     def busy(self) -> bool:
         """True if another step would generate or read tokens."""
         rows = len(self.texts) + (len(self._reading.texts) if self._reading else 0)
-        return bool(self.waiting) or rows > len(self._gone)
+        return bool(self.waiting) or rows > len(self._finished)
 
     def admit(self, texts: Sequence[Text]) -> None:
         """Add texts to the queue. They join at the next step, or as soon as the limits allow."""
@@ -119,68 +120,68 @@ class ContinuousBatch(Generic[F]):
         """Stop generating these texts."""
         if any(text in self.waiting for text in texts):
             self.waiting = deque(text for text in self.waiting if text not in texts)
-        self._gone |= {text for text in texts if text in self.texts or (self._reading and text in self._reading.texts)}
+        self._finished |= {t for t in texts if t in self.texts or (self._reading and t in self._reading.texts)}
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Text, int]]:
         """Return the next token of every text whose prompt has been read. Finished texts leave the batch."""
-        self._leave()
-        self._begin()
-        logits = [self._next()] if self.texts else []  # (R, V)
+        self._remove_finished()
+        self._start_reading()
+        logits = [self._next_logits()] if self.texts else []  # (R, V)
         if self._reading is not None and self._reading.read(self._step, self._chunk):
-            logits += self._join(self._reading)
+            logits += self._append_read(self._reading)
             self._reading = None
         if not logits:
             return []
         sampled = []
-        for text, token in zip(self.texts, self._choose(torch.cat(logits)), strict=True):
+        for text, token in zip(self.texts, self._sample(torch.cat(logits)), strict=True):
             if token == self._end:
                 text.ended = True
             else:
                 text.ids.append(token)
                 sampled.append((text, token))
             if text.ended or text.added == text.limit:
-                self._gone.add(text)
+                self._finished.add(text)
         return sampled
 
-    def _leave(self) -> None:
+    def _remove_finished(self) -> None:
         """Remove finished texts. The last rows move to the free rows; the others stay in place."""
-        if self._reading is not None and self._gone.issuperset(self._reading.texts):
-            self._gone -= {*self._reading.texts}
+        if self._reading is not None and self._finished.issuperset(self._reading.texts):
+            self._finished -= {*self._reading.texts}
             self._reading = None
-        if not self._gone.intersection(self.texts):
+        if not self._finished.intersection(self.texts):
             return
-        keep = [row for row, text in enumerate(self.texts) if text not in self._gone]
-        self._gone -= {*self.texts}
+        keep = [row for row, text in enumerate(self.texts) if text not in self._finished]
+        self._finished -= {*self.texts}
         if not keep:
             self.texts, self._cache = [], None
             return
-        rows, behind = [*range(len(keep))], [row for row in keep if row >= len(keep)]
-        for hole in set(rows) - set(keep):
-            rows[hole] = behind.pop()
+        rows, movable = [*range(len(keep))], [row for row in keep if row >= len(keep)]
+        for free in set(rows) - set(keep):
+            rows[free] = movable.pop()
         self.texts = [self.texts[row] for row in rows]
         assert self._cache is not None
         self._cache.select(torch.tensor(rows, device=self._cache.lengths.device))
 
-    def _begin(self) -> None:
+    def _start_reading(self) -> None:
         """Start reading the prompts of waiting texts that fit into the batch."""
         if self._reading is not None or not self.waiting:
             return
-        chosen: list[Text] = []
-        # less than the current capacity if the longest texts have left
-        capacity = max(map(self._needed, self.texts), default=0)
-        while self.waiting and (self._rows is None or len(self.texts) + len(chosen) < self._rows):
-            needed = max(capacity, self._needed(self.waiting[0]))
-            rows = len(self.texts) + len(chosen)
-            if rows and self._positions is not None and (rows + 1) * needed > self._positions:
+        selected: list[Text] = []
+        # less than the current capacity after the longest texts have left
+        capacity = max(map(self._row_capacity, self.texts), default=0)
+        while self.waiting and (self._rows is None or len(self.texts) + len(selected) < self._rows):
+            required = max(capacity, self._row_capacity(self.waiting[0]))
+            rows = len(self.texts) + len(selected)
+            if rows and self._max_cached is not None and (rows + 1) * required > self._max_cached:
                 break
-            capacity = needed
-            chosen.append(self.waiting.popleft())
-        if chosen:
-            self._reading = _Reading(chosen, self._start(len(chosen), capacity))
+            capacity = required
+            selected.append(self.waiting.popleft())
+        if selected:
+            self._reading = _Reading(selected, self._start(len(selected), capacity))
             self._resize(capacity)
 
-    def _needed(self, text: Text) -> int:
+    def _row_capacity(self, text: Text) -> int:
         """Return the capacity of a row for this text with its maximum number of tokens."""
         return min(self._context, -(-(text.prompt + text.limit) // self._unit) * self._unit)
 
@@ -191,27 +192,27 @@ class ContinuousBatch(Generic[F]):
             self._cache.replace(torch.arange(len(self.texts), device=old.lengths.device), old)
         self._capacity = capacity
 
-    def _next(self) -> Tensor:
+    def _next_logits(self) -> Tensor:
         """Return the logits (R, V) of the next token of each text."""
         cache = self._cache
         assert cache is not None
         device = cache.lengths.device
-        wanted = [_first(len(text.ids), self._context) for text in self.texts]
-        if moved := [row for row, text in enumerate(self.texts) if wanted[row] != text.first]:
-            fresh = self._start(len(moved), self._capacity)
+        firsts = [_first_read(len(text.ids), self._context) for text in self.texts]
+        if shifted := [row for row, text in enumerate(self.texts) if firsts[row] != text.first]:
+            fresh = self._start(len(shifted), self._capacity)
             if self._context > 1:
-                again = [Text(self.texts[row].ids[wanted[row] : -1], Sampling(), 0, 0) for row in moved]
-                _Reading(again, fresh).read(self._step, None)
-            cache.replace(torch.tensor(moved, device=device), fresh)
-            for row in moved:
-                self.texts[row].first = wanted[row]
+                rereads = [Text(self.texts[row].ids[firsts[row] : -1], Sampling(), 0, 0) for row in shifted]
+                _Reading(rereads, fresh).read(self._step, None)
+            cache.replace(torch.tensor(shifted, device=device), fresh)
+            for row in shifted:
+                self.texts[row].first = firsts[row]
         last = torch.tensor([[text.ids[-1]] for text in self.texts], device=device)
         return self._step(last, cache)[:, -1]
 
-    def _join(self, reading: _Reading[F]) -> list[Tensor]:
+    def _append_read(self, reading: _Reading[F]) -> list[Tensor]:
         """Append rows for texts whose prompts have been read; return the logits (R, V) of their next tokens."""
-        keep = [row for row, text in enumerate(reading.texts) if text not in self._gone]
-        self._gone -= {*reading.texts}
+        keep = [row for row, text in enumerate(reading.texts) if text not in self._finished]
+        self._finished -= {*reading.texts}
         if not keep:
             return []
         device = reading.cache.lengths.device
@@ -226,25 +227,25 @@ class ContinuousBatch(Generic[F]):
         self.texts += [reading.texts[row] for row in keep]
         return [torch.stack([reading.logits[row] for row in keep])]
 
-    def _choose(self, logits: Tensor) -> list[int]:
+    def _sample(self, logits: Tensor) -> list[int]:
         """Return the next tokens (R,) for logits (R, V). Texts with equal settings are sampled together."""
-        alike: dict[Sampling, list[int]] = {}
+        by_sampling: dict[Sampling, list[int]] = {}
         for row, text in enumerate(self.texts):
-            alike.setdefault(text.sampling, []).append(row)
-        chosen = [0] * len(self.texts)
-        for sampling, rows in alike.items():
+            by_sampling.setdefault(text.sampling, []).append(row)
+        tokens = [0] * len(self.texts)
+        for sampling, rows in by_sampling.items():
             seen = None
             if sampling.repetition_penalty != 1:
-                seen = torch.stack([_seen(self.texts[row], logits) for row in rows])  # (N, V)
+                seen = torch.stack([_token_mask(self.texts[row], logits) for row in rows])  # (N, V)
 
             def chances(rows: list[int] = rows) -> Tensor:
                 draws = [torch.rand(1, dtype=torch.float64, generator=self.texts[row].generator) for row in rows]
                 return torch.cat(draws)
 
-            some = logits if len(rows) == len(self.texts) else logits[rows]
-            for row, token in zip(rows, sampling.choose(some, seen, chances).tolist(), strict=True):
-                chosen[row] = token
-        return chosen
+            part = logits if len(rows) == len(self.texts) else logits[rows]
+            for row, token in zip(rows, sampling.choose(part, seen, chances).tolist(), strict=True):
+                tokens[row] = token
+        return tokens
 
 
 class _Reading(Generic[F]):
@@ -262,20 +263,20 @@ class _Reading(Generic[F]):
     def read(self, step: StepAt[F], chunk: int | None) -> bool:
         """Read at most `chunk` tokens, and at least one of each text. Return True after the last token."""
         rows, longest = self._tokens.shape
-        until = longest if chunk is None else min(longest, self._done + max(1, chunk // rows))
+        stop = longest if chunk is None else min(longest, self._done + max(1, chunk // rows))
         last = self._lengths - 1 - self._done  # (B,)
-        logits = step(self._tokens[:, self._done : until], self.cache, last.clamp(0, until - self._done - 1))
+        logits = step(self._tokens[:, self._done : stop], self.cache, last.clamp(0, stop - self._done - 1))
         for row, at in enumerate(last.tolist()):
-            if 0 <= at < until - self._done:
+            if 0 <= at < stop - self._done:
                 self.logits[row] = logits[row, 0]
-        self._done = until
-        if until < longest:
+        self._done = stop
+        if stop < longest:
             return False
         self.cache.advance(self._lengths - longest)  # no real token has attended to the padding
         return True
 
 
-def _seen(text: Text, logits: Tensor) -> Tensor:
+def _token_mask(text: Text, logits: Tensor) -> Tensor:
     """Return a mask (V,) of the tokens that a text contains."""
     if text.seen is None:
         text.seen = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
@@ -284,7 +285,7 @@ def _seen(text: Text, logits: Tensor) -> Tensor:
     return text.seen
 
 
-def _first(length: int, context: int) -> int:
+def _first_read(length: int, context: int) -> int:
     """Return the index of the first token that the model reads of a text with `length` tokens.
 
     It is 0 while the text fits into the context, then always a multiple of half the context.

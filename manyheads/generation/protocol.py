@@ -55,11 +55,11 @@ def length_penalty(length: int, alpha: float) -> float:
 
 def check_alpha(alpha: float) -> None:
     """Raise UserError if the exponent of the length penalty is not from 0 to 10."""
-    if not 0 <= alpha <= 10:  # also rejects NaN
+    if not 0 <= alpha <= 10:  # this condition also rejects NaN
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 
-def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
+def suppress_ids(logits: Tensor, suppress: Sequence[int]) -> Tensor:
     """Return logits in float32 or float64, with minus infinity for the suppressed ids.
 
     These ids are excluded before the softmax, so that the other probabilities sum to one. Training masks the padding
@@ -72,7 +72,7 @@ def without(logits: Tensor, suppress: Sequence[int]) -> Tensor:
 
 
 BLOCK = 64  # length of the blocks of a row whose maxima are computed first
-FEW = 100_000  # number of scores below which `argmax` is faster than the search in blocks
+MIN_BLOCKED = 100_000  # number of scores below which `argmax` is faster than the search in blocks
 
 
 def block_maxima(scores: Tensor) -> Tensor:
@@ -92,28 +92,28 @@ def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tupl
 
     Logits minus log-sums are log-probabilities.
     """
-    logits = without(logits, suppress)
+    logits = suppress_ids(logits, suppress)
     return logits, block_maxima(logits), logits.logsumexp(-1)
 
 
-def in_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scores and columns in the given blocks of rows of scores (R, N), each (..., BLOCK).
 
     Columns beyond N get minus infinity.
     """
     columns = blocks[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)
-    beyond = columns >= scores.shape[1]
-    return scores[rows[..., None], columns.masked_fill(beyond, 0)].masked_fill(beyond, -torch.inf), columns
+    outside = columns >= scores.shape[1]
+    return scores[rows[..., None], columns.masked_fill(outside, 0)].masked_fill(outside, -torch.inf), columns
 
 
-def largest(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
+def argmax_rows(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
     """Return the column of the maximum of each row (R, N); of equal values, the first. Faster than `argmax` on a CPU.
 
     maxima  block maxima (R, blocks), if already computed
     """
     if maxima is None:
-        if scores.numel() < FEW:
+        if scores.numel() < MIN_BLOCKED:
             return scores.argmax(1)
         maxima = block_maxima(scores)
-    values, columns = in_blocks(scores, torch.arange(len(scores), device=scores.device), maxima.argmax(1))
+    values, columns = gather_blocks(scores, torch.arange(len(scores), device=scores.device), maxima.argmax(1))
     return columns.gather(1, values.argmax(1, keepdim=True))[:, 0]

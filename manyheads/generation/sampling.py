@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import UserError
-from manyheads.generation.protocol import largest
+from manyheads.generation.protocol import argmax_rows
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # also rejects NaN
+        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # this condition also rejects NaN
             raise UserError(f"temperature is {self.temperature}: expected 0, or a number from 0.001 to 1000")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k is {self.top_k}: expected at least 1")
@@ -47,10 +47,10 @@ class Sampling:
         """
         logits = self.filtered(logits, seen)
         if self.temperature == 0:
-            return largest(logits)
+            return argmax_rows(logits)
         # inverse transform sampling: one random number per token, whatever the size of vocabulary and batch
-        heights = logits.softmax(-1).double().cumsum(-1)  # (B, V)
-        return (heights <= chances().to(heights.device)[:, None] * heights[:, -1:]).sum(-1)
+        cumulative = logits.softmax(-1).double().cumsum(-1)  # (B, V)
+        return (cumulative <= chances().to(cumulative.device)[:, None] * cumulative[:, -1:]).sum(-1)
 
     def filtered(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
         """Return the logits (B, V), with minus infinity for excluded tokens.
@@ -59,18 +59,20 @@ class Sampling:
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if seen is not None and self.repetition_penalty != 1:
-            penalised = torch.where(logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty)
-            logits = torch.where(seen, penalised, logits)
+            penalized = torch.where(logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty)
+            logits = torch.where(seen, penalized, logits)
         if self.temperature == 0:
             return logits
         logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            least = logits.topk(self.top_k).values[:, -1:]
-            logits = logits.masked_fill(logits < least, -torch.inf)
+            threshold = logits.topk(self.top_k).values[:, -1:]
+            logits = logits.masked_fill(logits < threshold, -torch.inf)
         if self.top_p is not None and self.top_p < 1:
             ordered, at = logits.sort(descending=True, stable=True)
-            shares = ordered.softmax(-1)
-            beyond = shares.cumsum(-1) - shares >= self.top_p  # tokens after the set is complete; never the first
-            beyond[:, 0] = False
-            logits = logits.masked_fill(beyond.scatter(-1, at, beyond), -torch.inf)
+            probabilities = ordered.softmax(-1)
+            excluded = (
+                probabilities.cumsum(-1) - probabilities >= self.top_p
+            )  # Exclude the tokens after the set is complete, but never the first token.
+            excluded[:, 0] = False
+            logits = logits.masked_fill(excluded.scatter(-1, at, excluded), -torch.inf)
         return logits

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from manyheads.errors import UserError
-from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, without
+from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, suppress_ids
 
 
 @torch.inference_mode()
@@ -34,11 +34,11 @@ def score(
     width = max(map(len, targets), default=0) + 1
     # Padding with end tokens has no effect: a decoder is causal, and positions after the first end are excluded from
     # the sum.
-    wanted = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
-    given = wanted.roll(1, dims=1)  # (B, T): start, then the target
-    given[:, 0] = start
-    logits = without(step(given, cache), suppress)  # (B, T, V)
-    log_p = logits.gather(-1, wanted[..., None])[..., 0] - logits.logsumexp(-1)  # (B, T)
-    past = torch.arange(width, device=device) > torch.tensor([[len(t)] for t in targets], device=device)  # (B, T)
-    totals = log_p.masked_fill(past, 0).sum(dim=1).tolist()
+    labels = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
+    inputs = labels.roll(1, dims=1)  # decoder inputs (B, T): the start token, then the target
+    inputs[:, 0] = start
+    logits = suppress_ids(step(inputs, cache), suppress)  # (B, T, V)
+    log_p = logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)  # (B, T)
+    padding = torch.arange(width, device=device) > torch.tensor([[len(t)] for t in targets], device=device)  # (B, T)
+    totals = log_p.masked_fill(padding, 0).sum(dim=1).tolist()
     return [Hypothesis.of([*t], total, alpha) for t, total in zip(targets, totals, strict=True)]

@@ -20,10 +20,10 @@ from manyheads.generation.protocol import (
     Hypothesis,
     Reduce,
     Step,
+    argmax_rows,
     block_maxima,
     check_alpha,
-    in_blocks,
-    largest,
+    gather_blocks,
     length_penalty,
     reduced,
 )
@@ -61,7 +61,7 @@ def greedy(
     totals: Tensor | None = None  # (B,) in the dtype of the log-probabilities
     for length in range(longest + 1):
         logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)  # (R, V), ..., (R,)
-        last = largest(logits, maxima).masked_fill(limits[rows] == length, end)
+        last = argmax_rows(logits, maxima).masked_fill(limits[rows] == length, end)
         totals = logits.new_zeros(batch) if totals is None else totals
         totals[rows] += logits.gather(1, last[:, None])[:, 0] - log_sums
         output[rows, length] = last
@@ -122,16 +122,16 @@ def beam_search(
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
         if (closing := limits[rows] == length).any():
-            logits = _only(end, logits, closing.repeat_interleave(width))  # (R * W, V)
+            logits = _force_token(end, logits, closing.repeat_interleave(width))  # (R * W, V)
             maxima = block_maxima(logits)
-        totals, parents, tokens = _best(logits, maxima, totals - log_sums.view(len(rows), width), beam)
-        placed = finished.places_for(rows, totals)
-        ending = placed & (tokens == end)
+        totals, parents, tokens = _top_continuations(logits, maxima, totals - log_sums.view(len(rows), width), beam)
+        in_beam = finished.in_beam(rows, totals)
+        ending = in_beam & (tokens == end)
         finished.add(ending, rows, output, parents, totals)
 
-        going_on = placed & ~ending
-        totals = totals.masked_fill(~going_on, -torch.inf)  # a hypothesis without a slot has no continuations
-        live = (~going_on).byte().argsort(dim=1, stable=True)[:, : max(1, int(going_on.sum(dim=1).max()))]
+        continuing = in_beam & ~ending
+        totals = totals.masked_fill(~continuing, -torch.inf)  # a hypothesis without a slot has no continuations
+        live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]
         totals = totals.gather(1, live)  # (R, W') live hypotheses, best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)
         if not len(keep):
@@ -149,47 +149,47 @@ class _Finished:
 
     def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
         self._alpha, self._beam, self._nbest = alpha, beam, nbest
-        self._of: list[list[Hypothesis]] = [[] for _ in limits]
+        self._hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
         # (B,) score that a live hypothesis must beat, and the maximum length penalty that may divide its
         # log-probability
-        self._bar = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
+        self._threshold = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
         penalties = [length_penalty(limit + 1, alpha) for limit in limits.tolist()]
-        self._penalty = torch.tensor(penalties, dtype=self._bar.dtype, device=limits.device)
+        self._penalty = torch.tensor(penalties, dtype=self._threshold.dtype, device=limits.device)
 
-    def places_for(self, rows: Tensor, totals: Tensor) -> Tensor:
+    def in_beam(self, rows: Tensor, totals: Tensor) -> Tensor:
         """Return a mask of the candidates (R, K), best first, that get one of the remaining slots of their sentence."""
-        left = torch.tensor([self._beam - len(self._of[row]) for row in rows.tolist()], device=totals.device)
+        left = torch.tensor([self._beam - len(self._hypotheses[row]) for row in rows.tolist()], device=totals.device)
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
 
     def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
         """Add the candidates that end, where `ending` (R, K) is true."""
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
-            hypotheses = self._of[sentence]
+            hypotheses = self._hypotheses[sentence]
             history = output[row, parents[row, rank], 1:].tolist()
             hypothesis = Hypothesis.of(history, float(totals[row, rank]), self._alpha)
             insort(hypotheses, hypothesis, key=lambda other: -other.score)
             if len(hypotheses) >= self._nbest:
-                self._bar[sentence] = hypotheses[self._nbest - 1].score
+                self._threshold[sentence] = hypotheses[self._nbest - 1].score
 
     def beatable(self, rows: Tensor, totals: Tensor) -> Tensor:
         """Return the rows (R,) whose best live hypothesis can still enter the n best.
 
         totals  log-probability of the best live hypothesis of each row, (R,)
         """
-        return (totals / self._penalty[rows] > self._bar[rows]).nonzero()[:, 0]
+        return (totals / self._penalty[rows] > self._threshold[rows]).nonzero()[:, 0]
 
     def best(self) -> list[list[Hypothesis]]:
-        return [hypotheses[: self._nbest] for hypotheses in self._of]
+        return [hypotheses[: self._nbest] for hypotheses in self._hypotheses]
 
 
-def _only(token: int, logits: Tensor, rows: Tensor) -> Tensor:
+def _force_token(token: int, logits: Tensor, rows: Tensor) -> Tensor:
     """Return logits (N, V) in which the rows (N,) that are true can only continue with this token."""
     others = torch.arange(logits.shape[1], device=logits.device) != token
     return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
-def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the `count` largest sums of logits (R * W, V) and offsets (R, W) for each sentence.
 
     Returns their values, their indices among the W hypotheses, and their tokens, in descending order; of equal values,
@@ -198,25 +198,25 @@ def _best(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
-    near = _first_largest((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)  # (R, K)
-    parents = near // blocks  # (R, K)
-    rows = parents + width * torch.arange(sentences, device=near.device)[:, None]
-    values, tokens = in_blocks(logits, rows, near % blocks)  # (R, K, BLOCK)
+    top_blocks = _top_columns((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)  # (R, K)
+    parents = top_blocks // blocks  # (R, K)
+    rows = parents + width * torch.arange(sentences, device=top_blocks.device)[:, None]
+    values, tokens = gather_blocks(logits, rows, top_blocks % blocks)  # (R, K, BLOCK)
     values, ranks = (values + offsets.gather(1, parents)[:, :, None]).flatten(1).sort(descending=True, stable=True)
     ranks = ranks[:, : min(count, width * logits.shape[1])]
     return values[:, : ranks.shape[1]], parents.gather(1, ranks // BLOCK), tokens.flatten(1).gather(1, ranks)
 
 
-def _first_largest(scores: Tensor, count: int) -> Tensor:
+def _top_columns(scores: Tensor, count: int) -> Tensor:
     """Return the columns of the `count` largest values of each row (R, N), in ascending order.
 
     Of equal values the first ones are taken, while `topk` takes any.
     """
     scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
-    least = scores.topk(count).values[:, -1:]
-    larger, equal = scores > least, scores == least
-    chosen = larger | (equal & (equal.cumsum(1) <= count - larger.sum(1, keepdim=True)))
-    return chosen.nonzero()[:, 1].view(len(scores), count)
+    threshold = scores.topk(count).values[:, -1:]
+    larger, equal = scores > threshold, scores == threshold
+    selected = larger | (equal & (equal.cumsum(1) <= count - larger.sum(1, keepdim=True)))
+    return selected.nonzero()[:, 1].view(len(scores), count)
 
 
 def _check(cache: C, end: int, limits: Tensor, suppress: Sequence[int], alpha: float) -> None:

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 
-UNSURE = "\ufffd"  # replacement character for bytes that are not, or not yet, a character
-PARTS = 4  # maximum number of bytes, and so of tokens, of a character
-PENDING = 16  # maximum number of tokens without complete text, before some of them are dropped
+INVALID = "\ufffd"  # replacement character for bytes that are not, or not yet, a character
+MAX_BYTES = 4  # maximum number of bytes, and so of tokens, of a character
+MAX_PENDING = 16  # maximum number of tokens without complete text, before some of them are dropped
 
 
 class TextStream:
@@ -30,9 +30,9 @@ class TextStream:
         self.stopped = False
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._ids = [*prompt]  # tokens since the last but one position with complete text
-        self._settled = len(self._ids)  # number of these tokens whose text is returned
-        self._out = len(self._decode(self._ids))  # number of returned characters of their text
-        self._held = ""  # complete characters that may be the beginning of a stop string
+        self._done = len(self._ids)  # number of these tokens whose text is returned
+        self._returned = len(self._decode(self._ids))  # number of returned characters of their text
+        self._held_back = ""  # complete characters that may be the beginning of a stop string
 
     def push(self, token: int) -> str:
         """Add a token, and return the text that can no longer change."""
@@ -40,39 +40,39 @@ class TextStream:
         self._ids.append(token)
         text = self._decode(self._ids)
         # Each of several replacement characters may be incomplete, if the decoder processes bytes one by one.
-        sure = text.rstrip(UNSURE) if len(self._ids) - self._settled <= PENDING else text.removesuffix(UNSURE)
-        piece, self._out = sure[self._out :], max(self._out, len(sure))
+        complete = text.rstrip(INVALID) if len(self._ids) - self._done <= MAX_PENDING else text.removesuffix(INVALID)
+        piece, self._returned = complete[self._returned :], max(self._returned, len(complete))
         # Start a new window with the tokens since the last start, if they have a text. After a lone special token, the
         # next word would be written as the first one of a text, without its space.
-        if sure == text and piece:
-            self._ids = self._ids[self._settled :]
-            self._settled, self._out = len(self._ids), len(self._decode(self._ids))
-        elif sure != text and len(self._ids) - self._settled > PENDING:
-            self._drop(text)
+        if complete == text and piece:
+            self._ids = self._ids[self._done :]
+            self._done, self._returned = len(self._ids), len(self._decode(self._ids))
+        elif complete != text and len(self._ids) - self._done > MAX_PENDING:
+            self._drop_invalid(text)
         return self._until_stop(piece)
 
-    def _drop(self, text: str) -> None:
+    def _drop_invalid(self, text: str) -> None:
         """Drop tokens that never form a character, and keep the last ones, if the text does not change."""
-        last = self._ids[-PARTS:]
-        before, after = self._decode(self._ids[:-PARTS]), self._decode(last)
-        if before + after == text and len(before) <= self._out:
-            self._ids, self._settled, self._out = last, 0, self._out - len(before)
+        last = self._ids[-MAX_BYTES:]
+        before, after = self._decode(self._ids[:-MAX_BYTES]), self._decode(last)
+        if before + after == text and len(before) <= self._returned:
+            self._ids, self._done, self._returned = last, 0, self._returned - len(before)
 
     def finish(self) -> str:
         """Return the remaining text after the last token."""
-        return "" if self.stopped else self._until_stop(self._decode(self._ids)[self._out :], last=True)
+        return "" if self.stopped else self._until_stop(self._decode(self._ids)[self._returned :], last=True)
 
     def _until_stop(self, piece: str, *, last: bool = False) -> str:
-        text = self._held + piece
+        text = self._held_back + piece
         # The stop string that ends first wins, so that the result does not depend on the tokenization.
         stops = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         self.stopped = bool(stops)
-        sure = min(stops)[1] if stops else len(text) if last else len(text) - self._begun(text)
-        self._held = "" if self.stopped else text[sure:]
-        self.text += text[:sure]
-        return text[:sure]
+        complete = min(stops)[1] if stops else len(text) if last else len(text) - self._partial_stop(text)
+        self._held_back = "" if self.stopped else text[complete:]
+        self.text += text[:complete]
+        return text[:complete]
 
-    def _begun(self, text: str) -> int:
+    def _partial_stop(self, text: str) -> int:
         """Return the number of characters at the end of a text with which a stop string may begin."""
         lengths = (n for stop in self._stop for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n]))
         return max(lengths, default=0)

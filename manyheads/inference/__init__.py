@@ -40,15 +40,15 @@ def check(compute: ComputeConfig) -> None:
     """Raise UserError if the configured precision is not available on this machine."""
     if compute.precision != "int8":
         return
-    use = "use float32 or bf16, or auto, which selects the fastest"
+    advice = "use float32 or bf16, or auto, which selects the fastest"
     if compute.device != "cpu":
-        raise UserError(f"precision int8 is available only on a CPU, found device {compute.device}: {use}")
+        raise UserError(f"precision int8 is available only on a CPU, found device {compute.device}: {advice}")
     if not has_kernels():
-        raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {use}")
+        raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {advice}")
     from manyheads.inference.tile import HAS_INT8
 
     if not HAS_INT8:
-        raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {use}")
+        raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {advice}")
 
 
 def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
@@ -60,37 +60,37 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """
     check(compute)
     if compute.precision == "auto":
-        if _usable(compute):
-            for precision in _offered(compute.threads):
-                fast, its_route = _as_configured(model, replace(compute, precision=precision))
+        if _can_lower(compute):
+            for precision in _available(compute.threads):
+                lowered, config = _lower_to(model, replace(compute, precision=precision))
                 # without a fused stack, there is no error to compare with the bound
-                if precision == "float32" or (its_route.lowered and _off(model, fast) <= BOUNDS[precision]):
+                if precision == "float32" or (config.lowered and _relative_error(model, lowered) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
-                    return fast, its_route
+                    return lowered, config
         bf16 = compute.device == "cuda" or is_bf16_faster(compute.threads)
         return model, replace(compute, precision="bf16" if bf16 else "float32")
-    fast, its_route = _as_configured(model, compute)
-    if compute.precision == "int8" and not its_route.lowered:
+    lowered, config = _lower_to(model, compute)
+    if compute.precision == "int8" and not config.lowered:
         from manyheads.inference.stack import FusedLinear
 
-        layers = sum(isinstance(module, FusedLinear) for module in fast.modules())
-        about = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
-        logger.warning(f"precision int8: {about}")
-    return fast, its_route
+        layers = sum(isinstance(module, FusedLinear) for module in lowered.modules())
+        found = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
+        logger.warning(f"precision int8: {found}")
+    return lowered, config
 
 
-def _usable(compute: ComputeConfig) -> bool:
+def _can_lower(compute: ComputeConfig) -> bool:
     return compute.device == "cpu" and has_kernels()
 
 
-def _as_configured(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
+def _lower_to(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """Return the model and configuration of `lower` for a precision other than `auto`."""
-    if not _usable(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
+    if not _can_lower(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, compute
     fusible = any(type(module) is Stack and not module.biased for module in model.modules())
     if not fusible and compute.precision != "int8":
         return model, compute
-    return _lowered(model, compute)
+    return _lower_modules(model, compute)
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
@@ -98,7 +98,7 @@ def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
-def _offered(threads: int | None) -> Iterator[Precision]:
+def _available(threads: int | None) -> Iterator[Precision]:
     """Yield the available precisions, the fastest first.
 
     bf16 is offered only if a measurement shows that it is faster than float32. The measurement is skipped if int8 is
@@ -113,9 +113,9 @@ def _offered(threads: int | None) -> Iterator[Precision]:
     yield "float32"
 
 
-def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
+def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     from manyheads.inference.kernels import log_compilation
-    from manyheads.inference.packed import team_of
+    from manyheads.inference.packed import get_team
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible, fusible
     from manyheads.inference.tile import HAS_BF16
 
@@ -123,17 +123,17 @@ def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
         return model, compute  # `prepare` has already logged a warning; autocast is used
     log_compilation()
     precision = compute.precision
-    team = team_of(compute.threads or torch.get_num_threads())
-    done: dict[int, nn.Module] = {}
+    team = get_team(compute.threads or torch.get_num_threads())
+    converted: dict[int, nn.Module] = {}
 
-    def made(module: nn.Module) -> nn.Module:
-        if id(module) in done:
-            return done[id(module)]
+    def convert(module: nn.Module) -> nn.Module:
+        if id(module) in converted:
+            return converted[id(module)]
         result = module
         if type(module) is nn.Linear and divisible(module, precision):
             result = FusedLinear(module.weight, module.bias, precision, team)
         else:
-            children = {name: made(child) for name, child in module.named_children()}
+            children = {name: convert(child) for name, child in module.named_children()}
             if isinstance(module, Stack) and fusible(module, precision):
                 blocks = children["blocks"]
                 assert isinstance(blocks, nn.ModuleList)
@@ -141,27 +141,27 @@ def _lowered(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
             elif any(children[name] is not child for name, child in module.named_children()):
                 result = copy.copy(module)
                 result._modules = {**module._modules, **children}
-        done[id(module)] = result
+        converted[id(module)] = result
         return result
 
-    fast: Any = made(model)
-    if not any(isinstance(module, FusedStack) for module in fast.modules()):
-        return (fast, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
+    lowered: Any = convert(model)
+    if not any(isinstance(module, FusedStack) for module in lowered.modules()):
+        return (lowered, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
         # a function of the model and not a layer: the attribute of the instance hides the method of the class
-        fast.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
+        lowered.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
     # idle PyTorch threads would keep the processors busy; only little work is left for PyTorch
-    return fast, replace(compute, precision="float32", threads=1, lowered=precision)
+    return lowered, replace(compute, precision="float32", threads=1, lowered=precision)
 
 
 @torch.no_grad()
-def _off(model: nn.Module, fast: nn.Module) -> float:
+def _relative_error(model: nn.Module, lowered: nn.Module) -> float:
     """Return the maximum relative error of the fused stacks on a few embeddings of the model, or on random numbers."""
     from manyheads.inference.stack import FusedStack
 
     generator, worst = torch.Generator().manual_seed(0), 0.0
-    for module in fast.modules():
+    for module in lowered.modules():
         if not isinstance(module, FusedStack):
             continue
         first = module.plain.blocks[0]
@@ -172,14 +172,14 @@ def _off(model: nn.Module, fast: nn.Module) -> float:
             if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
                 x = embedding(torch.randint(embedding.num_embeddings, (2, 8), generator=generator)).float()
                 break
-        wanted, got = (stack(x, **_looking(stack, module.plain.blocks, x)) for stack in (module.plain, module))
+        plain, fused = (stack(x, **_cross_inputs(stack, module.plain.blocks, x)) for stack in (module.plain, module))
         worst = max(
-            worst, float((got - wanted).norm() / wanted.norm()), key=lambda off: (off != off, off)
-        )  # NaN is the worst error
+            worst, float((fused - plain).norm() / plain.norm()), key=lambda error: (error != error, error)
+        )  # NaN counts as the worst error
     return worst
 
 
-def _looking(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
+def _cross_inputs(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
     """Return cache and masks for a stack with cross-attention, with x as its memory; empty for other stacks."""
     cache = stack.new_cache(len(x), x.shape[1], x)
     for layer, block in enumerate(blocks):

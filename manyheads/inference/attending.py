@@ -12,8 +12,8 @@ import numpy as np
 from numba import carray
 
 from manyheads.inference import tile
-from manyheads.inference.kernels import ONE, ZERO, exp_up, kernel, multiply, part
-from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, rounded
+from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply
+from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, to_bf16
 
 
 @kernel
@@ -27,19 +27,19 @@ def exponentials(scores: Any, scale: Any) -> Any:
         highest = scores[i] if scores[i] > highest else highest
     total = ZERO
     for i in range(len(scores)):
-        scores[i] = exp_up((scores[i] - highest) * scale)
+        scores[i] = exp_bounded((scores[i] - highest) * scale)
         total += scores[i]
     return ONE / total
 
 
 @kernel
-def numbers() -> Any:
+def float_memory() -> Any:
     """Return the whole memory as an array of float32; the index of a number is its address divided by 4."""
     return carray(pointer(0), (1 << 60,), np.float32)
 
 
 @kernel
-def short_numbers() -> Any:
+def bf16_memory() -> Any:
     """Return the whole memory as an array of bf16; the index of a number is its address divided by 2."""
     return carray(pointer(0), (1 << 60,), np.uint16)
 
@@ -79,16 +79,16 @@ def attend(
         return
     # many queries: keys and values are packed like the weights of two matrix products
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
-    kind, together = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers per 32 bits
+    kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers per 32 bits
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
-    deep, long = width // together, (total + together - 1) // together
-    work, packed_keys = taken(work, (across, deep, COLUMNS))
-    work, packed_values = taken(work, (down, long, COLUMNS))
-    work, scores = taken(work, (ROWS, across * COLUMNS))
-    work, left_side = taken(work, (ROWS, max(deep, across * COLUMNS)))
-    work, mixed = taken(work, (ROWS, COLUMNS))
-    work, rows = taken(work, (2, width))
-    work, factors = taken(work, (ROWS,))
+    deep, long = width // per_word, (total + per_word - 1) // per_word
+    work, packed_keys = take(work, (across, deep, COLUMNS))
+    work, packed_values = take(work, (down, long, COLUMNS))
+    work, scores = take(work, (ROWS, across * COLUMNS))
+    work, left_side = take(work, (ROWS, max(deep, across * COLUMNS)))
+    work, mixed = take(work, (ROWS, COLUMNS))
+    work, rows = take(work, (2, width))
+    work, factors = take(work, (ROWS,))
     words, key_words, value_words = left_side.view(np.int32), packed_keys.view(np.int32), packed_values.view(np.int32)
     for s in range(total):
         shift = size * ((slots[s] * slot if slot else 0) + s * step)
@@ -103,10 +103,10 @@ def attend(
                 line = value_words[g, s // 2]
                 if s % 2:
                     for d in range(min(COLUMNS, width - first)):
-                        line[d] |= np.int32(rounded(rows[1, first + d])) << np.int32(16)
+                        line[d] |= np.int32(to_bf16(rows[1, first + d])) << np.int32(16)
                 else:
                     for d in range(min(COLUMNS, width - first)):
-                        line[d] = np.int32(rounded(rows[1, first + d]))
+                        line[d] = np.int32(to_bf16(rows[1, first + d]))
         else:
             for d in range(width):
                 packed_keys[s // COLUMNS, d, s % COLUMNS] = rows[0, d]
@@ -117,38 +117,38 @@ def attend(
     tiles = (count + ROWS - 1) // ROWS
     for t in range(tiles):
         begin, end = t * count // tiles, (t + 1) * count // tiles
-        most = total - (count - end) if causal else total
+        max_keys = total - (count - end) if causal else total
         a, a_stride = query.ctypes.data + begin * query.strides[0] + 4 * left, query.strides[0]
         if paired:
             for i in range(begin, end):
                 pair(query[i, left : left + width], words[i - begin])
             a, a_stride = left_side.ctypes.data, left_side.strides[0]
-        for group in range((most + COLUMNS - 1) // COLUMNS):
+        for group in range((max_keys + COLUMNS - 1) // COLUMNS):
             w = packed_keys[group].ctypes.data
             multiply(kind, end - begin, a, a_stride, w, deep, scores.ctypes.data + 4 * COLUMNS * group,
                      scores.strides[0], w, 0)  # fmt: skip
         for i in range(begin, end):
             seen = total - (count - 1 - i) if causal else total
             factors[i - begin] = exponentials(scores[i - begin, :seen], scale)
-            scores[i - begin, seen : most + most % together] = ZERO
+            scores[i - begin, seen : max_keys + max_keys % per_word] = ZERO
         a, a_stride = scores.ctypes.data, scores.strides[0]
         if paired:
             for i in range(end - begin):
-                pair(scores[i, : most + most % 2], words[i])
+                pair(scores[i, : max_keys + max_keys % 2], words[i])
             a, a_stride = left_side.ctypes.data, left_side.strides[0]
         for group in range(down):
             w = packed_values[group].ctypes.data
-            multiply(kind, end - begin, a, a_stride, w, (most + together - 1) // together, mixed.ctypes.data,
+            multiply(kind, end - begin, a, a_stride, w, (max_keys + per_word - 1) // per_word, mixed.ctypes.data,
                      mixed.strides[0], w, 0)  # fmt: skip
-            some = min(COLUMNS, width - group * COLUMNS)
+            columns_here = min(COLUMNS, width - group * COLUMNS)
             for i in range(begin, end):
-                line = part(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), some)
-                for d in range(some):
+                line = floats_at(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), columns_here)
+                for d in range(columns_here):
                     line[d] = mixed[i - begin, d] * factors[i - begin]
 
 
 @kernel
-def taken(work: Any, shape: Any) -> Any:
+def take(work: Any, shape: Any) -> Any:
     """Split an array off the scratch memory; return the rest and the array."""
     size = 1
     for length in shape:
@@ -164,7 +164,7 @@ def fetch(address: int, halves: bool, out: Any) -> None:
         for d in range(len(out)):
             out[d] = float_of(np.int32(shorts[d]) << np.int32(16))
     else:
-        whole = part(address, len(out))
+        whole = floats_at(address, len(out))
         for d in range(len(out)):
             out[d] = whole[d]
 
@@ -174,7 +174,7 @@ def pair(x: Any, out: Any) -> None:
     """Convert an even number of float32 values to bf16, two per 32 bits."""
     halves = out.view(np.uint16)
     for i in range(len(x)):
-        halves[i] = rounded(x[i])
+        halves[i] = to_bf16(x[i])
 
 
 def work_size(total: int, width: int) -> int:

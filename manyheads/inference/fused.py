@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyheads.inference.attending import attend, numbers, short_numbers
-from manyheads.inference.kernels import NONE, activate, kernel, lent, normalize, product, ready, wait
-from manyheads.inference.tile import COLUMNS, rounded
+from manyheads.inference.attending import attend, bf16_memory, float_memory
+from manyheads.inference.kernels import NONE, activate, encode_row, kernel, normalize, product, view, wait
+from manyheads.inference.tile import COLUMNS, to_bf16
 
 # np.int64, because Numba recompiles a function for each Python int literal. These are the products of a layer, by their
 # row in `Weights.places`.
@@ -22,7 +22,7 @@ STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
 # norms of a layer, in the order of their weights and biases in `Weights.floats`
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
 FIRST = np.int64(0)  # index of the first layer, or of the first product
-NO, YES = np.bool_(False), np.bool_(True)
+FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class Sizes(NamedTuple):
@@ -83,7 +83,7 @@ class Scratch(NamedTuple):
     left: Any  # (rows, bytes)
     scales: Any  # (rows,)
     zeros: Any  # (rows,)
-    wide: Any  # (rows, 3 * inner) queries, keys, values
+    qkv: Any  # (rows, 3 * inner) queries, keys, values
     mixed: Any  # (rows, inner)
     query: Any  # (rows, inner of cross-attention)
     hidden: Any  # (rows, feed-forward)
@@ -93,22 +93,22 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def lent_weights(w: Weights) -> Weights:
+def view_weights(w: Weights) -> Weights:
     return Weights(
-        lent(w.packed), lent(w.floats), lent(w.sums), lent(w.places), lent(w.norm), lent(w.eps), lent(w.scales)
+        view(w.packed), view(w.floats), view(w.sums), view(w.places), view(w.norm), view(w.eps), view(w.scales)
     )
 
 
 @kernel
-def lent_memory(m: Memory) -> Memory:
-    return Memory(lent(m.addresses), lent(m.halves), lent(m.strides), lent(m.slots), lent(m.lengths))
+def view_memory(m: Memory) -> Memory:
+    return Memory(view(m.addresses), view(m.halves), view(m.strides), view(m.slots), view(m.lengths))
 
 
 @kernel
-def lent_scratch(s: Scratch) -> Scratch:
+def view_scratch(s: Scratch) -> Scratch:
     return Scratch(
-        lent(s.left), lent(s.scales), lent(s.zeros), lent(s.wide), lent(s.mixed), lent(s.query), lent(s.hidden),
-        lent(s.normed), lent(s.work), lent(s.tiles),
+        view(s.left), view(s.scales), view(s.zeros), view(s.qkv), view(s.mixed), view(s.query), view(s.hidden),
+        view(s.normed), view(s.work), view(s.tiles),
     )  # fmt: skip
 
 
@@ -143,12 +143,12 @@ def prepare(
     at = 2 * norm * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         if norm < 0:
-            ready(sizes.kind, x[row], scratch.left[row], scratch.scales, scratch.zeros, row)
+            encode_row(sizes.kind, x[row], scratch.left[row], scratch.scales, scratch.zeros, row)
             continue
         normed = x[row] if keep else scratch.normed[thread]
         floats = weights.floats[layer]
         normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], normed)
-        ready(sizes.kind, normed, scratch.left[row], scratch.scales, scratch.zeros, row)
+        encode_row(sizes.kind, normed, scratch.left[row], scratch.scales, scratch.zeros, row)
 
 
 @kernel
@@ -164,25 +164,25 @@ def self_attention(
         sequence, head = pair // sizes.heads, pair % sizes.heads
         begin, end = starts[sequence], starts[sequence + 1]
         left, count = head * width, end - begin
-        rows = scratch.wide[begin:end]
+        rows = scratch.qkv[begin:end]
         keys = rows.ctypes.data + 4 * (inner + left)
-        values, halves, slot, apart, step, total = keys + 4 * inner, NO, 0, width, 3 * inner, count
+        values, halves, slot, stride, step, total = keys + 4 * inner, FALSE, 0, width, 3 * inner, count
         if cached:
-            halves, known, apart, step = (
+            halves, earlier, stride, step = (
                 memory.halves[0],
                 memory.lengths[sequence],
                 memory.strides[1],
                 memory.strides[2],
             )
-            size, total = 2 if halves else 4, known + count
+            size, total = 2 if halves else 4, earlier + count
             own = size * (sequence * memory.strides[0] + head * memory.strides[1])
             keys, values = memory.addresses[layer, 0] + own, memory.addresses[layer, 1] + own
-            store(rows[:, inner + left : inner + left + width], keys + size * known * step, halves, step)
-            store(rows[:, 2 * inner + left : 2 * inner + left + width], values + size * known * step, halves, step)
+            store(rows[:, inner + left : inner + left + width], keys + size * earlier * step, halves, step)
+            store(rows[:, 2 * inner + left : 2 * inner + left + width], values + size * earlier * step, halves, step)
             if memory.slots.shape[1] > 1:
                 slot = memory.strides[0]
                 keys, values = keys - size * sequence * slot, values - size * sequence * slot
-        attend(sizes.kind, rows, count, left, width, keys, values, halves, memory.slots[sequence], slot, apart, step,
+        attend(sizes.kind, rows, count, left, width, keys, values, halves, memory.slots[sequence], slot, stride, step,
                total, causal, weights.scales[0], scratch.mixed[begin:end], scratch.work[thread])  # fmt: skip
 
 
@@ -190,12 +190,12 @@ def self_attention(
 def store(vectors: Any, address: int, halves: bool, step: int) -> None:
     """Write vectors (positions, width) to an address in a cache."""
     if halves:
-        shorts, at = short_numbers(), address // 2
+        shorts, at = bf16_memory(), address // 2
         for i in range(vectors.shape[0]):
             for d in range(vectors.shape[1]):
-                shorts[at + i * step + d] = rounded(vectors[i, d])
+                shorts[at + i * step + d] = to_bf16(vectors[i, d])
     else:
-        memory, at = numbers(), address // 4
+        memory, at = float_memory(), address // 4
         for i in range(vectors.shape[0]):
             for d in range(vectors.shape[1]):
                 memory[at + i * step + d] = vectors[i, d]
@@ -221,7 +221,7 @@ def cross_attention(
         shift = (2 if halves else 4) * (source[0] * memory.strides[0] + head * memory.strides[1])
         attend(sizes.kind, query[begin:end], end - begin, head * width, width, memory.addresses[layer, 0] + shift,
                memory.addresses[layer, 1] + shift, halves, source, FIRST, memory.strides[1], memory.strides[2],
-               memory.lengths[sequence], NO, weights.scales[1], query[begin:end], scratch.work[thread])  # fmt: skip
+               memory.lengths[sequence], FALSE, weights.scales[1], query[begin:end], scratch.work[thread])  # fmt: skip
 
 
 @kernel
@@ -236,47 +236,47 @@ def run(
     cached   True if `memory` contains keys and values of earlier positions; new ones are then added
     source   keys and values of cross-attention
     """
-    weights, x, starts, scratch = lent_weights(weights), lent(x), lent(starts), lent_scratch(scratch)
-    memory, source = lent_memory(memory), lent_memory(source)
+    weights, x, starts, scratch = view_weights(weights), view(x), view(starts), view_scratch(scratch)
+    memory, source = view_memory(memory), view_memory(source)
     rows, width = x.shape
     turn, norms_first = 0, sizes.norm_first == 1
     for layer in range(sizes.layers):
         if norms_first:
-            prepare(x, ATTENTION_NORM, layer, NO, thread, threads, sizes, weights, scratch)
+            prepare(x, ATTENTION_NORM, layer, FALSE, thread, threads, sizes, weights, scratch)
         else:  # the norm of the previous layer's output is computed here
             after = FEED_FORWARD_NORM if layer else NONE
-            prepare(x, after, layer - 1, YES, thread, threads, sizes, weights, scratch)
+            prepare(x, after, layer - 1, TRUE, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(QKV, layer, thread, threads, sizes, weights, scratch, NO, scratch.wide)
+        linear(QKV, layer, thread, threads, sizes, weights, scratch, FALSE, scratch.qkv)
         turn = wait(counter, turn, threads)
         self_attention(layer, thread, threads, sizes, weights, starts, cached, memory, causal, scratch)
         turn = wait(counter, turn, threads)
-        prepare(scratch.mixed, NONE, layer, NO, thread, threads, sizes, weights, scratch)
+        prepare(scratch.mixed, NONE, layer, FALSE, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(OUTPUT, layer, thread, threads, sizes, weights, scratch, YES, x)
+        linear(OUTPUT, layer, thread, threads, sizes, weights, scratch, TRUE, x)
         turn = wait(counter, turn, threads)
         if sizes.cross == 1:
             norm = CROSS_NORM if norms_first else ATTENTION_NORM
             prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
             turn = wait(counter, turn, threads)
-            linear(CROSS_QUERY, layer, thread, threads, sizes, weights, scratch, NO, scratch.query)
+            linear(CROSS_QUERY, layer, thread, threads, sizes, weights, scratch, FALSE, scratch.query)
             turn = wait(counter, turn, threads)
             cross_attention(layer, thread, threads, sizes, weights, starts, source, scratch)
             turn = wait(counter, turn, threads)
-            prepare(scratch.query, NONE, layer, NO, thread, threads, sizes, weights, scratch)
+            prepare(scratch.query, NONE, layer, FALSE, thread, threads, sizes, weights, scratch)
             turn = wait(counter, turn, threads)
-            linear(CROSS_OUTPUT, layer, thread, threads, sizes, weights, scratch, YES, x)
+            linear(CROSS_OUTPUT, layer, thread, threads, sizes, weights, scratch, TRUE, x)
             turn = wait(counter, turn, threads)
         norm = FEED_FORWARD_NORM if norms_first else (CROSS_NORM if sizes.cross == 1 else ATTENTION_NORM)
         prepare(x, norm, layer, not norms_first, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)
-        linear(EXPAND, layer, thread, threads, sizes, weights, scratch, NO, scratch.hidden)
+        linear(EXPAND, layer, thread, threads, sizes, weights, scratch, FALSE, scratch.hidden)
         turn = wait(counter, turn, threads)
         for row in range(thread * rows // threads, (thread + 1) * rows // threads):
             activate(sizes.activation, scratch.hidden[row])
-            ready(sizes.kind, scratch.hidden[row], scratch.left[row], scratch.scales, scratch.zeros, row)
+            encode_row(sizes.kind, scratch.hidden[row], scratch.left[row], scratch.scales, scratch.zeros, row)
         turn = wait(counter, turn, threads)
-        linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, YES, x)
+        linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, TRUE, x)
         turn = wait(counter, turn, threads)
     at = 2 * FEED_FORWARD_NORM * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
@@ -292,7 +292,7 @@ def run_linear(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, out: Any, scratch: Scratch
 ) -> None:
     """Compute one matrix product: x (rows, width) -> out (rows, columns)."""
-    weights, x, out, scratch = lent_weights(weights), lent(x), lent(out), lent_scratch(scratch)
-    prepare(x, NONE, FIRST, NO, thread, threads, sizes, weights, scratch)
+    weights, x, out, scratch = view_weights(weights), view(x), view(out), view_scratch(scratch)
+    prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
-    linear(QKV, FIRST, thread, threads, sizes, weights, scratch, NO, out)
+    linear(QKV, FIRST, thread, threads, sizes, weights, scratch, FALSE, out)

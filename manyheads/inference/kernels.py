@@ -1,7 +1,7 @@
 """Operations of a Transformer block on rows of float32 numbers, for one of several threads.
 
-The left side of a product has the precision of its weights. `ready` converts the rows to float32, bf16, or 8 bits with
-a scale and a zero point per row. All other operations are in float32.
+The left side of a product has the precision of its weights. `encode_row` converts the rows to float32, bf16, or 8 bits
+with a scale and a zero point per row. All other operations are in float32.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from manyheads.inference.tile import (
     bits_of,
     float_of,
     pointer,
-    rounded,
+    to_bf16,
 )
 
 logger = logging.getLogger(__name__)
 
 
-def _place() -> str | None:
+def _cache_directory() -> str | None:
     """Return the directory of compiled kernels, or None if no directory is writable.
 
     Numba checks only the file of the called function for changes. So the name of the directory contains a hash of all
     kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME change its location.
     """
     files = ("tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
-    made_of = [(Path(__file__).parent / name).read_bytes() for name in files]
-    made_for = (tile.LANES, tile.HAS_BF16, tile.HAS_INT8, numba.__version__)
-    version = hashlib.sha256(b"".join(made_of) + repr(made_for).encode()).hexdigest()[:16]
+    sources = [(Path(__file__).parent / name).read_bytes() for name in files]
+    features = (tile.LANES, tile.HAS_BF16, tile.HAS_INT8, numba.__version__)
+    version = hashlib.sha256(b"".join(sources) + repr(features).encode()).hexdigest()[:16]
     try:
         caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        place = Path(caches) / "manyheads" / f"kernels-{version}"
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
-            return str(place)
+        directory = Path(caches) / "manyheads" / f"kernels-{version}"
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return str(directory)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return None
 
 
-PLACE = _place()
+CACHE_DIRECTORY = _cache_directory()
 
 
 @cache
 def log_compilation() -> None:
     """Log once that kernels will be compiled, unless compiled kernels exist on disk."""
-    if PLACE is None or not any(Path(PLACE).rglob("fused.run-*.nbc")):
+    if CACHE_DIRECTORY is None or not any(Path(CACHE_DIRECTORY).rglob("fused.run-*.nbc")):
         logger.info("compiling kernels for this processor (once, about 30 seconds)")
 
 
@@ -74,12 +74,12 @@ def kernel(function: Any) -> Any:
 
     Sums may be reordered and fused with products; infinities and NaN keep their meaning.
     """
-    chosen, config.CACHE_DIR = config.CACHE_DIR, PLACE or ""
+    previous, config.CACHE_DIR = config.CACHE_DIR, CACHE_DIRECTORY or ""
     try:
-        how = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
-        return numba.njit(cache=PLACE is not None, **how)(function)
+        options = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
+        return numba.njit(cache=CACHE_DIRECTORY is not None, **options)(function)
     finally:
-        config.CACHE_DIR = chosen
+        config.CACHE_DIR = previous
 
 
 RELU, SILU, GELU, GELU_TANH = range(4)
@@ -87,8 +87,8 @@ NONE = np.int64(-1)  # no activation, or no norm; np.int64, because Numba recomp
 
 # float32 constants: a Python float is float64, and would make a loop compute in float64
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
-LEAST = np.float32(-87.0)  # e^-87 is the smallest normal number
-MOST = np.float32(87.0)
+MIN_EXPONENT = np.float32(-87.0)  # e^-87 is the smallest normal number
+MAX_EXPONENT = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
 # ln 2 in two parts, so that n * LN2_HIGH is exact
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -108,13 +108,13 @@ LEVELS = np.float32(255)
 if sys.platform == "win32":
 
     @numba.njit
-    def give_way() -> int:
+    def yield_processor() -> int:
         return 0
 
 else:
-    give_way = types.ExternalFunction("sched_yield", types.int32())
+    yield_processor = types.ExternalFunction("sched_yield", types.int32())
 # reads of the counter before the thread yields the processor, which other processes may need to continue
-PATIENCE = 4096
+MAX_SPINS = 4096
 
 
 @kernel
@@ -123,24 +123,24 @@ def wait(counter: int, turns: int, threads: int) -> int:
     turns += 1
     if threads > 1:
         arrive(counter)
-        looks = 0
+        spins = 0
         while arrived(counter) < turns * threads:
-            looks += 1
-            if looks > PATIENCE:
-                give_way()
+            spins += 1
+            if spins > MAX_SPINS:
+                yield_processor()
     return turns
 
 
 @kernel
 def exp(x: Any) -> Any:
     """Return e^x in float32 (Cephes' polynomial), for vectorized loops; 0 or a large value beyond +-87."""
-    return exp_up(MOST if x > MOST else x)
+    return exp_bounded(MAX_EXPONENT if x > MAX_EXPONENT else x)
 
 
 @kernel
-def exp_up(x: Any) -> Any:
+def exp_bounded(x: Any) -> Any:
     """Return e^x in float32 for x up to 87."""
-    x = LEAST if x < LEAST else x
+    x = MIN_EXPONENT if x < MIN_EXPONENT else x
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH - n * LN2_LOW
     p = ((((E6 * r + E5) * r + E4) * r + E3) * r + E2) * r + E1
@@ -148,15 +148,15 @@ def exp_up(x: Any) -> Any:
 
 
 @kernel
-def activate(how: int, x: Any) -> None:
+def activate(activation: int, x: Any) -> None:
     """Apply an activation to x (N,), in place."""
-    if how == RELU:
+    if activation == RELU:
         for i in range(len(x)):
             x[i] = ZERO if x[i] < ZERO else x[i]
-    elif how == SILU:
+    elif activation == SILU:
         for i in range(len(x)):
             x[i] = x[i] / (ONE + exp(-x[i]))
-    elif how == GELU:
+    elif activation == GELU:
         for i in range(len(x)):
             z = x[i] * ROOT_HALF
             z = -FOUR if z < -FOUR else z
@@ -165,7 +165,7 @@ def activate(how: int, x: Any) -> None:
             p = (((((P6 * y + P5) * y + P4) * y + P3) * y + P2) * y + P1) * y + P0
             q = (((Q4 * y + Q3) * y + Q2) * y + Q1) * y + Q0
             x[i] = x[i] * HALF * (ONE + z * p / q)
-    elif how == GELU_TANH:
+    elif activation == GELU_TANH:
         for i in range(len(x)):
             u = ROOT_2_PI * (x[i] + CUBIC * x[i] * x[i] * x[i])
             x[i] = x[i] * (ONE - ONE / (exp(TWO * u) + ONE))
@@ -187,7 +187,7 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
-def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
+def encode_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
     """Write one row as the left side of a product into the bytes `out`. Bytes after the row stay zero."""
     count = len(x)
     if kind == FLOAT32:
@@ -197,7 +197,7 @@ def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> Non
     elif kind == BF16:
         halves = out.view(np.uint16)
         for i in range(count):
-            halves[i] = rounded(x[i])
+            halves[i] = to_bf16(x[i])
     else:
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
@@ -205,12 +205,12 @@ def ready(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> Non
             order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # integers in the same order as the numbers
             low = order if order < low else low
             high = order if order > high else high
-        least = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        minimum = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
         # NaN if the row contains NaN, because its integer is larger than those of all numbers
-        scale = (float_of(high) - least) / LEVELS
+        scale = (float_of(high) - minimum) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
-        zero = np.floor(-least * inverse + HALF)
+        zero = np.floor(-minimum * inverse + HALF)
         shift = zero + HALF
         for i in range(count):
             level = np.int32(x[i] * inverse + shift)
@@ -240,7 +240,7 @@ def product(
 ) -> None:  # fmt: skip
     """Compute a W^T + bias for the column groups from `first` to `last`, and store it in out (rows, N) or add it.
 
-    a        left side written by `ready`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
+    a        left side written by `encode_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
     weight   address of the weights from `pack`, with factors (N,) and column sums (N,) of the 8-bit numbers
     scratch  scratch memory of this thread, (ROWS, COLUMNS)
     """
@@ -267,8 +267,8 @@ def product(
                 multiply(kind, end - begin, start + begin * a_stride, a_stride, w, steps, scratch.ctypes.data, stride,
                          ahead, ahead_step)  # fmt: skip
                 for row in range(begin, end):
-                    values = part(scratch.ctypes.data + (row - begin) * stride, columns)
-                    line = part(out.ctypes.data + row * out.strides[0] + 4 * left, columns)
+                    values = floats_at(scratch.ctypes.data + (row - begin) * stride, columns)
+                    line = floats_at(out.ctypes.data + row * out.strides[0] + 4 * left, columns)
                     if kind == INT8:
                         whole, scale, zero = values.view(np.int32), scales[row], zeros[row]
                         for c in range(columns):
@@ -282,12 +282,12 @@ def product(
 
 
 @kernel
-def part(address: int, count: int) -> Any:
+def floats_at(address: int, count: int) -> Any:
     """Return `count` float32 numbers at an address as an array. Faster than a slice of an array."""
     return carray(pointer(address), (count,), np.float32)
 
 
 @kernel
-def lent(array: Any) -> Any:
+def view(array: Any) -> Any:
     """Return a view of the array without reference counting, which would synchronize the threads."""
     return carray(pointer(array.ctypes.data), array.shape, array.dtype)

@@ -19,9 +19,9 @@ from manyheads.inference.fused import Scratch, Weights
 from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
-NUMBERS = {FLOAT32: 1, BF16: 2, INT8: 4}  # numbers per 4 bytes
-ALL_HAVE_COME = 1 << 62  # larger than any counter value that a thread waits for
-LARGEST = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
+PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # numbers per 4 bytes
+RELEASE = 1 << 62  # larger than any counter value that a thread waits for
+MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 
 def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,12 +31,12 @@ def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
     its largest number at +-127. The sums are those of the 8-bit numbers.
     """
     rows, width = weight.shape
-    numbers = NUMBERS[kind]
+    numbers = PER_WORD[kind]
     assert width % numbers == 0, f"{width} columns are not divisible by {numbers}"
     factors, sums = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
     weight = weight.detach().float()
     if kind == INT8:
-        factors = weight.abs().amax(1) / LARGEST
+        factors = weight.abs().amax(1) / MAX_WEIGHT
         factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays zero; NaN stays NaN
         weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
         sums = weight.sum(1, dtype=torch.int32)
@@ -44,14 +44,14 @@ def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
         weight = weight.bfloat16().view(torch.int16)
     groups = -(-rows // COLUMNS)
     padded = torch.nn.functional.pad(weight, (0, 0, 0, groups * COLUMNS - rows))
-    laid = padded.view(groups, COLUMNS, width // numbers, numbers).transpose(1, 2).contiguous()
-    return laid.view(torch.uint8).flatten(), factors, sums
+    layout = padded.view(groups, COLUMNS, width // numbers, numbers).transpose(1, 2).contiguous()
+    return layout.view(torch.uint8).flatten(), factors, sums
 
 
 Layer: TypeAlias = tuple[Sequence[Tensor], Sequence[tuple[Tensor, Tensor | None]]]
 
 
-def weights_of(
+def pack_weights(
     layers: Sequence[Layer],
     kind: int,
     norm: tuple[Tensor, Tensor] | None,
@@ -67,11 +67,11 @@ def weights_of(
         all_sums: list[Tensor] = []
         places = []
         for weight, bias in products:
-            laid, factors, columns = pack(weight, kind)
+            layout, factors, columns = pack(weight, kind)
             size, at = weight.shape[0], _numbers(all_floats)
-            begins = (_numbers(all_bytes), at, at + size, _numbers(all_sums))
-            places.append([weight.shape[1] // NUMBERS[kind], size, *begins])
-            all_bytes.append(laid)
+            offsets = (_numbers(all_bytes), at, at + size, _numbers(all_sums))
+            places.append([weight.shape[1] // PER_WORD[kind], size, *offsets])
+            all_bytes.append(layout)
             all_floats += [torch.zeros(size) if bias is None else bias.detach().float(), factors]
             all_sums.append(columns)
         packed.append(torch.cat(all_bytes))
@@ -80,7 +80,7 @@ def weights_of(
     width = len(layers[0][0][0]) if layers[0][0] else 1
     final = torch.zeros(2, width) if norm is None else torch.stack([tensor.detach().float() for tensor in norm])
     return Weights(
-        _large(packed), torch.stack(floats).numpy(), torch.stack(sums).numpy(), np.array(places, np.int64),
+        _stack_bytes(packed), torch.stack(floats).numpy(), torch.stack(sums).numpy(), np.array(places, np.int64),
         final.numpy(), np.array(eps, np.float32), np.array(scales, np.float32),
     )  # fmt: skip
 
@@ -89,19 +89,19 @@ def _numbers(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _large(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
+def _stack_bytes(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
     """Stack the layers in memory from NumPy. It requests large pages, which are read a third faster."""
-    together = np.empty((len(layers), len(layers[0])), np.uint8)
-    for row, layer in zip(together, layers, strict=True):
+    stacked = np.empty((len(layers), len(layers[0])), np.uint8)
+    for row, layer in zip(stacked, layers, strict=True):
         row[:] = layer.numpy()
-    return together
+    return stacked
 
 
 class Workspace:
     """Scratch memory for intermediate results of the kernels, which grows with the largest request."""
 
-    def __init__(self, threads: int, left: int, wide: int, mixed: int, query: int, hidden: int, width: int) -> None:
-        self._threads, self._widths, self._width = threads, (left, wide, mixed, query, hidden), width
+    def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
+        self._threads, self._widths, self._width = threads, (left, qkv, mixed, query, hidden), width
         self._scratch = self._new(0, 0)
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
@@ -110,22 +110,22 @@ class Workspace:
         s, work = self._scratch, work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
             s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
-        return s._replace(wide=s.wide[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
+        return s._replace(qkv=s.qkv[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
 
     def _new(self, rows: int, work: int) -> Scratch:
         def floats(*shape: int) -> NDArray[np.float32]:
             return np.zeros(shape, np.float32)
 
-        left, wide, mixed, query, hidden = self._widths
+        left, qkv, mixed, query, hidden = self._widths
         return Scratch(
-            np.zeros((rows, left), np.uint8), floats(rows), np.zeros(rows, np.int32), floats(rows, wide),
+            np.zeros((rows, left), np.uint8), floats(rows), np.zeros(rows, np.int32), floats(rows, qkv),
             floats(rows, mixed), floats(rows, query), floats(rows, hidden), floats(self._threads, self._width),
             floats(self._threads, work), floats(self._threads, ROWS, COLUMNS),
         )  # fmt: skip
 
 
 @cache
-def team_of(threads: int) -> Team:
+def get_team(threads: int) -> Team:
     """Return the thread team of this process with that number of threads.
 
     Kernels of all models take turns, even with different teams: a kernel that waits for idle threads blocks a
@@ -147,7 +147,7 @@ class Team:
         self.size = size
         self._counter: NDArray[Any] = np.zeros(1, np.int64)
         self._pool: ThreadPoolExecutor | None = None
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._reset)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
         """Run kernel(thread, threads, counter, *arguments) on `threads` threads, at most `size`, including this one."""
@@ -163,14 +163,14 @@ class Team:
                 for i in range(1, threads):
                     others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-            except BaseException:  # such as Ctrl-C before this thread has entered the kernel
-                self._counter[0] = ALL_HAVE_COME
+            except BaseException:  # for example Ctrl-C before this thread has entered the kernel
+                self._counter[0] = RELEASE
                 raise
             finally:
                 wait(others)  # the other threads write to memory that the next call uses
             for other in others:
                 other.result()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Reset the pool in a forked process, which does not inherit its threads."""
         self._pool, Team._turn = None, threading.Lock()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.inference.kernels import ZERO, exp_up, kernel, lent, part
+from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel, view
 
 
 @kernel
@@ -14,7 +14,7 @@ def reduce_rows(
     thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
 ) -> None:
     """Suppress columns of logits (R, V) with -inf; compute block maxima (R, blocks) and row log-sum-exps (R,)."""
-    logits, suppress, maxima, log_sums = lent(logits), lent(suppress), lent(maxima), lent(log_sums)
+    logits, suppress, maxima, log_sums = view(logits), view(suppress), view(maxima), view(log_sums)
     rows, columns = logits.shape
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         for column in suppress:
@@ -22,13 +22,13 @@ def reduce_rows(
         address = logits.ctypes.data + row * logits.strides[0]
         highest = logits[row, 0]
         for b in range(maxima.shape[1]):
-            numbers = part(address + 4 * b * block, min(block, columns - b * block))
-            most = numbers[0]
+            numbers = floats_at(address + 4 * b * block, min(block, columns - b * block))
+            maximum = numbers[0]
             for i in range(len(numbers)):
-                most = numbers[i] if numbers[i] > most else most
-            maxima[row, b] = most
-            highest = most if most > highest else highest
-        total, numbers = ZERO, part(address, columns)
+                maximum = numbers[i] if numbers[i] > maximum else maximum
+            maxima[row, b] = maximum
+            highest = maximum if maximum > highest else highest
+        total, numbers = ZERO, floats_at(address, columns)
         for i in range(columns):
-            total += exp_up(numbers[i] - highest)
+            total += exp_bounded(numbers[i] - highest)
         log_sums[row] = highest + np.log(total)

@@ -19,7 +19,7 @@ from manyheads.core.tap import Tap
 from manyheads.inference.cache import FusedCache
 from manyheads.inference.fused import Memory, Sizes, run, run_linear
 from manyheads.inference.kernels import GELU, GELU_TANH, RELU, SILU
-from manyheads.inference.packed import KINDS, NUMBERS, Team, Workspace, weights_of
+from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
 from manyheads.inference.reducing import reduce_rows
 from manyheads.inference.tile import FLOAT32
 
@@ -29,8 +29,8 @@ CODES: dict[Callable[[Tensor], Tensor], int] = {
 # maximum number of rows of whole sequences per call, so that the results between two products stay in the CPU caches
 ROWS_AT_ONCE = 768
 MANY_LOGITS = 100_000  # number of logits above which several threads reduce them
-SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
-NOTHING = Memory(
+MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
+NO_MEMORY = Memory(
     np.zeros((1, 2), np.int64),
     np.zeros(1, np.bool_),
     np.zeros(3, np.int64),
@@ -59,19 +59,19 @@ class FusedStack(Stack):
             kind, len(stack.blocks), first.attention.heads, width, int(cross is not None), cross.heads if cross else 1,
             int(first.norm_first), int(norm is not None), CODES[first.feed_forward.activation],
         )  # fmt: skip
-        self._weights = weights_of(
+        self._weights = pack_weights(
             [_parts(block) for block in stack.blocks if isinstance(block, Block)], kind, norm,
             (first.attention_norm.eps, 0.0 if stack.norm is None else stack.norm.eps),
             (first.attention.head_width**-0.5, cross.head_width**-0.5 if cross else 1.0),
         )  # fmt: skip
         inner, hidden = first.attention.value.out_features, first.feed_forward.expand.out_features
-        crossed = cross.value.out_features if cross else 1
+        cross_width = cross.value.out_features if cross else 1
         self._head_width = max(first.attention.head_width, cross.head_width if cross else 1)
-        left = -(-max(width, inner, hidden, crossed) // NUMBERS[kind]) * 4
-        self._workspace = Workspace(team.size, left, 3 * inner, inner, crossed, hidden, width)
+        left = -(-max(width, inner, hidden, cross_width) // PER_WORD[kind]) * 4
+        self._workspace = Workspace(team.size, left, 3 * inner, inner, cross_width, hidden, width)
         self._taps = [module for module in stack.modules() if isinstance(module, Tap)]
         self._products = (
-            int(self._weights.places[:, 1] @ self._weights.places[:, 0]) * NUMBERS[kind] * len(stack.blocks)
+            int(self._weights.places[:, 1] @ self._weights.places[:, 0]) * PER_WORD[kind] * len(stack.blocks)
         )
 
     def forward(
@@ -90,11 +90,11 @@ class FusedStack(Stack):
         else: any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
-        watched = any(tap.is_active for tap in self._taps)
-        other = bias is not None or memory is not None or any(
+        tapped = any(tap.is_active for tap in self._taps)
+        unsupported = bias is not None or memory is not None or any(
             part is not None for part in (rule.window, rule.segments, rule.dense)
         ) or (cache is None and rule.offset is not None)  # fmt: skip
-        if watched or other or x.dtype == torch.float64 or not x.numel():
+        if tapped or unsupported or x.dtype == torch.float64 or not x.numel():
             return self.plain(x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache)  # (B, T, D)
         x = x.detach().float()
         return self._read(x, rule) if cache is None else self._step(x, cache)
@@ -140,7 +140,7 @@ class FusedStack(Stack):
         )
         rows = x.reshape(batch * new, width).clone()
         starts = np.arange(batch + 1) * new
-        source, keys = NOTHING, int(lengths.max()) + new
+        source, keys = NO_MEMORY, int(lengths.max()) + new
         if self._sizes.cross:
             source = _source(cache)
             keys = max(keys, int(source.lengths.max()))
@@ -148,17 +148,17 @@ class FusedStack(Stack):
         return rows.view(batch, new, width)
 
     def _run(
-        self, rows: Tensor, starts: Any, keys: int, causal: bool, memory: Memory = NOTHING, source: Memory = NOTHING
+        self, rows: Tensor, starts: Any, keys: int, causal: bool, memory: Memory = NO_MEMORY, source: Memory = NO_MEMORY
     ) -> None:
-        if memory is NOTHING:
-            memory = NOTHING._replace(slots=np.zeros((len(starts) - 1, 1), np.int64))
+        if memory is NO_MEMORY:
+            memory = NO_MEMORY._replace(slots=np.zeros((len(starts) - 1, 1), np.int64))
         if not len(rows):
             return
-        threads = 1 if len(rows) * self._products < SERIAL else self._team.size
+        threads = 1 if len(rows) * self._products < MAX_SERIAL else self._team.size
         scratch = self._workspace.of(len(rows), keys, self._head_width)
         self._team.run(
             run, threads, self._sizes, self._weights, rows.numpy(), starts, causal,
-            memory.addresses is not NOTHING.addresses, memory, source, scratch,
+            memory.addresses is not NO_MEMORY.addresses, memory, source, scratch,
         )  # fmt: skip
 
 
@@ -171,9 +171,9 @@ class FusedLinear(nn.Module):
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.out_features, self.in_features = weight.shape
         self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
-        self._weights = weights_of([((), [(weight, bias)])], kind, None, (0.0, 0.0), (1.0, 1.0))
+        self._weights = pack_weights([((), [(weight, bias)])], kind, None, (0.0, 0.0), (1.0, 1.0))
         self._team = team
-        self._workspace = Workspace(team.size, -(-self.in_features // NUMBERS[kind]) * 4, 1, 1, 1, 1, 1)
+        self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float64:
@@ -181,7 +181,7 @@ class FusedLinear(nn.Module):
         rows = x.detach().float().reshape(-1, self.in_features).contiguous()
         out = torch.empty(len(rows), self.out_features)
         if len(rows):
-            threads = 1 if rows.numel() * self.out_features < SERIAL else self._team.size
+            threads = 1 if rows.numel() * self.out_features < MAX_SERIAL else self._team.size
             self._team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
                            self._workspace.of(len(rows), 1, 1))  # fmt: skip
         return out.view(*x.shape[:-1], self.out_features)
@@ -200,7 +200,7 @@ class FusedLinear(nn.Module):
 
 def divisible(layer: nn.Linear, precision: str) -> bool:
     """Return True if the input width is divisible by the number of values that a kernel multiplies at once."""
-    return layer.in_features % NUMBERS[KINDS[precision]] == 0
+    return layer.in_features % PER_WORD[KINDS[precision]] == 0
 
 
 def fusible(stack: Stack, precision: str) -> bool:

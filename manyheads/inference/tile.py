@@ -107,7 +107,7 @@ def multiply(
     return types.void(*[types.intp] * 10), write
 
 
-def _ask(b: Any, address: Any) -> None:
+def _prefetch(b: Any, address: Any) -> None:
     """Prefetch a cache line. The address may be invalid."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
@@ -124,8 +124,8 @@ def _write_loop(
     multiply = b.module.declare_intrinsic(name, (), ir.FunctionType(accumulator, [accumulator, factor, factor]))
     lanes = ir.VectorType(_INT32, LANES)
 
-    def at(address: Any, offset: Any, kept: Any) -> Any:
-        return b.inttoptr(b.add(address, offset), kept.as_pointer())
+    def at(address: Any, offset: Any, kind_at: Any) -> Any:
+        return b.inttoptr(b.add(address, offset), kind_at.as_pointer())
 
     before = b.block
     loop, after = b.append_basic_block("loop"), b.append_basic_block("after")
@@ -136,9 +136,9 @@ def _write_loop(
     sums = [[b.phi(accumulator) for _ in range(VECTORS)] for _ in range(rows)]
     offset = b.mul(step, _INT64(4 * COLUMNS))
     weights = [b.load(at(b.add(w, offset), _INT64(4 * LANES * i), factor), align=4) for i in range(VECTORS)]
-    wanted = b.add(ahead, b.mul(step, ahead_step))
+    prefetch_at = b.add(ahead, b.mul(step, ahead_step))
     for i in range(VECTORS):
-        _ask(b, b.add(wanted, _INT64(4 * LANES * i)))
+        _prefetch(b, b.add(prefetch_at, _INT64(4 * LANES * i)))
     added = []
     for row in range(rows):
         four_bytes = b.load(at(starts[row], b.mul(step, _INT64(4)), _INT32), align=4)
@@ -165,7 +165,7 @@ def _write_loop(
             b.store(result, at(b.add(out, b.mul(stride, _INT64(row))), _INT64(4 * LANES * i), accumulator), align=4)
 
 
-def _gather(mixes: bool) -> Callable[..., None]:
+def _make_gather(mixes: bool) -> Callable[..., None]:
     """Return an intrinsic for one query of vectors * LANES numbers over the scattered positions of a sequence.
 
     scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
@@ -200,12 +200,12 @@ def _write_gather(
 ) -> None:  # fmt: skip
     floats, whole = ir.VectorType(_FLOAT32, LANES), ir.VectorType(_INT32, LANES)
     fma = b.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), ir.FunctionType(floats, [floats] * 3))
-    all_reduce_sum = b.module.declare_intrinsic(
+    reduce_add = b.module.declare_intrinsic(
         f"llvm.vector.reduce.fadd.v{LANES}f32", (), ir.FunctionType(_FLOAT32, [_FLOAT32, floats])
     )
 
-    def at(address: Any, kept: Any) -> Any:
-        return b.inttoptr(address, kept.as_pointer())
+    def at(address: Any, kind_at: Any) -> Any:
+        return b.inttoptr(address, kind_at.as_pointer())
 
     def vector(address: Any, i: int) -> Any:
         return b.load(at(b.add(address, _INT64(4 * LANES * i)), floats), align=4)
@@ -227,7 +227,7 @@ def _write_gather(
     address = b.add(vectors_at, b.add(b.mul(where, slot), b.mul(position, step)))
     offset = b.mul(position, _INT64(4))
     for line in range(0, vectors * LANES * (2 if halves else 4), LINE):
-        _ask(b, b.add(b.add(address, ahead), _INT64(line)))
+        _prefetch(b, b.add(b.add(address, ahead), _INT64(line)))
     if mixes:
         one = b.insert_element(ir.Constant(floats, ir.Undefined), b.load(at(b.add(given, offset), _FLOAT32)), _INT32(0))
         weight = b.shuffle_vector(one, ir.Constant(floats, ir.Undefined), ir.Constant(whole, [0] * LANES))
@@ -240,7 +240,7 @@ def _write_gather(
         dot = b.fmul(query[0], stored(address, 0))
         for i in range(1, vectors):
             dot = b.call(fma, [query[i], stored(address, i), dot])
-        score = b.call(all_reduce_sum, [ir.Constant(_FLOAT32, 0.0), dot], fastmath=("reassoc",))
+        score = b.call(reduce_add, [ir.Constant(_FLOAT32, 0.0), dot], fastmath=("reassoc",))
         b.store(score, at(b.add(out, offset), _FLOAT32))
     following = b.add(position, _INT64(1))
     position.add_incoming(_INT64(0), before)
@@ -251,7 +251,7 @@ def _write_gather(
         b.store(total, at(b.add(out, _INT64(4 * LANES * i)), floats), align=4)
 
 
-scores, mix = _gather(mixes=False), _gather(mixes=True)
+scores, mix = _make_gather(mixes=False), _make_gather(mixes=True)
 
 
 @intrinsic
@@ -267,7 +267,7 @@ def bits_of(typing: Any, number: Any) -> Any:
 
 
 @intrinsic
-def rounded(typing: Any, number: Any) -> Any:
+def to_bf16(typing: Any, number: Any) -> Any:
     """Round a float32 number to the 16 bits of bf16, to nearest even."""
 
     def write(context: Any, b: Any, signature: Any, given: Any) -> Any:

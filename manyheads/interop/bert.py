@@ -22,7 +22,7 @@ from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
-from manyheads.models.bert import LABELLED, POOLED, Bert, BertConfig
+from manyheads.models.bert import LABELED, POOLED, Bert, BertConfig
 
 _OLD = {"weight": "gamma", "bias": "beta"}  # names of norm parameters in the original release
 
@@ -105,12 +105,12 @@ class _Names:
             head = "pretraining"
         if head == "pooler" and not any("pooler.dense" in name for name in tensors):
             head = "none"
-        return {"head": head, "labels": read_labels(settings) if head in LABELLED else ()}
+        return {"head": head, "labels": read_labels(settings) if head in LABELED else ()}
 
     def also_written(self, config: BertConfig) -> dict[str, Any]:
         if not self.architecture(config):
             raise UserError(f"head is {config.head!r}; only {', '.join(self.architectures)} can be represented")
-        return label_names(config.labels) if config.head in LABELLED else {}
+        return label_names(config.labels) if config.head in LABELED else {}
 
 
 _BLOCK, _LAYER = "encoder.blocks.{}", "encoder.layer.{}"

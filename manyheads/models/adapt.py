@@ -36,13 +36,13 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
         settings = {"representation": None, **settings}
     config = replace(old, **settings)
     adapted = build(config)
-    weights, own = model.state_dict(), adapted.state_dict()
-    relabelled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels"))
-    if relabelled:
-        weights = {name: tensor for name, tensor in weights.items() if _part(name) not in CLASSIFIERS}
+    weights, new = model.state_dict(), adapted.state_dict()
+    relabeled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels"))
+    if relabeled:
+        weights = {name: tensor for name, tensor in weights.items() if _module_name(name) not in CLASSIFIERS}
     if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:
-        for name in {"embedding.weight", "output_bias"} & {*weights} & {*own}:
-            weights[name] = torch.cat([weights[name], own[name][-added:].to(weights[name])])
+        for name in {"embedding.weight", "output_bias"} & {*weights} & {*new}:
+            weights[name] = torch.cat([weights[name], new[name][-added:].to(weights[name])])
     if isinstance(model, ViT):
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
             # antialiasing as in the code of DINOv2: for models with registers, but not for the earlier ones
@@ -50,18 +50,18 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
             weights["positions.table"] = resize_positions(
                 weights["positions.table"], old.grid, config.grid, antialias=smooth
             )
-        for name in own if relabelled else ():  # new heads start at zero, as in the paper
-            if _part(name) in CLASSIFIERS:
-                own[name] = torch.zeros_like(own[name])
-    lost = [name for name in weights if name not in own and _part(name) not in HEADS]
-    weights = {name: tensor for name, tensor in weights.items() if name in own}
-    if changed := lost + [name for name, tensor in weights.items() if tensor.shape != own[name].shape]:
+        for name in new if relabeled else ():  # new heads start at zero, as in the paper
+            if _module_name(name) in CLASSIFIERS:
+                new[name] = torch.zeros_like(new[name])
+    missing = [name for name in weights if name not in new and _module_name(name) not in HEADS]
+    weights = {name: tensor for name, tensor in weights.items() if name in new}
+    if changed := missing + [name for name, tensor in weights.items() if tensor.shape != new[name].shape]:
         others = ", ".join(sorted(set(settings) - {"head", "labels"})) or "these settings"
         raise UserError(f"{others} would change the shapes of {', '.join(changed[:5])}")
-    adapted.load_state_dict({**own, **weights})
+    adapted.load_state_dict({**new, **weights})
     adapted.to(next(model.parameters()).device).train(model.training)
-    return adapted, [name for name in own if name not in weights]
+    return adapted, [name for name in new if name not in weights]
 
 
-def _part(name: str) -> str:
+def _module_name(name: str) -> str:
     return name.partition(".")[0]

@@ -36,7 +36,7 @@ from manyheads.errors import UserError
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
 POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")  # heads that use the pooler
 PREDICTS_WORDS = ("masked_lm", "pretraining")
-LABELLED = ("sequence", "token")
+LABELED = ("sequence", "token")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class BertConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head in LABELLED and not self.labels:
+        if self.head in LABELED and not self.labels:
             raise UserError(f"the head {self.head!r} needs labels: set labels")
         if self.head == "sequence" and len(self.labels) == 1:
             raise UserError(
@@ -158,8 +158,8 @@ class Bert(nn.Module):
         """Return the embeddings (B, T, D) of tokens (B, T)."""
         x = self.embedding(tokens)
         if self.segments is not None:
-            one_kind = segments is None or len(self.segments.weight) == 1
-            x = x + (self.segments.weight[0] if one_kind else self.segments(segments))
+            single_type = segments is None or len(self.segments.weight) == 1
+            x = x + (self.segments.weight[0] if single_type else self.segments(segments))
         return dropout(self.embedding_norm(self.positions(x)), self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Bert(nn.Module):
         pooled = self.pooler(states[:, 0])
         return torch.tanh(pooled) if self.config.pooler_activation == "tanh" else torch.relu(pooled)
 
-    def transformed(self, states: Tensor) -> Tensor:
+    def transform_states(self, states: Tensor) -> Tensor:
         """Apply the layer before the word logits to states (..., D) and return (..., D)."""
         assert self.transform is not None
         assert self.transform_norm is not None
@@ -176,7 +176,7 @@ class Bert(nn.Module):
 
     def words(self, states: Tensor) -> Tensor:
         """Return the word logits (..., V) of states (..., D), with the embeddings as output matrix."""
-        return F.linear(self.transformed(states), self.embedding.weight, self.output_bias)
+        return F.linear(self.transform_states(states), self.embedding.weight, self.output_bias)
 
     def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
         """Apply the head to states (B, T, D), or (B * C, T, D) if `shape` is (B, C)."""
@@ -191,10 +191,10 @@ class Bert(nn.Module):
         c = self.config
         if head == "question":
             return self.classifier(dropout(states, c.question_dropout, self.training))  # (B, T, 2)
-        share = c.dropout if c.head_dropout is None else c.head_dropout
+        rate = c.dropout if c.head_dropout is None else c.head_dropout
         if head == "sequence" and c.dropout_below_pooler:
-            states = dropout(states[:, :1], share, self.training)
-        features = dropout(states if head == "token" else self.pool(states), share, self.training)
+            states = dropout(states[:, :1], rate, self.training)
+        features = dropout(states if head == "token" else self.pool(states), rate, self.training)
         logits = self.classifier(features)
         return logits.view(shape) if head == "choice" else logits
 

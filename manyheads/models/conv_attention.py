@@ -167,7 +167,8 @@ class QuadraticAttention(PositionalAttention):
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__(width, heads, outputs, dropout)
-        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)  # spread over 5 x 5 pixels, as in the authors' code
+        # initial shifts cover about 5 x 5 pixels, as in the authors' code
+        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)
         self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
 
     def scores(self, rows: int, columns: int) -> Tensor:
@@ -190,8 +191,8 @@ class RelativeAttention(PositionalAttention):
         self.row_scores, self.column_scores = nn.Linear(width, heads, bias=False), nn.Linear(width, heads, bias=False)
 
     def scores(self, rows: int, columns: int) -> Tensor:
-        down = _dot(self.row_scores.weight, self.rows(_between(self.rows, rows)))  # (H, Y, Y)
-        right = _dot(self.column_scores.weight, self.columns(_between(self.columns, columns)))  # (H, X, X)
+        down = _dot(self.row_scores.weight, self.rows(_shift_indices(self.rows, rows)))  # (H, Y, Y)
+        right = _dot(self.column_scores.weight, self.columns(_shift_indices(self.columns, columns)))  # (H, X, X)
         both = down[:, :, None, :, None] + right[:, None, :, None, :]  # (H, Y, X, Y, X)
         return both.flatten(3).flatten(1, 2)
 
@@ -215,8 +216,8 @@ class ContentAttention(PixelAttention):
         )  # (B, H, T, D)
         # one half of the query for row shifts, one for column shifts
         along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)
-        down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_between(self.rows, rows)))
-        right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_between(self.columns, columns)))
+        down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_shift_indices(self.rows, rows)))
+        right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_shift_indices(self.columns, columns)))
         both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)  # (B, H, T, T)
         value = x.flatten(1, 2)[:, None].expand_as(query)
         mixed = attend(
@@ -231,14 +232,14 @@ class Layer(nn.Module):
 
     def __init__(self, c: ConvAttentionConfig) -> None:
         super().__init__()
-        size, share = c.image_size // c.downsample, c.attention_dropout
+        size, rate = c.image_size // c.downsample, c.attention_dropout
         self.attention: PixelAttention
         if c.kind == "quadratic":
-            self.attention = QuadraticAttention(c.width, c.heads, dropout=share)
+            self.attention = QuadraticAttention(c.width, c.heads, dropout=rate)
         elif c.kind == "relative":
-            self.attention = RelativeAttention(c.width, c.heads, size, share)
+            self.attention = RelativeAttention(c.width, c.heads, size, rate)
         else:
-            self.attention = ContentAttention(c.width, c.heads, size, share)
+            self.attention = ContentAttention(c.width, c.heads, size, rate)
         self.linear = nn.Linear(c.width, c.width)
         self.attention_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
         self.feed_forward = FeedForward(c.width, c.feed_forward, "gelu")
@@ -299,7 +300,7 @@ def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
     return (vectors[:, None, None] * encodings).sum(-1)
 
 
-def _between(table: nn.Embedding, count: int) -> Tensor:
+def _shift_indices(table: nn.Embedding, count: int) -> Tensor:
     """Return the index in a table of encodings for each shift between two positions, (count, count)."""
     at = torch.arange(count, device=table.weight.device)
     return at[None] - at[:, None] + table.num_embeddings // 2

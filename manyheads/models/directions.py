@@ -35,7 +35,7 @@ class DirectionalConfig(Config):
     """Sizes and reading direction. A layer is a Transformer block, or one LSTM per direction."""
 
     vocab: Vocabulary
-    reading: Direction = "bidirectional"  # a field name of saved directories
+    reading: Direction = "bidirectional"  # this name is also a key in saved configurations
     pad: TokenId = 0
     width: Size = 128
     layers: Layers = 2
@@ -84,26 +84,26 @@ class DirectionalEncoder(nn.Module):
         """Return a list with the features (B, T, D), or with those of both LSTMs, each (B, T, D / 2)."""
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
-            order = _backwards(tokens, lengths)  # (B, T, 1)
-            before = self.projections[0](self.lstms[0](x)[0])
-            behind = self.projections[1](self.lstms[1](_reordered(x, order))[0])
-            return [before, _reordered(behind, order)]
+            order = _reversed_order(tokens, lengths)  # (B, T, 1)
+            forwards = self.projections[0](self.lstms[0](x)[0])
+            backwards = self.projections[1](self.lstms[1](_reorder(x, order))[0])
+            return [forwards, _reorder(backwards, order)]
         assert self.positions is not None
         assert self.encoder is not None
         mask = Mask(key_lengths=lengths, causal=self.config.reading == "left_to_right")
         return [self.encoder(self.positions(x), mask=mask)]
 
-    def transformed(self, features: Tensor, direction: int = 0) -> Tensor:
+    def transform_states(self, features: Tensor, direction: int = 0) -> Tensor:
         """Apply the layer before the word logits to the features (..., D) of a direction, and return (..., D)."""
         return F.gelu(self.transforms[direction](features))
 
 
-def _backwards(tokens: Tensor, lengths: Tensor | None) -> Tensor:
+def _reversed_order(tokens: Tensor, lengths: Tensor | None) -> Tensor:
     """Return the source position for each position of the reversed rows, (B, T, 1). Padding stays in place."""
     at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     last = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < last, last - 1 - at, at)[..., None]
 
 
-def _reordered(x: Tensor, order: Tensor) -> Tensor:
+def _reorder(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(1, order.expand(x.shape))

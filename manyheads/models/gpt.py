@@ -146,8 +146,8 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
         for block in self.decoder.blocks if self.config.norm == "pre" else ():
             assert isinstance(block, Block)
-            for writing in (block.attention.output, block.feed_forward.contract):
-                nn.init.normal_(writing.weight, std=INIT_STD * (2 * self.config.layers) ** -0.5)
+            for projection in (block.attention.output, block.feed_forward.contract):
+                nn.init.normal_(projection.weight, std=INIT_STD * (2 * self.config.layers) ** -0.5)
         if not self.config.bias:
             for module in self.decoder.modules():
                 if isinstance(module, nn.Linear | nn.LayerNorm):

@@ -37,7 +37,7 @@ from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
 Window = Annotated[int, Range(1, 1000)]
 
 # maximum number of attention weights of a layer, over all heads, when maps are expanded to the whole image
-MOST_WEIGHTS = 2**28
+MAX_WEIGHTS = 2**28
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ class LocalAttention(nn.Module):
             query,
             around(self.key(pixels)),  # (B, H, N, (block + 2 reach)^2, Dh)
             around(self.value(pixels)),
-            mask=inside(height, width, block, (block + 2 * self.reach) ** 2, x.device),
-            bias=self.relative(query, seen(height, width, block, self.reach, self.reach, x.device)),
+            mask=block_mask(height, width, block, (block + 2 * self.reach) ** 2, x.device),
+            bias=self.relative(query, near_keys(height, width, block, self.reach, self.reach, x.device)),
             scale=1.0,  # the paper does not scale by 1 / sqrt(Dh)
             tap=self.tap,
         )
-        y = whole(mixed, height, width, block)  # (B, width, Y, X)
+        y = join_blocks(mixed, height, width, block)  # (B, width, Y, X)
         if self.stride > 1:
             y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
         return y
@@ -156,22 +156,22 @@ class AttentionStem(nn.Module):
         (height, width), window = images.shape[2:], self.window
         pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
-        places = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
+        position_vectors = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
         # mixture weights of the value matrices, not attention weights: (window^2, M)
-        shares = (places @ self.mixtures.T).softmax(-1)
-        matrices = torch.einsum("pm,mdc->pdc", shares, self.values)
+        mixture_weights = (position_vectors @ self.mixtures.T).softmax(-1)
+        matrices = torch.einsum("pm,mdc->pdc", mixture_weights, self.values)
         inputs = blocks(pixels, 1, window)[:, 0]  # (B, N, window^2, C)
         value = torch.einsum("bnpc,pdc->bnpd", inputs, matrices)
         mixed = attend(
             query,
             blocks(self.key(pixels), self.heads, window),
             value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # (B, H, N, window^2, Dh)
-            mask=inside(height, width, window, window**2, images.device),
-            bias=self.relative(query, seen(height, width, window, 0, window - 1, images.device)),
+            mask=block_mask(height, width, window, window**2, images.device),
+            bias=self.relative(query, near_keys(height, width, window, 0, window - 1, images.device)),
             scale=1.0,
             tap=self.tap,
         )
-        y = self.norm(whole(mixed, height, width, window)).relu()
+        y = self.norm(join_blocks(mixed, height, width, window)).relu()
         return F.max_pool2d(y, window, ceil_mode=True)
 
     def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
@@ -192,14 +192,14 @@ class RelativePositions(nn.Module):
         self.rows = nn.Parameter(torch.randn(shape))
         self.columns = nn.Parameter(torch.randn(shape))
 
-    def forward(self, query: Tensor, seen: tuple[Seen, Seen]) -> Tensor:
+    def forward(self, query: Tensor, visible: tuple[Near, Near]) -> Tensor:
         """Return the bias (B, H, N, block^2, (block + 2 halo)^2) of a query (B, H, N, block^2, Dh).
 
         Keys outside the window get minus infinity. The window is an intersection of near rows and near columns, and
         hiding these costs a fraction of a full mask.
         """
         by_axis = []
-        for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), seen, strict=True):
+        for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
             products = torch.einsum("bhnqd,hkd->bhnqk", part, table)  # (B, H, N, block^2, 2 reach + 1)
             index = axis.shifts.clamp(-self.reach, self.reach) + self.reach
             scores = products.gather(-1, index.expand(*query.shape[:-2], *index.shape))
@@ -221,7 +221,7 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
     return x.flatten(4, 5).flatten(2, 3)
 
 
-def whole(x: Tensor, height: int, width: int, block: int) -> Tensor:
+def join_blocks(x: Tensor, height: int, width: int, block: int) -> Tensor:
     """Join blocks x (B, H, N, block^2, Dh) without surroundings to an image (B, H * Dh, Y, X)."""
     x = x.unflatten(3, (block, block)).unflatten(2, (-(-height // block), -(-width // block)))
     x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), padded to whole blocks
@@ -235,18 +235,17 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
     """
     height, width = shape[2:]
     positions, heads = height * width, maps.shape[1]
-    if heads * positions**2 > MOST_WEIGHTS:
+    if heads * positions**2 > MAX_WEIGHTS:
         raise UserError(
             f"the maps of {heads} heads on {height} x {width} positions are too large: select fewer heads, or layers "
-            "with"
-            " a lower resolution"
+            "with a lower resolution"
         )
-    numbers = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
-    queries = blocks(numbers, 1, block)[0, 0].squeeze(-1).long()  # (N, block^2), from 1; 0 outside the image
-    keys = blocks(numbers, 1, block, halo)[0, 0].squeeze(-1).long()  # (N, (block + 2 halo)^2)
-    spread = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
-    spread[:, :, queries[:, :, None], keys[:, None, :]] = maps
-    return spread[:, :, 1:, 1:]
+    indices = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
+    queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()  # (N, block^2), from 1; 0 outside the image
+    keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()  # (N, (block + 2 halo)^2)
+    expanded = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
+    expanded[:, :, queries[:, :, None], keys[:, None, :]] = maps
+    return expanded[:, :, 1:, 1:]
 
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
@@ -254,7 +253,7 @@ def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
     return (Grid(shape[2], shape[3]),) * 2
 
 
-class Seen(NamedTuple):
+class Near(NamedTuple):
     """Visibility of keys for each query of a block, along one axis: rows or columns of keys around the block."""
 
     shifts: Tensor  # distance of the key from the query (block^2, side)
@@ -262,38 +261,40 @@ class Seen(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def seen(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> tuple[Seen, Seen]:
+def near_keys(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> tuple[Near, Near]:
     """Return the visible rows and the visible columns of keys for each query of a block.
 
     A query outside the image sees all keys.
     """
     own = torch.arange(block, device=device)
     around = torch.arange(-halo, block + halo, device=device)
-    apart = around - own[:, None]  # (block, side)
+    distance = around - own[:, None]  # (block, side)
 
     def near(length: int) -> Tensor:
         first = torch.arange(0, length, block, device=device)[:, None]  # (blocks, 1)
-        there = (first + around >= 0) & (first + around < length)
-        return ((apart.abs() <= reach) & there[:, None]) | (first + own >= length)[..., None]  # (blocks, block, side)
+        exists = (first + around >= 0) & (first + around < length)
+        return ((distance.abs() <= reach) & exists[:, None]) | (first + own >= length)[
+            ..., None
+        ]  # (blocks, block, side)
 
     with torch.inference_mode(False):  # a table built during evaluation must also work in training
         rows, columns = near(height), near(width)
         down, right = len(rows), len(columns)  # number of blocks
         rows = rows.repeat_interleave(block, 1).repeat_interleave(right, 0)  # (N, block^2, side)
         return (
-            Seen(apart.repeat_interleave(block, 0), rows),
-            Seen(apart.repeat(block, 1), columns.repeat(down, block, 1)),
+            Near(distance.repeat_interleave(block, 0), rows),
+            Near(distance.repeat(block, 1), columns.repeat(down, block, 1)),
         )
 
 
 @lru_cache(maxsize=64)
-def inside(height: int, width: int, block: int, keys: int, device: torch.device) -> Mask | None:
+def block_mask(height: int, width: int, block: int, keys: int, device: torch.device) -> Mask | None:
     """Return a mask that hides all keys from queries outside the image, or None if the blocks fit into the image."""
     if height % block == width % block == 0:
         return None
     with torch.inference_mode(False):
-        there = blocks(torch.ones(1, height, width, 1, device=device), 1, block)[0, 0] > 0  # (N, block^2, 1)
-        return Mask(dense=there.expand(-1, -1, keys))
+        exists = blocks(torch.ones(1, height, width, 1, device=device), 1, block)[0, 0] > 0  # (N, block^2, 1)
+        return Mask(dense=exists.expand(-1, -1, keys))
 
 
 def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:

@@ -128,7 +128,7 @@ class NonLocalBlock(nn.Module):
         self.norm = nn.BatchNorm1d(channels) if identity == "norm" else None
         self.tap = Tap()
         for layer in self.children():
-            if isinstance(layer, nn.Linear):  # as in the code for section 4.1
+            if isinstance(layer, nn.Linear):  # initialization as in the authors' code (section 4.1)
                 nn.init.normal_(layer.weight, std=0.01)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -145,7 +145,7 @@ class NonLocalBlock(nn.Module):
             of_query, of_key = self.pair.weight.chunk(2, dim=1)  # w [a, b] = w1 a + w2 b, (1, inner) each
             scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
         y = attend(
-            query[:, None],  # a single head
+            query[:, None],  # adds the axis of a single head
             key[:, None] if scores is None else None,
             value[:, None],
             scores=scores,

@@ -101,7 +101,7 @@ _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
     "base": {**_UNIVERSAL_BASE, "steps": 6},  # universal_transformer_base of the published code
-    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # a maximum of twice the steps
+    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # at most twice the steps of the fixed model
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # small enough for a CPU
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
 }
@@ -193,7 +193,7 @@ def _bottleneck(*depths: int, **more: Any) -> Settings:
     return {"block": "bottleneck", "depths": depths, "widths": (256, 512, 1024, 2048), **more}
 
 
-_SMALL: Settings = {"stem": "3x3", "image_size": 32}  # for images of 32 x 32
+_SMALL: Settings = {"stem": "3x3", "image_size": 32}  # settings for images of 32 x 32 pixels
 _RESNET: dict[str, Settings] = {
     "18": _basic(2, 2, 2, 2),  # ResNet-18 and 34: He 2015, table 1
     "34": _basic(3, 4, 6, 3),
@@ -231,7 +231,7 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", _LOCAL),
     # convolution as stem, as in the paper's best models
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # sizes of the paper
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # models with the sizes of the paper
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }
 
@@ -249,10 +249,10 @@ def full_name(name: str, *families: str) -> str:
     for full in (name, *short, *(f"{family}/{size}" for family in families if family.partition("-")[0] == word)):
         if full in names:
             return full
-    raise UserError(f"unknown preset {name!r}: {nearest(name, names)}")
+    raise UserError(f"unknown preset {name!r}: {suggest_name(name, names)}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return advice for a name that is missing in the table."""
     names = list(names)
     short = {full.partition("/")[2]: full for full in names}
@@ -268,10 +268,10 @@ def family_of(name: str) -> str:
 
 def preset(name: str, *families: str, **settings: Any) -> Any:
     """Return the configuration of a preset (see `full_name`), where `settings` override its values."""
-    return fitted(name, families, settings, {})
+    return preset_for_data(name, families, settings, {})
 
 
-def fitted(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:
+def preset_for_data(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:
     """Return the configuration of a preset for data that has been read.
 
     settings  settings of the user
@@ -279,20 +279,19 @@ def fitted(name: str, families: Sequence[str], settings: Settings, decided: Sett
               `settings` contains them, too.
     """
     name = full_name(name, *families)
-    return configured(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
+    return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
 
 
-def configured(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
-    """Return a configuration of this class from `settings` and `decided` (see `fitted`), with defaults from `base`."""
+def make_config(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
+    """Return a configuration of this class from `base`, `settings` and `decided` (see `preset_for_data`)."""
     known = {f.name for f in fields(kind)}
     if unknown := sorted(settings.keys() - known):
         valid = sorted(known - decided.keys())
         raise UserError(f"unknown settings {', '.join(unknown)}: expected some of {', '.join(valid)}")
-    if idle := sorted(settings.keys() & decided.keys()):
+    if conflicts := sorted(settings.keys() & decided.keys()):
         raise UserError(
-            f"cannot set {', '.join(idle)}: the data and the task determine these; remove them (the size of a "
-            "vocabulary "
-            "is the setting `vocabulary` of the recipe)"
+            f"cannot set {', '.join(conflicts)}: the data and the task determine these; remove them (the size of a "
+            "vocabulary is the setting `vocabulary` of the recipe)"
         )
     return kind(**{**(base or {}), **settings, **decided})
 
@@ -310,14 +309,14 @@ def build(config: Config) -> Any:
     model = next(row for row in FAMILIES.values() if row.config == type(config).__name__).model_class()
     with torch.device("meta"):
         sized = model(config)
-        parameters, others = (sum(t.numel() for t in kind) for kind in (sized.parameters(), sized.buffers()))
-    most = MAX_PARAMETERS
+        parameters, buffers = (sum(t.numel() for t in kind) for kind in (sized.parameters(), sized.buffers()))
+    max_numbers = MAX_PARAMETERS
     if torch.get_default_device().type != "meta":
-        most = min(most, physical_memory() // FLOAT32)
-    if parameters + others > most:
-        positions = f" and {others:,} other numbers, such as position tables" * (others > 0)
+        max_numbers = min(max_numbers, physical_memory() // FLOAT32)
+    if parameters + buffers > max_numbers:
+        positions = f" and {buffers:,} other numbers, such as position tables" * (buffers > 0)
         raise UserError(
-            f"the model would have {parameters:,} parameters{positions}: expected at most {most:,}; "
+            f"the model would have {parameters:,} parameters{positions}: expected at most {max_numbers:,}; "
             "choose smaller sizes"
         )
     return model(config)

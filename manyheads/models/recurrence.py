@@ -109,14 +109,14 @@ class PonderState(NamedTuple):
         return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
 
 
-Thoughts = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty if the number of steps is fixed
+HaltingStatistics = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty if the number of steps is fixed
 
 
 @runtime_checkable
 class Halting(Protocol):
     """Model with a recurrence in depth, which can return the steps of its positions."""
 
-    def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, Thoughts]:
+    def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, HaltingStatistics]:
         """Return the last states, as `hidden` of other models, and the steps that every position took."""
         ...
 
@@ -151,15 +151,15 @@ class SeparableConvolution(FeedForward):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Return the transition (B, T, D) of x (B, T, D). real (B, T): False at padding; None: no padding."""
-        hidden = self.activation(self.expand(self._along(self.before, x, real)))
+        hidden = self.activation(self.expand(self._convolve(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
-        return self.tap.on_residual(self.contract(self._along(self.between, hidden, real)))
+        return self.tap.on_residual(self.contract(self._convolve(self.between, hidden, real)))
 
-    def _along(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
+    def _convolve(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)
-        others = convolution.kernel_size[0] - 1
-        left = others if self.causal else others // 2
-        return convolution(F.pad(x.transpose(1, 2), (left, others - left))).transpose(1, 2)
+        context = convolution.kernel_size[0] - 1
+        left = context if self.causal else context // 2
+        return convolution(F.pad(x.transpose(1, 2), (left, context - left))).transpose(1, 2)
 
 
 class SeparableBlock(Block):
@@ -171,7 +171,7 @@ class SeparableBlock(Block):
                 assert isinstance(cache, StepCache)
                 return self.feed_forward(*cache.inputs_with(layer, x))[:, -x.shape[1] :]
             lengths = None if mask is None else mask.key_lengths
-            real = None if lengths is None else _real(lengths, x.shape[1])
+            real = None if lengths is None else _real_mask(lengths, x.shape[1])
             return self.feed_forward(x, real)
 
         return self._residual(x, convolve, self.feed_forward_norm)
@@ -192,9 +192,9 @@ class StepCache(KVCache):
         Returns the new inputs after the necessary previous ones, (B, t, D), and a mask (B, t) of those that exist.
         """
         rows, new = torch.arange(self.batch, device=x.device)[:, None], x.shape[1]
-        look = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
-        self._inputs[step, rows, look[:, -new:]] = x.to(self._inputs.dtype)
-        return self._inputs[step, rows, look.clamp(min=0)], look >= 0
+        at = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
+        self._inputs[step, rows, at[:, -new:]] = x.to(self._inputs.dtype)
+        return self._inputs[step, rows, at.clamp(min=0)], at >= 0
 
     def select(self, rows: Tensor) -> None:
         super().select(rows)
@@ -203,8 +203,8 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        most = min(self.capacity, other.capacity)  # neither cache has positions beyond this
-        self._inputs[:, rows, :most] = other._inputs[:, : len(rows), :most]
+        capacity = min(self.capacity, other.capacity)  # neither cache has positions beyond this
+        self._inputs[:, rows, :capacity] = other._inputs[:, : len(rows), :capacity]
 
 
 class Recurrence(nn.Module):
@@ -240,57 +240,57 @@ class Recurrence(nn.Module):
         Row b starts at position offset[b].
         With a cache, no step is skipped: later positions may take more steps and attend to the states of all steps.
         """
-        c, real = self.config, None if mask.key_lengths is None else _real(mask.key_lengths, x.shape[1])
+        c, real = self.config, None if mask.key_lengths is None else _real_mask(mask.key_lengths, x.shape[1])
         state, y = x, torch.zeros_like(x)
         running = x.new_ones(x.shape[:2], dtype=torch.bool)  # (B, T)
-        given = x.new_zeros(x.shape[:2])  # accumulated probability of halting
-        steps, remainder = given, given
+        total = x.new_zeros(x.shape[:2])  # accumulated probability of halting
+        steps, remainder = total, total
         weights: list[Tensor] = []
         for step in range(c.steps):
             state = self.positions(state, offset) + self.timing[step].to(x.dtype)  # (B, T, D)
             if self.halt is not None:
                 p = torch.sigmoid(self.halt(state)).squeeze(-1)  # (B, T)
-                halts = running if step == c.steps - 1 else running & (given + p > 1 - c.epsilon)
-                remainder = torch.where(halts, 1 - given, remainder)
-                weight = torch.where(halts, 1 - given, p) * running
-                steps, given, running = steps + running, given + weight, running & ~halts
+                halts = running if step == c.steps - 1 else running & (total + p > 1 - c.epsilon)
+                remainder = torch.where(halts, 1 - total, remainder)
+                weight = torch.where(halts, 1 - total, p) * running
+                steps, total, running = steps + running, total + weight, running & ~halts
                 weights.append(weight)
             state = self.block(state, mask=mask, memory=memory, memory_mask=memory_mask, cache=cache, layer=step)
             if self.halt is None:
                 y = state
                 continue
-            share = weight[..., None]
-            y = y + share * state if c.halting == "accumulated" else share * state + (1 - share) * y
-            going = running if real is None else running & real
-            # all steps run on the meta device, where FLOPs are counted
-            if cache is None and not x.is_meta and not going.any():
+            factor = weight[..., None]
+            y = y + factor * state if c.halting == "accumulated" else factor * state + (1 - factor) * y
+            active = running if real is None else running & real
+            # the meta device runs all steps, so that all FLOPs are counted
+            if cache is None and not x.is_meta and not active.any():
                 break
         y = y if self.norm is None else self.norm(y)
         return y, PonderState(steps, remainder, torch.stack(weights, -1), real) if weights else None
 
 
 @contextmanager
-def pondered(model: nn.Module) -> Iterator[Thoughts]:
+def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
     """Record the steps of every position while the block runs, by the names of the model's recurrences.
 
     Several passes keep only the last. The result is empty for a model without halting.
     """
-    thoughts: Thoughts = {}
+    halting: HaltingStatistics = {}
     with ExitStack() as undo:
         for name, module in model.named_modules():
             if isinstance(module, Recurrence):
 
-                def note(_: nn.Module, __: Any, output: tuple[Tensor, PonderState | None], name: str = name) -> None:
+                def record(_: nn.Module, __: Any, output: tuple[Tensor, PonderState | None], name: str = name) -> None:
                     if output[1] is not None:
-                        thoughts[name] = output[1]
+                        halting[name] = output[1]
 
-                undo.callback(module.register_forward_hook(note).remove)
-        yield thoughts
+                undo.callback(module.register_forward_hook(record).remove)
+        yield halting
 
 
-def ponder_cost(model: Any, thoughts: Thoughts) -> Tensor | float:
+def ponder_cost(model: Any, halting: HaltingStatistics) -> Tensor | float:
     """Return the ponder cost per token to add to the loss; 0 if the model has no halting."""
-    return model.config.ponder * sum(ponder.cost for ponder in thoughts.values()) if thoughts else 0.0
+    return model.config.ponder * sum(ponder.cost for ponder in halting.values()) if halting else 0.0
 
 
 def _block(c: RecurrenceConfig, *, causal: bool, cross: bool) -> Block:
@@ -307,6 +307,6 @@ def _block(c: RecurrenceConfig, *, causal: bool, cross: bool) -> Block:
     )
 
 
-def _real(lengths: Tensor, width: int) -> Tensor:
+def _real_mask(lengths: Tensor, width: int) -> Tensor:
     """Return a mask (B, T), True at positions that are not padding."""
     return torch.arange(width, device=lengths.device) < lengths[:, None]

@@ -31,7 +31,7 @@ from manyheads.models.squeeze_excitation import SqueezeExcitation
 # module with output (B, width, Y, X).
 Mixing = Callable[[int, int, int, int], nn.Module]
 REDUCTION = 4  # channel reduction of a bottleneck
-FEW = 16  # maximum number of channels for the workaround in Convolution
+FEW_CHANNELS = 16  # maximum number of channels for the workaround in Convolution
 Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, from 1
 
 
@@ -83,11 +83,11 @@ class ResNet(nn.Module):
         self.stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
         self.stages = nn.ModuleList()
         channels = c.stem_width
-        for number, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
-            strides = [2 if number > 1 or c.halve_first else 1] + [1] * (depth - 1)
+        for index, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
+            strides = [2 if index > 1 or c.halve_first else 1] + [1] * (depth - 1)
             blocks = []
             for stride in strides:
-                blocks.append(Residual(c, channels, width, stride, number, mixing or convolution))
+                blocks.append(Residual(c, channels, width, stride, index, mixing or convolution))
                 channels = width
             self.stages.append(Stage(blocks))
         self.classifier = nn.Linear(channels, len(c.labels)) if c.labels else None
@@ -115,7 +115,7 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
 
-class Normed(nn.Module):
+class NormalizedLayer(nn.Module):
     """Mixing layer (convolution or attention) followed by a batch norm, without activation."""
 
     def __init__(self, mixer: nn.Module, width: int) -> None:
@@ -135,13 +135,13 @@ class Convolution(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.in_channels < FEW and x.device.type == "cpu" and torch.is_grad_enabled():
+        if self.in_channels < FEW_CHANNELS and x.device.type == "cpu" and torch.is_grad_enabled():
             x = self._conv_forward(x.contiguous(), self.weight.contiguous(), self.bias)
-            return x if self.out_channels < FEW else x.contiguous(memory_format=torch.channels_last)
+            return x if self.out_channels < FEW_CHANNELS else x.contiguous(memory_format=torch.channels_last)
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
-class Stem(Normed):
+class Stem(NormalizedLayer):
     """Stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) if `small`."""
 
     def __init__(self, channels: int, width: int, *, small: bool) -> None:
@@ -182,15 +182,15 @@ class Residual(nn.Module):
                 (mixing(inner, inner, inner_stride, stage), inner),
                 (Convolution(inner, width, 1, bias=False), width),
             ]
-        self.layers = nn.ModuleList(Normed(mixer, outputs) for mixer, outputs in mixers)
+        self.layers = nn.ModuleList(NormalizedLayer(mixer, outputs) for mixer, outputs in mixers)
         self.squeeze = None if c.squeeze is None else SqueezeExcitation(width, c.squeeze)
         changes = channels != width or stride != 1
-        self.shortcut = Normed(Convolution(channels, width, 1, stride, bias=False), width) if changes else None
+        self.shortcut = NormalizedLayer(Convolution(channels, width, 1, stride, bias=False), width) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         branch = x
-        for number, layer in enumerate(self.layers):
-            branch = layer(branch.relu() if number else branch)
+        for index, layer in enumerate(self.layers):
+            branch = layer(branch.relu() if index else branch)
         if self.squeeze is not None:
             branch = self.squeeze(branch)
         return (branch + (x if self.shortcut is None else self.shortcut(x))).relu()

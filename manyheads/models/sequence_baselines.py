@@ -29,7 +29,7 @@ from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
 
 Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
-Neighbours = Annotated[int, Range(1, 1000)]
+Neighbors = Annotated[int, Range(1, 1000)]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class SequenceBaselineConfig(Config):
     pad: TokenId = 0
     width: Size = 32
     hidden: Size = 32
-    kernel: Neighbours = 7
-    pooling: Neighbours = 5
+    kernel: Neighbors = 7
+    pooling: Neighbors = 5
     max_positions: Length = 600
     dropout: Rate = 0.5
 
@@ -141,16 +141,16 @@ class Convolutional(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         # channels, then words, then features: (B, D, T) or (B, 1, T, D)
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
-        x = _only_real(self.first(_only_real(image, lengths)).relu(), lengths)
+        x = _zero_padding(self.first(_zero_padding(image, lengths)).relu(), lengths)
         # After a ReLU no value is negative. So the zeros after a text are never a wrong maximum.
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
         x = pool(x, self.pooling, ceil_mode=True)
         shorter = None if lengths is None else -(-lengths // self.pooling)
-        x = _only_real(self.second(x).relu(), shorter)
+        x = _zero_padding(self.second(x).relu(), shorter)
         return x.amax(2).flatten(1)
 
 
-def _only_real(x: Tensor, lengths: Tensor | None) -> Tensor:
+def _zero_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Return x (B, C, T, ...) with zeros after each text."""
     if lengths is None:
         return x

@@ -44,7 +44,7 @@ class Tfidf(nn.Module):
     def __init__(self, config: TfidfConfig) -> None:
         super().__init__()
         self.config = config
-        self.idf = nn.Parameter(torch.zeros(config.vocab))  # zero for ignored tokens
+        self.idf = nn.Parameter(torch.zeros(config.vocab))  # the entries of ignored tokens stay zero
         size = config.components
         self.components = None if size is None else nn.Parameter(torch.zeros(size, config.vocab))
         self.output = nn.Linear(size or config.vocab, units(config.labels))

@@ -19,7 +19,7 @@ from manyheads.core.config import TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.models.recurrence import PonderState, Recurrence, RecurrenceConfig, StepCache, Thoughts
+from manyheads.models.recurrence import HaltingStatistics, PonderState, Recurrence, RecurrenceConfig, StepCache
 from manyheads.models.transformer import SourceId, TargetId, check_vocabularies
 
 
@@ -111,19 +111,19 @@ class Universal(_Universal):
     def forward_with_halting(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
-    ) -> tuple[Tensor, Thoughts]:  # fmt: skip
+    ) -> tuple[Tensor, HaltingStatistics]:  # fmt: skip
         """Return the decoder's last states (B, Tt, D), before the output projection, and the steps of every position.
 
         offset  first position of source and target of each row, (B,); None: 0
         """
         memory_mask = Mask(key_lengths=source_lengths)
-        memory, reading = self._read(source, memory_mask, offset)
-        hidden, writing = self.decoder(
+        memory, encoder_state = self._read(source, memory_mask, offset)
+        hidden, decoder_state = self.decoder(
             self._embed(self.target_embedding, target), mask=Mask(causal=True, key_lengths=target_lengths),
             memory=memory, memory_mask=memory_mask, offset=offset,
         )  # fmt: skip
-        pondered = {"encoder": reading, "decoder": writing}
-        return hidden, {stack: ponder for stack, ponder in pondered.items() if ponder is not None}
+        states = {"encoder": encoder_state, "decoder": decoder_state}
+        return hidden, {stack: ponder for stack, ponder in states.items() if ponder is not None}
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
         """Return the last states of the encoder, (B, Ts, D)."""
@@ -179,7 +179,7 @@ class UniversalSequence(_Universal):
 
     def forward_with_halting(
         self, tokens: Tensor, lengths: Tensor | None = None, offset: int | Tensor | None = None
-    ) -> tuple[Tensor, Thoughts]:
+    ) -> tuple[Tensor, HaltingStatistics]:
         """Return the last states (B, T, D), and the steps of every position. Row b begins at position offset[b]."""
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
         hidden, ponder = self.stack(self._embed(self.embedding, tokens), mask=mask, offset=offset)

@@ -114,8 +114,8 @@ class ViT(nn.Module):
         self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))
         self.representation = None if c.representation is None else nn.Linear(c.width, c.representation)
         self.head = nn.Linear(c.representation or c.width, len(c.labels)) if c.labels else None
-        second = bool(c.labels) and c.distilled and c.fused != "none"
-        self.distillation_head = nn.Linear(c.width, len(c.labels)) if second else None
+        has_second_head = bool(c.labels) and c.distilled and c.fused != "none"
+        self.distillation_head = nn.Linear(c.width, len(c.labels)) if has_second_head else None
         self._initialize()
 
     def _initialize(self) -> None:

@@ -18,7 +18,7 @@ from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.runs.recipe import Tuned
 from manyheads.runs.run import Run
 from manyheads.training.config import TrainingConfig
-from manyheads.training.schedules import length, steps_per_epoch
+from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned =
         training = replace(training, learning_rate=LSTM_RATE)
     if "training.warmup" in run.given:
         return training
-    steps = length(training, steps_per_epoch(training, batches))
+    steps = run_length(training, steps_per_epoch(training, batches))
     if steps is None or (tenth := math.ceil(steps / 10)) >= training.warmup:
         return training
     logger.info(f"warm-up: using {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}")

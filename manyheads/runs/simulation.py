@@ -25,7 +25,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Stack
 from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
-from manyheads.training.loss import at_least_float32, vocabulary_loss
+from manyheads.training.loss import upcast, vocabulary_loss
 
 MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts (Devlin 2018, section 3.1)
 ATEN = torch.ops.aten
@@ -183,11 +183,11 @@ def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
     """Compute the loss like the model's task: over the vocabulary in chunks, and for BERT only at masked words."""
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)
-        words = model.transformed(states[: max(1, round(MASKED_FRACTION * len(states)))])
+        words = model.transform_states(states[: max(1, round(MASKED_FRACTION * len(states)))])
         return _of_words(words, model.embedding.weight, model.output_bias)
     if hasattr(model, "hidden"):
         return _of_words(model.hidden(*inputs).flatten(0, 1), model.output_weight, getattr(model, "output_bias", None))
-    return torch.stack([at_least_float32(part).sum() for part in _tensors(model(*inputs))]).sum()
+    return torch.stack([upcast(part).sum() for part in _tensors(model(*inputs))]).sum()
 
 
 def _of_words(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -67,7 +67,7 @@ class GenerationWorker(Worker):
         def empty() -> ContinuousBatch[Any]:
             return ContinuousBatch(
                 model.start, model.step, context=self.context, end=predictor.end, chunk=CHUNK, rows=rows,
-                positions=positions,
+                max_cached=positions,
             )  # fmt: skip
 
         self._empty, self._batch = empty, empty()

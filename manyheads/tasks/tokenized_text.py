@@ -17,7 +17,7 @@ from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
 from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
-from manyheads.generation.text import UNSURE
+from manyheads.generation.text import INVALID
 
 SHORTEN = "shorten it, or cut it with truncate (--truncate)"
 
@@ -41,8 +41,8 @@ def tokenized(
 ) -> TokenizedText:  # fmt: skip
     """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
 
-    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError if a
-    text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
+    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError
+    if a text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
     """
     if truncate:
         text, pair = beginning(text, max_tokens), None if pair is None else beginning(pair, max_tokens)
@@ -79,7 +79,7 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
     text, ends = "", list[int]()
     for after in range(1, len(ids) + 1):  # The text of a token can depend on the preceding tokens.
         text = tokenizer.decode(ids[:after])
-        ends.append(len(text.removesuffix(UNSURE)))
+        ends.append(len(text.removesuffix(INVALID)))
     starts = [0, *ends[:-1]]
     # Several tokens may form one character. Each of them is displayed as the whole character.
     for index in reversed(range(len(ids) - 1)):

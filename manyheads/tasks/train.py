@@ -12,7 +12,7 @@ from manyheads.runs.overrides import Setting, apply, as_dict, from_file, from_ma
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.run import Run
 from manyheads.tasks.registry import find
-from manyheads.training.distributed import distributed_context, reraise_peer_failure, restarted
+from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
 from manyheads.training.progress import ProgressCallback
 
 
@@ -59,7 +59,7 @@ def train(
     chosen = {key: value for key, value in result.items() if any(_within(key, setting.key) for setting in settings)}
     changed = {key: value for key, value in result.items() if key not in defaults or defaults[key] != value}
     run = Run(
-        recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or restarted(), dry_run, max_minutes,
+        recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or was_restarted(), dry_run, max_minutes,
         precision, skip_bad_lines, compile, processes, given=changed | chosen, overrides=changed, progress=progress,
     )  # fmt: skip
     _check(selected, resolved, run)

@@ -40,15 +40,15 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
     """Return the reason why the run is finished, or None if it is not."""
     if config.patience is not None and counters.without_best >= config.patience:
-        return f"no better {config.metric} in {_counted(config.patience, 'validation')}"
+        return f"no better {config.metric} in {_with_unit(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:
-        return _counted(config.steps, "step")
+        return _with_unit(config.steps, "step")
     if config.epochs is not None and counters.epoch >= config.epochs:
-        return _counted(config.epochs, "epoch")
+        return _with_unit(config.epochs, "epoch")
     if config.minutes is not None and counters.seconds >= config.minutes * 60:
-        return _counted(config.minutes, "minute")
+        return _with_unit(config.minutes, "minute")
     return None
 
 
-def _counted(number: float, unit: str) -> str:
-    return f"{number:,}".removesuffix(".0") + f" {unit}{'s' * (number != 1)}"
+def _with_unit(count: float, unit: str) -> str:
+    return f"{count:,}".removesuffix(".0") + f" {unit}{'s' * (count != 1)}"

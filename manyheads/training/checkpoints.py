@@ -29,7 +29,7 @@ from manyheads.files import parse_json, regular, replacing, write_json
 
 logger = logging.getLogger(__name__)
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
@@ -47,13 +47,13 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._good: dict[int, set[str]] = {}  # step -> files that its checkpoint needs
+        self._files_by_step: dict[int, set[str]] = {}  # step -> files that its checkpoint needs
         self._digests: dict[str, str] = {}  # SHA-256 of each weights file
-        self._saved = -1  # last step with a checkpoint, which may still wait in the queue
-        # reused, because allocating new memory is slow
+        self._last_step = -1  # last step with a checkpoint, which may still wait in the queue
+        # buffers, reused because allocating memory is slow
         self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}
         self._writing: dict[str, Future[None]] = {}
-        self._thread = ThreadPoolExecutor(1, "checkpoints")  # one thread, so that files are written in order
+        self._thread = ThreadPoolExecutor(1, "checkpoints")  # a single thread, so that files are written in order
         self._failed = False
 
     def __enter__(self) -> Self:
@@ -74,28 +74,28 @@ class Checkpoints:
 
     def save(
         self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any],
-        synced: Callable[[], None] = lambda: None,
+        sync_log: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Write the checkpoint of a step, then remove superfluous files.
 
-        A checkpoint that is already written for this step is not written again. `synced` is called before the JSON file
-        is written.
+        A checkpoint that is already written for this step is not written again. `sync_log` is called before the JSON
+        file is written.
         """
-        if step == self._saved:
+        if step == self._last_step:
             return
 
         def write(copies: Mapping[str, Tensor]) -> None:
             name = f"checkpoint-{step:08d}"
             files = {s["file"]: self._digests[s["file"]] for s in snapshots}
             files[f"{name}.safetensors"] = _write(self.directory / f"{name}.safetensors", copies)
-            synced()
+            sync_log()
             body = {"step": step, "files": files, **content}
             write_json(self.directory / f"{name}.json", {"sha256": _digest(body), "content": body})
-            self._good[step] = {f"{name}.json", *files}
+            self._files_by_step[step] = {f"{name}.json", *files}
             self._remove_superfluous()
 
         self._in_background("checkpoint", tensors, write)
-        self._saved = step
+        self._last_step = step
 
     def wait(self) -> None:
         """Wait until everything is written. Raises the error of a failed write."""
@@ -113,7 +113,7 @@ class Checkpoints:
     ) -> None:
         if kind in self._writing:
             self._writing[kind].result()
-        copies = self._copies[kind] = {name: _copied(t, self._copies[kind].get(name)) for name, t in tensors.items()}
+        copies = self._copies[kind] = {name: _cpu_copy(t, self._copies[kind].get(name)) for name, t in tensors.items()}
 
         def run() -> None:
             if self._failed:  # a checkpoint must not be written if one of its files is missing
@@ -125,8 +125,8 @@ class Checkpoints:
         self._writing[kind] = self._thread.submit(run)
 
     def _remove_superfluous(self) -> None:
-        self._good = dict(sorted(self._good.items())[-KEPT:])
-        needed = set().union(*self._good.values())
+        self._files_by_step = dict(sorted(self._files_by_step.items())[-MAX_CHECKPOINTS:])
+        needed = set().union(*self._files_by_step.values())
         for pattern in ("checkpoint-*", "weights-*"):
             for path in self.directory.glob(pattern):
                 if path.name not in needed:
@@ -139,37 +139,37 @@ class Checkpoints:
         them.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
-        whole: list[tuple[Path, dict[str, Any]]] = []
-        lacking: list[tuple[Path, dict[str, Any]]] = []
+        complete: list[tuple[Path, dict[str, Any]]] = []
+        incomplete: list[tuple[Path, dict[str, Any]]] = []
         for path in paths:
             try:
-                content, lost = self._verified(path)
+                content, errors = self._verify(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 logger.warning(f"{path}: cannot use this checkpoint: {error}")
                 continue
-            for reason in lost:
+            for reason in errors:
                 logger.warning(f"{path}: this checkpoint is incomplete: {reason}")
-            (lacking if lost else whole).append((path, content))
+            (incomplete if errors else complete).append((path, content))
         if not paths:
             return None
-        usable = whole or lacking
+        usable = complete or incomplete
         if not usable:
             raise UserError(f"{self.directory}: no usable checkpoint found; start again in another directory (--out)")
         for path, content in usable:
-            self._good[content["step"]] = {path.name, *content["files"]}
+            self._files_by_step[content["step"]] = {path.name, *content["files"]}
             self._digests |= content["files"]
         path, content = usable[0]
-        self._saved = content["step"]
-        if not whole:
-            logger.warning(f"no complete checkpoint found: using step {self._saved} without the missing weights")
+        self._last_step = content["step"]
+        if not complete:
+            logger.warning(f"no complete checkpoint found: using step {self._last_step} without the missing weights")
         elif path != paths[0]:
-            logger.warning(f"using the previous good checkpoint of step {self._saved}")
+            logger.warning(f"using the previous good checkpoint of step {self._last_step}")
         try:
             return content, load_file(path.with_suffix(".safetensors"))
         except SafetensorError as error:  # its SHA-256 matches, so the file is not damaged by accident
             raise UserError(f"{path.with_suffix('.safetensors')}: not a safetensors file ({error})") from error
 
-    def _verified(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
+    def _verify(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
         """Return the content of a checkpoint, and the errors of its weights files.
 
         `files` of the content omits weights files that are missing or damaged. Raises an error if another part is
@@ -183,7 +183,7 @@ class Checkpoints:
             raise UserError("the step is not an integer, or a file lies outside the directory")
         if path.with_suffix(".safetensors").name not in content["files"]:
             raise UserError("the list of files lacks the tensors of this checkpoint")
-        lost: list[Exception] = []
+        errors: list[Exception] = []
         for file, expected in list(content["files"].items()):
             try:
                 with open(regular(self.directory / file), "rb") as opened:
@@ -193,12 +193,12 @@ class Checkpoints:
                 if file == path.with_suffix(".safetensors").name:
                     raise
                 del content["files"][file]
-                lost.append(error)
-        return content, lost
+                errors.append(error)
+        return content, errors
 
 
 @torch.no_grad()
-def _copied(tensor: Tensor, copy: Tensor | None) -> Tensor:
+def _cpu_copy(tensor: Tensor, copy: Tensor | None) -> Tensor:
     """Return a copy of the tensor on the CPU; it reuses the memory of an earlier copy if shape and dtype match."""
     if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)

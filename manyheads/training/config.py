@@ -7,7 +7,7 @@ from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate,
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
-DECAYING = ("linear", "cosine")  # schedules whose shape depends on the budget
+DECAY_SCHEDULES = ("linear", "cosine")  # schedules whose shape depends on the budget
 Beta = Annotated[float, Range(0, 1, below=True)]
 
 
@@ -27,7 +27,7 @@ class TrainingConfig(Config):
     # peak learning rate; for noam, a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     learning_rate: Positive = 1.0
     width: Size | None = None  # width of the model, for noam
-    warmup: Annotated[int, Range(0, 10**9)] = 4000  # steps
+    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps
     floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
     # the first is the momentum of sgd; rmsprop ignores both and uses rho = 0.9 as in Keras
     betas: tuple[Beta, Beta] = (0.9, 0.98)
@@ -47,13 +47,13 @@ class TrainingConfig(Config):
     # Decay, such as 0.9999, of an exponential moving average of the weights, which become the final weights. While (1 +
     # step) / (10 + step) is smaller, it is the decay, so that early weights do not dominate a short run.
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
-    validate_every: Count | None = None  # steps; None: at the end of every epoch
-    checkpoint_every: Count = 500  # steps
+    validate_every: Count | None = None  # steps between validations; None: at the end of every epoch
+    checkpoint_every: Count = 500  # steps between checkpoints
     # Epochs between saved models kept/epoch-0 (before training), ..., which show how a model changes; None: none are
     # saved.
     keep_every: Count | None = None
-    log_every: Count = 50  # steps
-    # Number of steps with a loss or gradient that is not finite that may be skipped before the run stops. A skipped
+    log_every: Count = 50  # steps between log entries
+    # Number of steps that may be skipped before the run stops, because their loss or gradient is not finite. A skipped
     # step changes no weight.
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
     metric: str | None = None  # name from `Task.metrics`; if set, the run keeps the best weights by this metric
@@ -66,12 +66,12 @@ class TrainingConfig(Config):
             raise UserError("a run needs a budget: set steps, epochs or minutes")
         if self.schedule == "noam" and (self.width is None or not self.warmup):
             raise UserError("the schedule noam needs the width of the model and a warmup above 0")
-        if self.schedule in DECAYING and self.steps is None and self.epochs is None:
+        if self.schedule in DECAY_SCHEDULES and self.steps is None and self.epochs is None:
             raise UserError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
-        if self.floor and self.schedule not in DECAYING:
+        if self.floor and self.schedule not in DECAY_SCHEDULES:
             raise UserError(
                 f"floor is {self.floor}, but the schedule {self.schedule} does not decay: use the schedule "
-                f"{', '.join(DECAYING[:-1])} or {DECAYING[-1]}, or add training.floor=0"
+                f"{', '.join(DECAY_SCHEDULES[:-1])} or {DECAY_SCHEDULES[-1]}, or add training.floor=0"
             )
         if self.ema is not None and self.average > 1:
             raise UserError(
@@ -95,15 +95,15 @@ class TrainingConfig(Config):
         """
         now = self.as_dict()
         saved = with_defaults(self, saved)
-        raisable = ("skip_nonfinite", "minutes") if self.schedule in DECAYING else ("skip_nonfinite", *BUDGETS)
+        raisable = ("skip_nonfinite", "minutes") if self.schedule in DECAY_SCHEDULES else ("skip_nonfinite", *BUDGETS)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}
             if key not in ("shard", "checkpointing")
             and saved.get(key) != now.get(key)
-            and not (key in raisable and _raised(saved.get(key), now.get(key)))
+            and not (key in raisable and _is_raised(saved.get(key), now.get(key)))
         ]
 
 
-def _raised(old: float | None, new: float | None) -> bool:
+def _is_raised(old: float | None, new: float | None) -> bool:
     return new is None or (old is not None and new > old)

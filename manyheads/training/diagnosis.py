@@ -37,8 +37,7 @@ def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: f
         used_up = f" the limit of {budget} skipped steps is reached;" * (budget > 0)
         raise NonFiniteError(
             f"{message};{used_up} start again with a smaller learning_rate, a longer warmup or clip; or use --resume "
-            "with "
-            f"training.skip_nonfinite={max(10, 2 * budget)} to skip such steps; the last good checkpoint is kept"
+            f"with training.skip_nonfinite={max(10, 2 * budget)} to skip such steps; the last good checkpoint is kept"
         )
     counters.skipped += 1
     return f"{message}; skipped, {counters.skipped} of {budget} allowed"
@@ -50,9 +49,9 @@ def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: 
     suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]
     if len(batches) == 1:
         suffixes = [""]
-    parameters = strategy.whole({n: p.detach() for n, p in model.named_parameters()}, everywhere=True)
+    parameters = strategy.full_tensors({n: p.detach() for n, p in model.named_parameters()}, on_all_ranks=True)
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    gradients = strategy.whole(gradients, everywhere=True)
+    gradients = strategy.full_tensors(gradients, on_all_ranks=True)
     bad_tensors = (
         *(f"parameter {name}" for name, tensor in parameters.items() if _is_bad(tensor)),
         *(f"input {name}{suffix}" for batch, suffix in zip(batches, suffixes, strict=True)
@@ -62,12 +61,12 @@ def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: 
     )  # fmt: skip
     by_rank = ranks.all_gather(bad_tensors[:1])
     kinds = ("parameter", "input", "the loss", "gradient")
-    first = min(((kinds.index(next(k for k in kinds if text.startswith(k))), rank, text)
-                 for rank, texts in enumerate(by_rank) for text in texts), default=None)  # fmt: skip
+    first = min(((kinds.index(next(k for k in kinds if name.startswith(k))), rank, name)
+                 for rank, names in enumerate(by_rank) for name in names), default=None)  # fmt: skip
     if first is None:
         return "the norm of all gradients"
-    _, rank, text = first
-    return text if ranks.world == 1 or by_rank == [(text,)] * ranks.world else f"{text}, on rank {rank}"
+    _, rank, name = first
+    return name if ranks.world == 1 or by_rank == [(name,)] * ranks.world else f"{name}, on rank {rank}"
 
 
 def _is_bad(array: Any) -> bool:

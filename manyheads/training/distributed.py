@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-BEAT = 5.0  # seconds between two heartbeats of a process
-SILENCE = 8  # missed heartbeats after which a process counts as dead
-FOREVER = timedelta(days=30)  # maximum wait for a live process: rank 0 may validate or write for hours
-ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
+HEARTBEAT_SECONDS = 5.0  # seconds between two heartbeats of a process
+MAX_MISSED = 8  # missed heartbeats after which a process counts as dead
+MAX_WAIT = timedelta(days=30)  # maximum wait for a live process: rank 0 may validate or write for hours
+PEER_ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
 
 
-_board: list[Any] = []  # key-value store of all processes, once they are connected
+_stores: list[Any] = []  # key-value store of all processes, once they are connected
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ class DistributedContext:
 
     def total(self, *numbers: float) -> list[float]:
         """Return the sum over all ranks of each number. Collective."""
-        return self._reduced("SUM", numbers)
+        return self._all_reduce("SUM", numbers)
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the maximum over all ranks of each number. Collective."""
-        return self._reduced("MAX", numbers)
+        return self._all_reduce("MAX", numbers)
 
-    def _reduced(self, how: str, numbers: tuple[float, ...]) -> list[float]:
+    def _all_reduce(self, operation: str, numbers: tuple[float, ...]) -> list[float]:
         if self.world == 1:
             return list(numbers)
         import torch
         import torch.distributed as dist
 
         reduced = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(reduced, getattr(dist.ReduceOp, how))
+        dist.all_reduce(reduced, getattr(dist.ReduceOp, operation))
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ class DistributedContext:
         import torch
         import torch.distributed as dist
 
-        held: list[Any] = [make() if self.first else None]
-        dist.broadcast_object_list(held, device=torch.device("cpu"))
-        return held[0]
+        objects: list[Any] = [make() if self.first else None]
+        dist.broadcast_object_list(objects, device=torch.device("cpu"))
+        return objects[0]
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, ordered by rank. Collective."""
@@ -127,7 +127,7 @@ def is_rank() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and "MASTER_ADDR" in os.environ
 
 
-def restarted() -> bool:
+def was_restarted() -> bool:
     """Return True if `torchrun --max-restarts` restarted the processes after one of them died."""
     return is_rank() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
@@ -148,41 +148,41 @@ def distributed_context() -> DistributedContext:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     gpus = torch.cuda.device_count()
     if gpus:
-        if (here_too := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > gpus:
+        if (local_world := int(os.environ.get("LOCAL_WORLD_SIZE", "1"))) > gpus:
             raise UserError(
-                f"{here_too} processes on a machine with {gpus} GPU{'s' * (gpus > 1)}: start at most one process per "
-                "GPU, or "
-                "set CUDA_VISIBLE_DEVICES= to compute on the CPU"
+                f"{local_world} processes on a machine with {gpus} GPU{'s' * (gpus > 1)}: start at most one process "
+                "per GPU, or set CUDA_VISIBLE_DEVICES= to compute on the CPU"
             )
         torch.cuda.set_device(ranks.local)
     store = next(iter(dist.rendezvous("env://", timeout=timedelta(minutes=10))))[0]
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if gpus else "gloo", store=_of_this_attempt(store), rank=ranks.rank,
-        world_size=ranks.world, timeout=FOREVER,
+        "cpu:gloo,cuda:nccl" if gpus else "gloo", store=_attempt_store(store), rank=ranks.rank,
+        world_size=ranks.world, timeout=MAX_WAIT,
     )  # fmt: skip
-    watch = _Watch(ranks)
-    watch.start()
-    atexit.register(_leave, watch)
+    heartbeat = _Heartbeat(ranks)
+    heartbeat.start()
+    atexit.register(_shut_down, heartbeat)
     return ranks
 
 
-def _of_this_attempt(store: Any) -> Any:
+def _attempt_store(store: Any) -> Any:
     """Return a view of the store for this attempt, because after a restart it still contains the old addresses."""
     from torch.distributed import PrefixStore
 
     return PrefixStore(f"manyheads/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def _leave(watch: _Watch) -> None:
+def _shut_down(heartbeat: _Heartbeat) -> None:
     import torch.distributed as dist
 
-    watch.over.set()
-    watch.join(SILENCE * BEAT)  # if Python ended the thread during a call of the store, the process would crash
+    heartbeat.stopped.set()
+    # if Python ended the thread during a call of the store, the process would crash
+    heartbeat.join(MAX_MISSED * HEARTBEAT_SECONDS)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-class _Watch(threading.Thread):
+class _Heartbeat(threading.Thread):
     """Thread that sends heartbeats, and ends this process if another rank stops sending them.
 
     The connections of a lost machine stay open, so that only its missing heartbeats show the failure. Time is counted
@@ -193,50 +193,50 @@ class _Watch(threading.Thread):
         import torch.distributed as dist
 
         super().__init__(daemon=True)
-        self.over = threading.Event()
+        self.stopped = threading.Event()
         self._ranks = ranks
         store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-        self._store = _of_this_attempt(store)
-        _board.append(self._store)
+        self._store = _attempt_store(store)
+        _stores.append(self._store)
         self._store.set(f"alive{ranks.rank}", "0")
         ranks.wait()  # every rank has sent its first heartbeat
 
     def run(self) -> None:
-        seen: dict[int, bytes] = {}
-        silent = dict.fromkeys(range(self._ranks.world), 0)  # missed heartbeats of each rank
+        last: dict[int, bytes] = {}
+        missed = dict.fromkeys(range(self._ranks.world), 0)  # missed heartbeats of each rank
         parent = os.getppid()
         pool = ThreadPoolExecutor(1)
         for beat in range(1, sys.maxsize):
-            if self.over.wait(BEAT):
+            if self.stopped.wait(HEARTBEAT_SECONDS):
                 return
             answer = pool.submit(self._exchange, beat)
-            if not _answered(answer) or answer.exception():
-                _end("cannot reach the process that coordinates the run")
-            for rank, sign in enumerate(answer.result()):
-                silent[rank] = silent[rank] + 1 if seen.get(rank) == sign else 0
-                seen[rank] = sign
-            dead = [rank for rank, beats in silent.items() if beats >= SILENCE]
+            if not _wait_for(answer) or answer.exception():
+                _end_process("cannot reach the process that coordinates the run")
+            for rank, heartbeat in enumerate(answer.result()):
+                missed[rank] = missed[rank] + 1 if last.get(rank) == heartbeat else 0
+                last[rank] = heartbeat
+            dead = [rank for rank, beats in missed.items() if beats >= MAX_MISSED]
             if dead:
-                alive = min(rank for rank, beats in silent.items() if beats < SILENCE)
-                _end(f"no heartbeat from rank {dead[0]} for {SILENCE * BEAT:.0f} seconds",
+                alive = min(rank for rank, beats in missed.items() if beats < MAX_MISSED)
+                _end_process(f"no heartbeat from rank {dead[0]} for {MAX_MISSED * HEARTBEAT_SECONDS:.0f} seconds",
                      quietly=self._ranks.rank != alive)  # fmt: skip
             if os.getppid() != parent:
-                _end("the parent process has ended")
+                _end_process("the parent process has ended")
 
     def _exchange(self, beat: int) -> list[bytes]:
         self._store.set(f"alive{self._ranks.rank}", str(beat))
         return self._store.multi_get([f"alive{rank}" for rank in range(self._ranks.world)])
 
 
-def _answered(answer: Future[Any]) -> bool:
-    for _ in range(int(SILENCE * BEAT)):
+def _wait_for(answer: Future[Any]) -> bool:
+    for _ in range(int(MAX_MISSED * HEARTBEAT_SECONDS)):
         if answer.done():
             return True
         time.sleep(1)
     return answer.done()
 
 
-def _end(reason: str, quietly: bool = False) -> None:
+def _end_process(reason: str, quietly: bool = False) -> None:
     """End this process from a thread. The main thread may be blocked in a call that no exception can interrupt."""
     if not quietly:
         logger.error(f"{reason}: stopping all processes; resume training from the last checkpoint with --resume")
@@ -245,16 +245,16 @@ def _end(reason: str, quietly: bool = False) -> None:
 
 def post_failure(message: str) -> None:
     """Send the error message of rank 0 to the other ranks."""
-    if _board:
-        _board[0].set("complaint", message)
+    if _stores:
+        _stores[0].set("complaint", message)
 
 
 def failure_of_first_rank() -> str | None:
     """Return the error message of rank 0, or None if none arrives within seconds."""
-    for _ in range(int(2 * BEAT)):
+    for _ in range(int(2 * HEARTBEAT_SECONDS)):
         try:
-            if _board and _board[0].check(["complaint"]):
-                return _board[0].get("complaint").decode()
+            if _stores and _stores[0].check(["complaint"]):
+                return _stores[0].get("complaint").decode()
         except RuntimeError:  # rank 0 hosted the store and has ended
             return None
         time.sleep(0.5)
@@ -269,4 +269,4 @@ def reraise_peer_failure() -> Iterator[None]:
     except RuntimeError as error:
         if distributed_context().world == 1 or not ("gloo" in str(error) or "Dist" in type(error).__name__):
             raise
-        raise ConnectionAbortedError(ENDED) from error
+        raise ConnectionAbortedError(PEER_ENDED) from error

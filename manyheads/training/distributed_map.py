@@ -16,7 +16,7 @@ from manyheads.training.distributed import DistributedContext, distributed_conte
 B = TypeVar("B")
 R = TypeVar("R")
 
-ALONE = DistributedContext()
+SINGLE_PROCESS = DistributedContext()
 
 
 class _Division(NamedTuple):
@@ -29,19 +29,19 @@ class _Division(NamedTuple):
     same_calls: bool = False
 
 
-UNDIVIDED = _Division(ALONE)
+UNDIVIDED = _Division(SINGLE_PROCESS)
 
 _division = ContextVar("division", default=UNDIVIDED)
 
 
-class _Refused(NamedTuple):
+class _RemoteError(NamedTuple):
     """UserError of one rank, sent to all ranks. Each rank raises it, and rank 0 reports it."""
 
     reason: str
 
 
 @contextmanager
-def divided(*, same_calls: bool = False) -> Iterator[None]:
+def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
     """Divide the batches of `distributed_map` among the ranks while the block runs.
 
     Collective: all ranks make the same calls.
@@ -65,38 +65,38 @@ def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterat
     ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
         index = first + ranks.rank
-        has_own = index < len(batches)  # in the last round, some ranks have no batch
+        has_batch = index < len(batches)  # in the last round, some ranks have no batch
 
-        def results(index: int = index, has_own: bool = has_own, first: int = first) -> list[R]:
-            if has_own:
+        def results(index: int = index, has_batch: bool = has_batch, first: int = first) -> list[R]:
+            if has_batch:
                 return [run_batch(batches[index])]
             if same_calls:
                 run_batch(batches[first])
             return []
 
-        for result in _agreed(ranks, results):
+        for result in _gather_results(ranks, results):
             yield from result
 
 
 def read_once(chunks: Iterator[R]) -> Iterator[R]:
     """Yield on all ranks the chunks that rank 0 reads, for a source that can be read only once."""
     ranks = _division.get().ranks
-    while (chunk := _agreed(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
+    while (chunk := _gather_results(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
         yield chunk
 
 
-def _agreed(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
+def _gather_results(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
     """Return the results of `make` on all ranks, ordered by rank. A UserError of one rank is raised on all ranks."""
     if ranks.world == 1:
         return [make()]
-    made: R | _Refused
+    result: R | _RemoteError
     try:
-        made = make()
+        result = make()
     except ValueError as error:
-        made = _Refused(str(error))
-    agreed: list[R] = []
-    for each_made in ranks.all_gather(made):
-        if isinstance(each_made, _Refused):
-            raise UserError(each_made.reason)
-        agreed.append(each_made)
-    return agreed
+        result = _RemoteError(str(error))
+    results: list[R] = []
+    for value in ranks.all_gather(result):
+        if isinstance(value, _RemoteError):
+            raise UserError(value.reason)
+        results.append(value)
+    return results

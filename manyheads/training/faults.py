@@ -23,7 +23,7 @@ class BatchTooLargeError(UserError):
     """Training step that needs more memory than available."""
 
 
-def no_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return True for an out-of-memory error of Python, or of PyTorch on a GPU or CPU (there a plain RuntimeError)."""
     return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
@@ -34,16 +34,17 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not no_memory(error):
+        if not is_out_of_memory(error):
             raise
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in batch_arrays(batch).items())
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
         from manyheads.core.block import trainable_stacks
 
-        sparing = any(not stack.checkpointing for stack in trainable_stacks(model))  # false for models without stacks
+        # False for a model without stacks
+        can_checkpoint = any(not stack.checkpointing for stack in trainable_stacks(model))
         raise BatchTooLargeError(
             f"step {step}: out of memory{where} with a batch of {shapes}: "
-            f"{'use --resume with training.checkpointing=true, or ' * sparing}start again with smaller batches "
+            f"{'use --resume with training.checkpointing=true, or ' * can_checkpoint}start again with smaller batches "
             "(batch_tokens, batch_items or rows) and a larger training.accumulate; the last checkpoint is kept"
         ) from error
 

@@ -13,7 +13,7 @@ from manyheads.training.session import TrainingSession
 from manyheads.training.task import Loss
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Losses of the micro-batches of a group on this rank. Their gradients are in the parameters.
 
     losses       loss of each micro-batch without gradient, in units of the first part (`Loss.scaled`)
@@ -26,7 +26,7 @@ class Sums(NamedTuple):
     has_classes: bool
 
 
-def accumulate_gradients(session: TrainingSession, group: Group, counts: list[int], *, local: bool = False) -> Sums:
+def accumulate_gradients(session: TrainingSession, group: Group, counts: list[int], *, local: bool = False) -> LossSums:
     """Accumulate the gradients of a group in the parameters, normalized by the number of targets of all ranks.
 
     counts  target counts of the whole effective batch (`Group.counts`)
@@ -37,7 +37,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
         last = batch is group.batches[-1] and not local
         with (
             reraise_oom(session.counters.step + 1, batch, session.model, session.ranks),
-            session.strategy.accumulating(last=last),
+            session.strategy.accumulation(last=last),
         ):
             with session.compute.autocast():
                 parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
@@ -51,4 +51,4 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
         if counted:
             window[0] += losses[-1]
             window[1] += parts.correct if parts.correct is not None else 0
-    return Sums(losses, window, has_classes)
+    return LossSums(losses, window, has_classes)

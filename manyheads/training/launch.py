@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 logger = logging.getLogger(__name__)
 
-TO_END = 120  # seconds in which the processes may write a checkpoint before they are killed
+SHUTDOWN_SECONDS = 120  # seconds in which the processes may write a checkpoint before they are killed
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
@@ -23,25 +23,24 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # this function reports the errors itself
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # Errors are reported below, in one line.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     # the default of older PyTorch versions is 30 seconds
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(TO_END))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
         rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0,
     )  # fmt: skip
     try:
         elastic_launch(config, sys.executable)("-m", "manyheads", *arguments)
-    except SignalException as asked:
-        return 130 if asked.sigval in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else 1
+    except SignalException as received:
+        return 130 if received.sigval in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else 1
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode < 0:
             logger.error(
                 f"rank {rank} (process {failure.pid}) was killed by {failure.signal_name()}; stopped the other "
-                "processes; "
-                "resume training from the last checkpoint with --resume"
+                "processes; resume training from the last checkpoint with --resume"
             )
             return 1
         return failure.exitcode  # the process has already reported its error

@@ -77,7 +77,7 @@ def train(
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
     keep_memory = retain_memory(low_memory=config.shard)
-    with signals, lock, _lost_disk_as_one_line(out), compute.settings(), keep_memory as release_memory:
+    with signals, lock, _report_disk_errors(out), compute.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)
         identity: dict[str, Any] = {
@@ -105,7 +105,7 @@ def train(
 def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:
     """Train until the run ends and return the reason, or return the summary of a session that stops earlier."""
     config, counters = session.config, session.counters
-    session.save(log.synced)
+    session.save(log.sync)
     session.model.train()
     while True:
         if (stopped := _stop_requested(session, log)) is not None:
@@ -122,7 +122,7 @@ def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) ->
         if snapshot_due(config, counters):
             add_snapshot(session)
         if counters.step % config.checkpoint_every == 0:
-            session.save(log.synced)
+            session.save(log.sync)
 
 
 def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
@@ -132,7 +132,7 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
     session.checkpoints.check()
     if not received and (session.max_minutes is None or seconds < session.max_minutes * 60):
         return None
-    session.save(log.synced, wait=True)
+    session.save(log.sync, wait=True)
     if received:
         raise Interrupted(
             f"{signal.Signals(int(received)).name} after step {session.counters.step:,}; wrote a checkpoint; "
@@ -145,11 +145,11 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
 def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     """Choose the final weights, and write the model directory and the summary."""
     out = session.out
-    session.save(log.synced, wait=True)
-    chosen, values = final_weights(session)
-    logger.info(f"finished ({reason}); {chosen} weights: {metrics_line(values)}")
+    session.save(log.sync, wait=True)
+    description, values = final_weights(session)
+    logger.info(f"finished ({reason}); {description} weights: {metrics_line(values)}")
     logger.info(f"saved as {session.strategy.save(partial(session.task.save, out))} in {out}")
-    summary = Summary.finished(reason, session.counters, chosen, values)
+    summary = Summary.finished(reason, session.counters, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))
@@ -166,20 +166,20 @@ def _raise_if_interrupted(session: TrainingSession) -> None:
 
 
 @contextmanager
-def _lost_disk_as_one_line(out: Path) -> Iterator[None]:
+def _report_disk_errors(out: Path) -> Iterator[None]:
     """Turn the error of a disk that is full or disconnected into a UserError."""
     full = errno.ENOSPC, errno.EDQUOT
     try:
         yield
     except (WriteError, OSError) as error:
-        number = getattr(error.__cause__ or error, "errno", None)
-        lost = number in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
-        named = getattr(error, "filename", None)
-        elsewhere = isinstance(named, (str, bytes)) and not Path(os.fsdecode(named)).resolve().is_relative_to(
+        code = getattr(error.__cause__ or error, "errno", None)
+        is_disk_error = code in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
+        file = getattr(error, "filename", None)
+        is_other_file = isinstance(file, (str, bytes)) and not Path(os.fsdecode(file)).resolve().is_relative_to(
             out.resolve()
         )
-        if elsewhere or not (lost or isinstance(error, WriteError)):
+        if is_other_file or not (is_disk_error or isinstance(error, WriteError)):
             raise
         cause = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; existing files are intact"
-        hint = "free disk space" if number in full else "make the directory available again"
+        hint = "free disk space" if code in full else "make the directory available again"
         raise UserError(f"{cause}: {hint} and use --resume") from error

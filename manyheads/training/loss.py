@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 CHUNK = 512  # positions per chunk: 512 x 10,000 float32 logits are 20 MB, which fit into the cache of a CPU
 
 
-def at_least_float32(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """Convert a tensor to the precision of losses: float64 stays, narrower types become float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -40,7 +40,7 @@ def vocabulary_loss(
 ) -> Tensor:
     """Return the loss of `smoothed_cross_entropy` if no target is padding or negative."""
     assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
-    if not torch.is_grad_enabled():  # a parameter requires its gradient even in this mode
+    if not torch.is_grad_enabled():  # Without detach, a parameter would request its gradient even in this mode.
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     total = _SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing, pad)
     assert isinstance(total, Tensor)
@@ -63,25 +63,25 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, pad: int | None
     ) -> Tensor:
         device = hidden.device.type
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        narrows = torch.is_autocast_enabled(device) and wide == torch.float32  # autocast does not apply to float64
-        narrow = torch.get_autocast_dtype(device) if narrows else wide
-        rows, table = hidden.to(wide), weight.to(wide)
-        narrow_rows, narrow_table = rows.to(narrow), table.to(narrow)
-        on_true, share = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
-        never = [] if pad is None else [pad]
-        column = table.sum(0) - table[never].sum(0)  # (D,)
-        bias_sum = 0.0 if bias is None else bias.sum() - bias[never].sum()
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # autocast does not apply to float64
+        product_dtype = torch.get_autocast_dtype(device) if autocasts else dtype
+        rows, table = hidden.to(dtype), weight.to(dtype)
+        product_rows, product_table = rows.to(product_dtype), table.to(product_dtype)
+        confidence, spread = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
+        excluded = [] if pad is None else [pad]
+        weight_sum = table.sum(0) - table[excluded].sum(0)  # (D,)
+        bias_sum = 0.0 if bias is None else bias.sum() - bias[excluded].sum()
         grad_hidden = torch.empty_like(rows)
         grad_weight = torch.zeros_like(table)
         grad_bias = None if bias is None else torch.zeros_like(bias)
         total = rows.new_zeros(())
         with torch.autocast(device, enabled=False):
-            buffer = narrow_rows.new_empty(min(CHUNK, len(rows)), len(table))
+            buffer = product_rows.new_empty(min(CHUNK, len(rows)), len(table))
             for h, n, t, grad in zip(
-                *(tensor.split(CHUNK) for tensor in (rows, narrow_rows, target, grad_hidden)), strict=True
+                *(tensor.split(CHUNK) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
             ):
-                logits = torch.mm(n, narrow_table.T, out=buffer[: len(h)]).to(wide)  # (n, V)
+                logits = torch.mm(n, product_table.T, out=buffer[: len(h)]).to(dtype)  # (n, V)
                 if bias is not None:
                     logits += bias
                 if pad is not None:
@@ -89,26 +89,26 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 log_p = logits.log_softmax(-1)
                 at = torch.arange(len(t), device=t.device)
                 true_log_p, true_logit = log_p[at, t], logits[at, t]
-                smooth = h @ column + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
-                total -= (on_true * true_log_p + share * smooth).sum()
+                smooth = h @ weight_sum + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
+                total -= (confidence * true_log_p + spread * smooth).sum()
                 if not any(ctx.needs_input_grad):
                     continue  # validation needs only the value
                 probability = log_p.exp_()
-                probability[at, t] -= on_true
+                probability[at, t] -= confidence
                 if grad_bias is not None:
                     grad_bias += probability.sum(0)
-                p = probability.to(narrow)
-                grad.copy_(p @ narrow_table).sub_(column, alpha=share)
-                if narrow == wide:
+                p = probability.to(product_dtype)
+                grad.copy_(p @ product_table).sub_(weight_sum, alpha=spread)
+                if product_dtype == dtype:
                     grad_weight.addmm_(p.T, n)
                 else:
                     grad_weight += p.T @ n
-            correction = share * rows.sum(0)  # (D,)
+            correction = spread * rows.sum(0)  # (D,)
             grad_weight -= correction
-            grad_weight[never] = 0.0
+            grad_weight[excluded] = 0.0
             if grad_bias is not None:
-                grad_bias -= share * len(rows)
-                grad_bias[never] = 0.0
+                grad_bias -= spread * len(rows)
+                grad_bias[excluded] = 0.0
         ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_weight.to(weight.dtype), grad_bias)
         return total
 

@@ -29,11 +29,11 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
         return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
     if config.optimiser == "rmsprop":
         return RMSprop(parameters, config.eps)
-    kept = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
-    decayed = [p for p in parameters if p.ndim >= 2 and id(p) not in kept]
+    undecayed = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
+    decayed = [p for p in parameters if p.ndim >= 2 and id(p) not in undecayed]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2 or id(p) in kept], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim < 2 or id(p) in undecayed], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if config.optimiser == "bert_adam":

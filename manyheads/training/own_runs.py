@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000
 
-_here: set[str] = set()  # digests added by this process, also if the file cannot be written
+_added: set[str] = set()  # digests added by this process, also if the file cannot be written
 
 
 def add(data: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ def add(data: Mapping[str, Any]) -> None:
     digest = _digest(data)
     if is_own(data):
         return
-    _here.add(digest)
+    _added.add(digest)
     try:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def add(data: Mapping[str, Any]) -> None:
 
 def is_own(data: Mapping[str, Any]) -> bool:
     digest = _digest(data)
-    if digest in _here:
+    if digest in _added:
         return True
     try:
         return digest in _file().read_text(encoding="ascii", errors="replace").split()
@@ -60,16 +60,16 @@ def _append(file: Path, digest: str) -> None:
         digests = lines.read().split()
         if len(digests) >= 2 * MAX_RUNS:
             lines.truncate(0)
-            lines.write("".join(f"{kept}\n" for kept in digests[1 - MAX_RUNS :]))
+            lines.write("".join(f"{line}\n" for line in digests[1 - MAX_RUNS :]))
         lines.write(digest + "\n")
 
 
 def _file() -> Path:
-    given = os.environ.get("XDG_STATE_HOME", "")
-    state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    configured = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(configured) if os.path.isabs(configured) else Path.home() / ".local" / "state"
     return state / "manyheads" / "runs"
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    as_written = json.loads(json.dumps(data))  # JSON turns keys into strings, which are then sorted as strings
-    return hashlib.sha256(json.dumps(as_written, sort_keys=True).encode()).hexdigest()
+    normalized = json.loads(json.dumps(data))  # JSON turns keys into strings, which are then sorted as strings
+    return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()

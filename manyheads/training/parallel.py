@@ -27,15 +27,15 @@ class ParallelStrategy:
         """
         return function(*arguments)
 
-    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, last: bool) -> AbstractContextManager[Any]:
         """Return the context for the forward and backward pass of a micro-batch.
 
         last  True for the last micro-batch of its group
         """
         return nullcontext()
 
-    def whole(self, tensors: Mapping[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
-        """Return the full tensors instead of shards, on rank 0, or on all ranks if `everywhere`."""
+    def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
+        """Return the full tensors instead of shards, on rank 0, or on all ranks if `on_all_ranks`."""
         return dict(tensors)
 
     def save(self, save: Callable[[], T]) -> T | None:
@@ -59,7 +59,7 @@ def parallelize(
     return _Sharded(model, ranks, compute) if shard else _Replicated(model, ranks, compute)
 
 
-class _Computing(nn.Module):
+class _CallModule(nn.Module):
     """Module whose forward pass calls any function that uses the model.
 
     DDP and FSDP2 wrap this module, so that a task may call any part of its model.
@@ -76,10 +76,10 @@ class _Computing(nn.Module):
 class _Replicated(ParallelStrategy):
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         self._ranks = ranks
-        self._norms = _over_ranks(model)
+        self._norms = _synchronize_norms(model)
         # Buffers are equal on all ranks. A parameter that a batch does not use has no gradient, as in one process.
         self._model = nn.parallel.DistributedDataParallel(
-            _Computing(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
+            _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
         )  # fmt: skip
 
@@ -88,11 +88,11 @@ class _Replicated(ParallelStrategy):
             norm.counted = counted
         return self._model(function, *arguments) if torch.is_grad_enabled() else function(*arguments)
 
-    def accumulating(self, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self._model.no_sync()
 
-    def whole(self, tensors: Mapping[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
-        return dict(tensors) if everywhere or self._ranks.first else {}
+    def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
+        return dict(tensors) if on_all_ranks or self._ranks.first else {}
 
     def save(self, save: Callable[[], T]) -> T | None:
         return save() if self._ranks.first else None
@@ -108,8 +108,8 @@ class _Sharded(ParallelStrategy):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        self._ranks, self._bare = ranks, model
-        self._norms = _over_ranks(model)
+        self._ranks, self._unwrapped = ranks, model
+        self._norms = _synchronize_norms(model)
         mesh = init_device_mesh(compute.device, (ranks.world,))
         narrow = torch.bfloat16 if compute.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
@@ -119,7 +119,7 @@ class _Sharded(ParallelStrategy):
             for block in stack.blocks:
                 fully_shard(block, mesh=mesh, mp_policy=policy)
         self._model: Any = fully_shard(
-            _Computing(model), mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False)
+            _CallModule(model), mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False)
         )
 
     def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
@@ -127,30 +127,30 @@ class _Sharded(ParallelStrategy):
             norm.counted = counted
         result = self._model(function, *arguments)
         if not torch.is_grad_enabled():
-            self._model.reshard()  # otherwise the backward pass does it
+            self._model.reshard()  # in training, the backward pass reshards the model
         return result
 
-    def whole(self, tensors: Mapping[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
+    def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            full = unsharded(tensor).cpu()
-            if everywhere or self._ranks.first:
+            full = full_tensor(tensor).cpu()
+            if on_all_ranks or self._ranks.first:
                 gathered[name] = full
         return gathered
 
     def save(self, save: Callable[[], T]) -> T | None:
-        computing = _Computing(self._bare)
-        full = self.whole(weights(computing))
+        computing = _CallModule(self._unwrapped)
+        full = self.full_tensors(weights(computing))
         return torch.func.functional_call(computing, full, (save,), strict=False) if self._ranks.first else None
 
 
-def unsharded(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a shard, or the tensor itself. Collective for shards."""
     full = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
-class _SumOverRanks(torch.autograd.Function):
+class _AllReduceSum(torch.autograd.Function):
     """Sum of a tensor over all ranks, with gradients to all ranks."""
 
     @staticmethod
@@ -170,7 +170,7 @@ class _SumOverRanks(torch.autograd.Function):
         return total, None
 
 
-class _NormOverRanks(nn.modules.batchnorm._BatchNorm):
+class _SyncNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalization with mean and variance over all ranks. PyTorch's SyncBatchNorm supports only GPUs."""
 
     group: Any
@@ -183,31 +183,31 @@ class _NormOverRanks(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(input)
         x = input if input.dtype == torch.float64 else input.float()  # (B, C, ...)
-        others = [0, *range(2, x.ndim)]
+        axes = [0, *range(2, x.ndim)]
         shape = [1, -1, *[1] * (x.ndim - 2)]
         weight = float(self.counted)
         count = self._sum(x.new_tensor(weight * x.numel() / x.shape[1]))
-        mean = self._sum(x.sum(others) * weight) / count  # (C,)
-        centred = x - mean.view(shape)
-        variance = self._sum(centred.square().sum(others) * weight) / count
+        mean = self._sum(x.sum(axes) * weight) / count  # (C,)
+        centered = x - mean.view(shape)
+        variance = self._sum(centered.square().sum(axes) * weight) / count
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean.to(self.running_mean), share)
-            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var), share)
-        y = centred * (variance + self.eps).rsqrt().view(shape)
+            momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean.to(self.running_mean), momentum)
+            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var), momentum)
+        y = centered * (variance + self.eps).rsqrt().view(shape)
         return (y * self.weight.view(shape) + self.bias.view(shape)).to(input.dtype)
 
     def _sum(self, x: Tensor) -> Tensor:
-        total = _SumOverRanks.apply(x, self.group)
+        total = _AllReduceSum.apply(x, self.group)
         assert isinstance(total, Tensor)
         return total
 
 
-def _over_ranks(model: nn.Module) -> Iterable[_NormOverRanks]:
+def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
     """Convert every batch normalization of the model to one over all ranks.
 
     Their messages use a separate process group, apart from the gradients.
@@ -217,6 +217,6 @@ def _over_ranks(model: nn.Module) -> Iterable[_NormOverRanks]:
     norms: list[Any] = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     group = dist.new_group() if norms else None
     for norm in norms:
-        norm.__class__ = _NormOverRanks
+        norm.__class__ = _SyncNorm
         norm.group, norm.counted = group, True
     return norms

@@ -29,18 +29,18 @@ class Group:
 
     def counts(self, ranks: DistributedContext) -> list[int]:
         """Return the target counts over all ranks, followed by the counts of further loss parts (`Batch.counts`)."""
-        own = [
+        local = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
         ]
-        return [round(total) for total in ranks.total(*map(sum, zip(*own, strict=True)))]
+        return [round(total) for total in ranks.total(*map(sum, zip(*local, strict=True)))]
 
 
 def prefetch(
     task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Generator[Group, None, None]:
     """Yield groups of micro-batches from this position on, without end."""
-    return _ahead(_groups(task, epoch, index, accumulate, ranks))
+    return _run_ahead(_groups(task, epoch, index, accumulate, ranks))
 
 
 def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
@@ -55,17 +55,17 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
                 f"{type(task).__name__} does not support several processes: its batches have no `part` method"
             )
         for start in range(index, len(batches), accumulate):
-            numbers = range(start, min(start + accumulate, len(batches)))
-            after = (epoch, numbers.stop) if numbers.stop < len(batches) else (epoch + 1, 0)
+            indices = range(start, min(start + accumulate, len(batches)))
+            after = (epoch, indices.stop) if indices.stop < len(batches) else (epoch + 1, 0)
             if ranks.world == 1:
-                yield Group([batches[i] for i in numbers], [True] * len(numbers), *after)
+                yield Group([batches[i] for i in indices], [True] * len(indices), *after)
             else:
-                parts = [batches.part(i, ranks.rank, ranks.world) for i in numbers]  # type: ignore[attr-defined]
+                parts = [batches.part(i, ranks.rank, ranks.world) for i in indices]  # type: ignore[attr-defined]
                 yield Group([batch for batch, _ in parts], [counted for _, counted in parts], *after)
         epoch, index = epoch + 1, 0
 
 
-def _ahead(items: Iterator[Group]) -> Generator[Group, None, None]:
+def _run_ahead(items: Iterator[Group]) -> Generator[Group, None, None]:
     """Yield the items of an endless iterator, which runs in a thread, two items ahead."""
     pool = ThreadPoolExecutor(1)
     try:

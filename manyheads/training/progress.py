@@ -15,10 +15,10 @@ from manyheads.files import parse_json, write
 logger = logging.getLogger(__name__)
 
 _WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
-SECONDS = 0.5  # between two progress reports
-HELD_UP = 0.05  # minimum fraction of time spent waiting for data that the progress line shows
+REPORT_SECONDS = 0.5  # seconds between two progress reports
+MIN_WAITING = 0.05  # minimum fraction of time spent waiting for data that the progress line shows
 # Metrics from 0 to 1. loss.png shows the first one that was measured; training measures "accuracy" for the first two.
-SHARES = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
+FRACTIONS = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Progress:
         """Return the progress line without the fraction."""
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
         peak = "" if self.peak is None else f"{self.peak:.0%} of peak  "
-        held_up = f"{self.waiting:.0%} waiting for data  " if self.waiting >= HELD_UP else ""
+        waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
         left = _clock(self.seconds_left)
-        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{held_up}{left} left"
+        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{waiting}{left} left"
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -74,9 +74,9 @@ class ProgressMeter:
     def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
         self._report, self._unit, self._measure_peak = report, unit, peak
         self._peak: float | None = None
-        self._start: tuple[float, float] | None = None  # time and fraction after the first step
+        self._start: tuple[float, float] | None = None  # time and finished fraction after the first step
         self._reported = time.monotonic()
-        self._counted = 0  # units since the first step
+        self._counted = 0  # units counted since the first step
         self.loss: float | None = None
         self.waiting = 0.0
 
@@ -87,7 +87,7 @@ class ProgressMeter:
             self._start = now, fraction
             return
         self._counted += count
-        if self._report is None or now - self._reported < SECONDS:
+        if self._report is None or now - self._reported < REPORT_SECONDS:
             return
         elapsed, progress = now - self._start[0], fraction - self._start[1]
         if self._peak is None and self._measure_peak is not None:
@@ -117,9 +117,9 @@ class Metrics:
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
         self.path = out / "metrics.jsonl"
-        if self.path.exists():  # the last line may be incomplete
-            kept = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
-            write(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        if self.path.exists():  # the last line may be incomplete after a kill
+            earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
+            write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
         self._events: Any = None
         missing = [name for name in ("tensorboard", "matplotlib") if find_spec(name) is None]
@@ -129,7 +129,7 @@ class Metrics:
                 " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
             )  # fmt: skip
         if "tensorboard" not in missing:
-            from torch.utils.tensorboard import SummaryWriter  # slow import
+            from torch.utils.tensorboard import SummaryWriter  # imported here because it is slow
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
@@ -190,12 +190,12 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
     unit, size = "step", 1.0
     if by_epoch and validations:
         unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
-    share = next((name for name in SHARES if any(name in entry["validation"] for entry in validations)), None)
+    metric = next((name for name in FRACTIONS if any(name in entry["validation"] for entry in validations)), None)
     # names of these values in the training entries
-    shown = {"loss": "loss"} | ({} if share is None else {share: "accuracy"})
-    figure = Figure(figsize=(7 if share is None else 11, 4), layout="constrained")
+    plots = {"loss": "loss"} | ({} if metric is None else {metric: "accuracy"})
+    figure = Figure(figsize=(7 if metric is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, (name, in_training) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+    for axes, (name, in_training) in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.items(), strict=True):
         training = [(e["step"] / size, e[in_training]) for e in entries if in_training in e]
         validation = [(e["step"] / size, e["validation"][name]) for e in validations if name in e["validation"]]
         for label, points, marker in (("training", training, ""), ("validation", validation, "o")):

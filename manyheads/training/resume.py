@@ -10,7 +10,7 @@ from manyheads.core.config import with_defaults
 from manyheads.errors import UserError
 from manyheads.files import write_json
 from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
-from manyheads.training.schedules import steps_per_epoch, too_long_warmup
+from manyheads.training.schedules import steps_per_epoch, warmup_warning
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
 from manyheads.training.summary import Summary
@@ -18,7 +18,7 @@ from manyheads.training.summary import Summary
 logger = logging.getLogger(__name__)
 
 Upgrade = Callable[[Mapping[str, Any]], dict[str, Any]]
-Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors
+Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors of a checkpoint
 
 
 def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade = dict) -> Summary | None:
@@ -64,7 +64,7 @@ def _start(session: TrainingSession, resume: bool) -> None:
     if resume:
         logger.info(f"{session.out}: no checkpoint to resume, starting from the beginning")
     steps = steps_per_epoch(session.config, session.batches_per_epoch)
-    if session.ranks.first and (warning := too_long_warmup(session.config, steps)):
+    if session.ranks.first and (warning := warmup_warning(session.config, steps)):
         logger.warning(f"{warning}")
     seed_all(session.config.seed)
 
@@ -92,8 +92,7 @@ def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgr
     if differences:
         raise UserError(
             f"{out} was started with other settings and cannot be resumed with these; its command is: "
-            f"{resume_command(out)}; "
-            f"differences: {'; '.join(differences)}"
+            f"{resume_command(out)}; differences: {'; '.join(differences)}"
         )
     if saved["batches"] != now["batches"]:
         raise UserError(

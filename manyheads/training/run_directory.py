@@ -22,7 +22,7 @@ from manyheads.files import LEFTOVER, read_json
 logger = logging.getLogger(__name__)
 
 COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
-GO_ON = "delete the file: --resume continues from the last checkpoint"
+CONTINUE_HINT = "delete the file: --resume continues from the last checkpoint"
 
 _lock_owners: dict[Path, int] = {}  # thread that owns each lock of this process
 
@@ -36,20 +36,20 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         names = [path.name for path in state.iterdir()]
         if any(name.startswith("checkpoint-") and name.endswith(".json") for name in names):
             return "unfinished"
-        if (out / "result.json").exists():  # a run without training steps
+        if (out / "result.json").exists():  # a finished run without training steps
             return "finished"
         # the run has started, but has no complete checkpoint
-        begun = (".", COMMAND, "checkpoint-", "weights-")
-        ours = all(name in ("tokens", "images", LOCK) or name.startswith(begun) for name in names)
-        return "none" if ours else "foreign"
+        prefixes = (".", COMMAND, "checkpoint-", "weights-")
+        is_run = all(name in ("tokens", "images", LOCK) or name.startswith(prefixes) for name in names)
+        return "none" if is_run else "foreign"
     # runs/translation may contain other runs such as runs/translation/multi30k and runs/translation/ablate/base
     if out.is_dir():
-        runs = (any((*inside.glob("state"), *inside.glob("*/state"))) for inside in out.iterdir())
+        runs = (any((*folder.glob("state"), *folder.glob("*/state"))) for folder in out.iterdir())
         return "none" if all(runs) else "foreign"
     return "foreign" if out.exists() else "none"
 
 
-def unfinished(directory: Path) -> str | None:
+def describe_unfinished(directory: Path) -> str | None:
     """Return `unfinished at step 16: resume with: COMMAND` for a run without a model, else None."""
     status = run_status(directory)
     if status == "none" and (directory / "state" / LOCK).exists():
@@ -62,8 +62,8 @@ def unfinished(directory: Path) -> str | None:
 
 def resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`."""
-    kept = out / "state" / COMMAND  # missing in older runs
-    return read_json(kept, GO_ON) if kept.exists() else f"the same command with --out {out} --resume"
+    file = out / "state" / COMMAND  # older runs lack this file
+    return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
 
 
 @contextmanager

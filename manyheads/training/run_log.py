@@ -40,16 +40,16 @@ class RunLog:
     def __exit__(self, *error: Any) -> None:
         self._contexts.__exit__(*error)
 
-    def synced(self) -> None:
+    def sync(self) -> None:
         """Return after everything logged is on disk."""
         if self._metrics is not None:
             self._metrics.sync()
 
     def next_group(self, groups: Iterator[Group]) -> Group:
         """Return the next effective batch, and measure the time that training waits for it."""
-        asked = self._session.elapsed()
+        started = self._session.elapsed()
         group = next(groups)
-        self._data_wait_seconds += self._session.elapsed() - asked
+        self._data_wait_seconds += self._session.elapsed() - started
         return group
 
     def validation(self, values: Mapping[str, float]) -> None:

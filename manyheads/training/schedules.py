@@ -18,15 +18,15 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
 
 def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
     """Linear warm-up to `peak`, then linear decay to `floor` * peak at step `total` (Devlin 2018, appendix A.2)."""
-    return _decayed(step, lambda progress: 1 - progress, peak, total, warmup, floor)
+    return _decay(step, lambda progress: 1 - progress, peak, total, warmup, floor)
 
 
 def cosine(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
     """Linear warm-up to `peak`, then half a cosine to `floor` * peak at step `total` (Radford 2018, section 4.1)."""
-    return _decayed(step, lambda progress: (1 + math.cos(math.pi * progress)) / 2, peak, total, warmup, floor)
+    return _decay(step, lambda progress: (1 + math.cos(math.pi * progress)) / 2, peak, total, warmup, floor)
 
 
-def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int, warmup: int, floor: float) -> float:
+def _decay(step: int, shape: Callable[[float], float], peak: float, total: int, warmup: int, floor: float) -> float:
     """Return the learning rate at a step, for a decay from 1 to 0 given by `shape`.
 
     The argument of `shape` is the progress of the decay, which rises from 0 to 1.
@@ -37,15 +37,14 @@ def _decayed(step: int, shape: Callable[[float], float], peak: float, total: int
     return peak * (floor + (1 - floor) * shape(progress))
 
 
-def too_long_warmup(config: TrainingConfig, steps_per_epoch: int) -> str | None:
+def warmup_warning(config: TrainingConfig, steps_per_epoch: int) -> str | None:
     """Return a warning if the warm-up is longer than the run, else None."""
-    steps = length(config, steps_per_epoch)
+    steps = run_length(config, steps_per_epoch)
     if steps is None or config.warmup <= steps:
         return None
     return (
         f"the warm-up of {config.warmup:,} steps is longer than the run of {steps:,} steps: the learning rate never "
-        "reaches "
-        "its peak; set a smaller training.warmup"
+        "reaches its peak; set a smaller training.warmup"
     )
 
 
@@ -54,7 +53,7 @@ def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
     return math.ceil(batches / config.accumulate)
 
 
-def length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
+def run_length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
     """Return the number of steps of the run: `steps` or `epochs`, whichever ends first. None if only minutes end it.
 
     Assumes that every epoch has the same number of steps as the first one; the numbers may differ by a few.
@@ -72,7 +71,7 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
         return lambda step: noam(step, width=width, warmup=warmup, factor=peak)
     if config.schedule == "constant":
         return lambda step: constant(step, peak=peak, warmup=warmup)
-    total = length(config, steps_per_epoch)
+    total = run_length(config, steps_per_epoch)
     assert total is not None, "decaying schedules need steps or epochs"
     shape = linear if config.schedule == "linear" else cosine
     return lambda step: shape(step, peak=peak, total=total, warmup=warmup, floor=config.floor)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import mean_tensors
 from manyheads.training.config import TrainingConfig
-from manyheads.training.distributed_map import divided
+from manyheads.training.distributed_map import divide_batches
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import load_weights, weights
 from manyheads.training.task import Task
@@ -26,7 +26,7 @@ def check_metric(task: Task, config: TrainingConfig) -> None:
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
     """Return the metrics of the current weights on the validation split. Ranks divide it, and get the same values."""
     session.model.eval()
-    with torch.no_grad(), divided(same_calls=session.config.shard):
+    with torch.no_grad(), divide_batches(same_calls=session.config.shard):
         values = session.strategy.compute(session.task.validate)
     session.model.train()
     assert values.keys() == session.task.metrics.keys(), (
@@ -40,8 +40,8 @@ def validate(session: TrainingSession) -> dict[str, float]:
     counters, values = session.counters, validation_metrics(session)
     counters.validated = counters.step
     update_best(session, values)
-    kept = {counters.best["step"]} if counters.best else set()
-    session.validations = {step: known for step, known in session.validations.items() if step in kept}
+    best_steps = {counters.best["step"]} if counters.best else set()
+    session.validations = {step: metrics for step, metrics in session.validations.items() if step in best_steps}
     session.validations[counters.step] = values
     return values
 
@@ -55,7 +55,7 @@ def update_best(session: TrainingSession, values: dict[str, float]) -> None:
     if config.metric is None:
         return
     monitored_value = values[config.metric]
-    if counters.best is None or _better(session, monitored_value, counters.best["value"]):
+    if counters.best is None or _is_better(session, monitored_value, counters.best["value"]):
         counters.best = {"value": monitored_value, **snapshot(session)}
         counters.without_best = 0
     else:
@@ -64,7 +64,7 @@ def update_best(session: TrainingSession, values: dict[str, float]) -> None:
 
 def snapshot(session: TrainingSession) -> dict[str, Any]:
     """Write the current weights next to the checkpoints; return the step and the file."""
-    tensors = session.strategy.whole(weights(session.model))
+    tensors = session.strategy.full_tensors(weights(session.model))
     return session.ranks.broadcast(lambda: session.checkpoints.snapshot(session.counters.step, tensors))
 
 
@@ -75,7 +75,7 @@ def add_snapshot(session: TrainingSession) -> None:
     del snapshots[: -session.config.average]
 
 
-def _better(session: TrainingSession, value: float, than: float) -> bool:
+def _is_better(session: TrainingSession, value: float, than: float) -> bool:
     """Return True if `value` of the monitored metric is better than the value `than`."""
     if math.isnan(than):  # any number is better than NaN
         return not math.isnan(value)
@@ -86,20 +86,20 @@ def _better(session: TrainingSession, value: float, than: float) -> bool:
 def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
     """Load the final weights into the model; return their description and their metrics."""
     config, counters, model, strategy = session.config, session.counters, session.model, session.strategy
-    state, chosen = session.out / "state", "last"
+    state, description = session.out / "state", "last"
     earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
     if config.average > 1 and earlier:
-        last = strategy.whole(weights(model), everywhere=True)
+        last = strategy.full_tensors(weights(model), on_all_ranks=True)
         load_weights(model, mean_tensors([state / s["file"] for s in earlier], last))
-        chosen = f"mean of {len(earlier) + 1}"
+        description = f"mean of {len(earlier) + 1}"
     if session.ema_weights:
         load_weights(model, session.ema_weights)
-        chosen = "averaged"
-    known = session.validations.get(counters.step) if chosen == "last" else None
-    values, best = known or validation_metrics(session), counters.best
-    if config.metric and best and _better(session, best["value"], values[config.metric]):
+        description = "averaged"
+    values = session.validations.get(counters.step) if description == "last" else None
+    values, best = values or validation_metrics(session), counters.best
+    if config.metric and best and _is_better(session, best["value"], values[config.metric]):
         load_weights(model, load_file(state / best["file"]))
-        chosen = f"best (step {best['step']:,})"
+        description = f"best (step {best['step']:,})"
         values = session.validations.get(best["step"]) or validation_metrics(session)
     model.eval()
-    return chosen, values
+    return description, values

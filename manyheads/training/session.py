@@ -33,7 +33,7 @@ class TrainingSession:
     resume_command  command shown to the user if the run stops early
     max_minutes     wall time of this session, after which it stops
     signals         received Ctrl-C or other signals that stop the session
-    release_memory  function called after each step (`keeping_memory`)
+    release_memory  function called after each step (`retain_memory`)
     learning_rate   learning rate as a function of the step, which begins at 1
     window          sums since the last log entry: the loss, and the correct targets
     ema_weights     moving average of the weights by name; empty without `config.ema`
@@ -79,17 +79,17 @@ class TrainingSession:
         """Return the seconds since the clock of this session was started."""
         return time.monotonic() - self.started
 
-    def save(self, synced: Callable[[], None], *, wait: bool = False) -> None:
+    def save(self, sync_log: Callable[[], None], *, wait: bool = False) -> None:
         """Write a checkpoint of the current step in the background.
 
         synced  function called before the commit; returns when the log that the checkpoint relies on is on disk
         wait    return only after the checkpoint is committed, on all ranks
         """
         tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
-        tensors = self.strategy.whole(tensors)
+        tensors = self.strategy.full_tensors(tensors)
         if self.ranks.first:
             needed = self.counters.needed_files()
-            self.checkpoints.save(self.counters.step, tensors, {**self.identity, **content}, needed, synced)
+            self.checkpoints.save(self.counters.step, tensors, {**self.identity, **content}, needed, sync_log)
         if wait:
             self.checkpoints.wait()
             self.ranks.wait()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import check_fields
 from manyheads.errors import UserError
-from manyheads.training.faults import no_memory
+from manyheads.training.faults import is_out_of_memory
 
 WINDOW = ("loss", "right")  # sums between two log entries, by their names in checkpoints
 
@@ -37,20 +37,19 @@ class Counters:
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
         """Forget weights whose files are not in `files`, and return a message for each loss."""
-        told = [
+        messages = [
             f"the weights of step {snapshot['step']:,} are lost, and with them their part in the final mean"
             for snapshot in self.snapshots
             if snapshot["file"] not in files
         ]
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot["file"] in files]
         if self.best and self.best["file"] not in files:
-            told.append(
+            messages.append(
                 f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best of the "
-                "following "
-                "validations will be kept instead"
+                "following validations will be kept instead"
             )
             self.best, self.without_best = None, 0
-        return told
+        return messages
 
 
 def seed_all(seed: int) -> None:
@@ -76,18 +75,18 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Copy `saved` into the model. Raises UserError if names or shapes differ."""
-    own = weights(model)
-    wrong = [n for n in {**own, **saved} if n not in own or n not in saved or own[n].shape != saved[n].shape]
+    local = weights(model)
+    wrong = [n for n in {**local, **saved} if n not in local or n not in saved or local[n].shape != saved[n].shape]
     if wrong:
         raise UserError(
             "the checkpoint belongs to another model; different tensors: "
             f"{', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)}"
         )
-    for name, tensor in own.items():
-        tensor.copy_(_as_part_of(tensor, saved[name]))
+    for name, tensor in local.items():
+        tensor.copy_(_local_shard(tensor, saved[name]))
 
 
-def _as_part_of(tensor: Tensor, saved: Tensor) -> Tensor:
+def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
     """Return the local shard of a saved tensor if `tensor` is sharded, else the saved tensor."""
     if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
         return saved
@@ -142,9 +141,9 @@ def restore(
     """Restore the state that `capture` saved. Raises UserError for another model or an invalid checkpoint."""
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
-        return _restored(model, optimizer, window, ema_weights, tensors, content)
+        return _restore_state(model, optimizer, window, ema_weights, tensors, content)
     except Exception as error:  # a file from an unknown source may contain anything
-        if no_memory(error):
+        if is_out_of_memory(error):
             raise
         raise UserError(
             f"the checkpoint is damaged or from another version ({type(error).__name__}: {error}): start again in "
@@ -152,7 +151,7 @@ def restore(
         ) from error
 
 
-def _restored(
+def _restore_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     window: Tensor,
@@ -161,14 +160,14 @@ def _restored(
     content: dict[str, Any],
 ) -> Counters:
     for name, tensor in ema_weights.items():
-        tensor.copy_(_as_part_of(tensor, tensors[f"ema.{name}"]))
+        tensor.copy_(_local_shard(tensor, tensors[f"ema.{name}"]))
     by_name = dict(model.named_parameters())
     for full, value in tensors.items():
         if full.startswith("optimiser."):
             name, key = full.removeprefix("optimiser.").rsplit(".", 1)
             parameter = by_name[name]
             value = value.clone().to(parameter.device)
-            optimizer.state[parameter][key] = _as_part_of(parameter, value) if value.ndim else value
+            optimizer.state[parameter][key] = _local_shard(parameter, value) if value.ndim else value
     for name, total in zip(WINDOW, window, strict=True):
         total.copy_(tensors.get(f"loop.window_{name}", total))
     version, gauss = content["rng"]["python"]

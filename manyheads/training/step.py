@@ -10,7 +10,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.training.diagnosis import diagnose, skip_step
 from manyheads.training.gradients import accumulate_gradients
-from manyheads.training.parallel import unsharded
+from manyheads.training.parallel import full_tensor
 from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import seed_step, update_ema
@@ -51,7 +51,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     sums = accumulate_gradients(session, group, counts)
     window = ranks.all_reduce_sum(sums.window)
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
-    gradient_norm = unsharded(total_norm)
+    gradient_norm = full_tensor(total_norm)
     skipped = None
     if math.isfinite((gradient_norm + window[0]).item()):  # the only synchronization with the device in a step
         _update_weights(session, total_norm)
@@ -61,7 +61,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         bad_tensor = diagnose(session, group, counts, sums.losses)
         skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm.item())
         for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # statistics of batch normalization
+            buffer.copy_(before)  # restores the statistics of batch normalization
     session.optimizer.zero_grad()
     counters.step += 1
     counters.epoch, counters.index = group.epoch, group.index

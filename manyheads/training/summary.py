@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from manyheads.errors import UserError
 from manyheads.files import read_json
-from manyheads.training.run_directory import GO_ON
+from manyheads.training.run_directory import CONTINUE_HINT
 from manyheads.training.state import Counters
 
 
@@ -39,7 +39,7 @@ class Summary:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        values = read_json(path, GO_ON)
+        values = read_json(path, CONTINUE_HINT)
         if not isinstance(values, dict) or {"skipped", *values} != {f.name for f in fields(cls)}:
-            raise UserError(f"{path}: not a valid summary of a run; {GO_ON}")
+            raise UserError(f"{path}: not a valid summary of a run; {CONTINUE_HINT}")
         return cls(**values)

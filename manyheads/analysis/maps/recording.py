@@ -20,7 +20,7 @@ from manyheads.core import tap
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, record_calculations, tapped
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Thoughts, pondered
+from manyheads.models.recurrence import HaltingStatistics, record_halting
 
 AXES = ("encoder", "decoder", "cross", "self")
 Sides = Mapping[str, tuple[Side, Side]]
@@ -49,7 +49,7 @@ class _Recording(NamedTuple):
     maps: Mapping[str, list[Tensor]]
     calculations: Mapping[str, list[tap.Calculation]]
     shapes: Mapping[str, torch.Size]
-    thoughts: Thoughts
+    thoughts: HaltingStatistics
 
 
 def attention_maps(
@@ -116,7 +116,7 @@ def _record(
             undo.callback(modules[name].register_forward_pre_hook(note).remove)
         if calculation:
             calculations = undo.enter_context(record_calculations(model, names, selection.heads))
-        with record(model, names, selection.heads) as maps, pondered(model) as thoughts:
+        with record(model, names, selection.heads) as maps, record_halting(model) as thoughts:
             model(*inputs)
     return _Recording(maps, calculations if calculation else {}, shapes, thoughts)
 
@@ -227,7 +227,7 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
     return _chosen_of(f"{axis} step", layers, range(1, count + 1))
 
 
-def _steps_of(axis: str, thoughts: Thoughts) -> tuple[tuple[int, ...] | None, ...]:
+def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
     """Return the number of steps of each query and each key of an axis, for one input."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":

@@ -13,7 +13,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.squad import Questions
 from manyheads.data.sources.corpora import QuestionSource
 from manyheads.models.bert import Bert
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import fine_tuning, start_bert
 from manyheads.runs.run import Job, Run, carry_out, located
@@ -54,4 +54,4 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 def planned_model(config: AnsweringConfig) -> Bert:
     """Return the model on the meta device, for estimates. It stands for the model given by `--init`."""
     with torch.device("meta"):
-        return build(fitted(config.preset, ("bert",), config.model, {"head": "question"}))
+        return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))

@@ -35,7 +35,7 @@ from manyheads.tasks.answering.passages import (
 )
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import padded
-from manyheads.training.loss import at_least_float32
+from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
 
@@ -102,7 +102,7 @@ class AnsweringTask:
     def loss(self, batch: Batch) -> Loss:
         tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
-        logits = at_least_float32(self._forward(ids, lengths, segments))  # (B, T, 2)
+        logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
         is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true for padding, (B, T)
         logits = logits.masked_fill(is_padding[..., None], -torch.inf)
         # softmax over the tokens; mean over first and last

@@ -21,7 +21,7 @@ from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import build, fitted, full_name
+from manyheads.models.presets import build, full_name, preset_for_data
 from manyheads.models.tfidf import Tfidf
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
@@ -179,4 +179,4 @@ def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad
     assert config.preset is not None
     name = full_name(config.preset, *FAMILIES)
     special = {"unknown": unknown} if name == "tfidf" else {}
-    return build(fitted(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))
+    return build(preset_for_data(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))

@@ -30,7 +30,7 @@ from manyheads.data.text.tokenizers import truncated_positions
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
-from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy, upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss, LossPart
 
@@ -196,7 +196,7 @@ class ClassificationTask:
             segments = None if batch.segments is None else batch.segments.to(device)
             logits, others = self._forward(ids, lengths, segments), ()  # (B, L)
         correct = (logits.detach().argmax(-1) == labels).sum()
-        total = F.cross_entropy(at_least_float32(logits), labels, reduction="sum")
+        total = F.cross_entropy(upcast(logits), labels, reduction="sum")
         return Loss(total, batch.items, correct, others)
 
     def validate(self) -> dict[str, float]:

@@ -22,7 +22,7 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.digits.pondering import pondering
@@ -112,7 +112,7 @@ def _model(config: DigitsConfig) -> Any:
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}
     if config.model == "lstm":
         settings = {"dropout": 0.0, **config.network}
-        return build(fitted("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
+        return build(preset_for_data("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
     positions = max(config.longest, *config.lengths) + MAX_EXTRA_TOKENS + 2
     decided = {"source_vocab": size, "target_vocab": size, **tokens}
     common: dict[str, Any] = {"max_positions": positions, "norm": "pre", "width": 64, "dropout": 0.0}
@@ -120,9 +120,9 @@ def _model(config: DigitsConfig) -> Any:
         sizes = {f"{side}_{name}": value for side in ("encoder", "decoder")
                  for name, value in (("layers", 4), ("heads", 4), ("feed_forward", 128))}  # fmt: skip
         settings = {"final_norm": True, **common, **sizes, **config.network}
-        return build(fitted("transformer/tiny", (), settings, decided))
+        return build(preset_for_data("transformer/tiny", (), settings, decided))
     own = {"steps": 4, "heads": 4, "feed_forward": 128, "transition": "separable"}
-    return build(fitted("universal/tiny", (), {**common, **own, **config.network}, decided))
+    return build(preset_for_data("universal/tiny", (), {**common, **own, **config.network}, decided))
 
 
 def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], compute: ComputeConfig) -> DigitTask:

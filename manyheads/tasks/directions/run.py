@@ -19,7 +19,7 @@ from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.files import fingerprint
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
-from manyheads.models.presets import configured
+from manyheads.models.presets import make_config
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.run import Job, Run, carry_out, log_splits
 from manyheads.tasks.directions.recipes import DirectionsConfig
@@ -97,7 +97,7 @@ def _plan(config: DirectionsConfig, direction: Direction) -> Plan:
 
 def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pad: int = 0) -> DirectionalEncoder:
     decided = {"vocab": vocabulary, "reading": direction, "pad": pad}
-    return DirectionalEncoder(configured(DirectionalConfig, config.model, decided))
+    return DirectionalEncoder(make_config(DirectionalConfig, config.model, decided))
 
 
 def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ class DirectionsTask:
         directions = self._read(batch.ids.to(self.compute.device), batch.lengths.to(self.compute.device))
         losses = [
             smoothed_cross_entropy(
-                self.model.transformed(features.flatten(0, 1)[at.to(self.compute.device)], direction),
+                self.model.transform_states(features.flatten(0, 1)[at.to(self.compute.device)], direction),
                 self.model.embedding.weight, self.model.output_bias, words.to(self.compute.device),
                 smoothing=0.0, pad=None,
             )

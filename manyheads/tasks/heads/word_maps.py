@@ -20,7 +20,7 @@ from manyheads.data.batching import pad, token_batches
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
-from manyheads.models.recurrence import pondered
+from manyheads.models.recurrence import record_halting
 
 BATCH_TOKENS = 1024  # maximum number of padded tokens in a batch
 
@@ -140,7 +140,7 @@ class WordReader:
         A halted position has weights of zero, even if other positions of the batch continue.
         """
         tokens, model, config = padded.shape[1], self.model, self.model.config
-        with torch.inference_mode(), self.compute.autocast(), pondered(model) as halting, record(model) as maps:
+        with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # runs the encoder on the source

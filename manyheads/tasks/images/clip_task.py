@@ -22,7 +22,7 @@ from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.tasks.evaluation import LabelResult, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import at_least_float32
+from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
@@ -71,7 +71,7 @@ class ClipTask:
 
     def loss(self, batch: Batch) -> Loss:
         clips, labels = (part.to(self.compute.device) for part in (batch.clips, batch.labels))
-        logits = at_least_float32(self._forward(clips))  # (B, L)
+        logits = upcast(self._forward(clips))  # (B, L)
         correct = (logits.detach().argmax(-1) == labels).sum()
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.items, correct)
 

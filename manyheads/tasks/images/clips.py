@@ -12,7 +12,7 @@ from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.readers.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
 from manyheads.tasks.images.clip_task import ClipClassifier, ClipTask
@@ -52,5 +52,5 @@ def planned_model(config: ClipConfig) -> NonLocalNet:
 
 def _model(config: ClipConfig) -> NonLocalNet:
     own = {"labels": LABELS, "image_size": config.side, "channels": 1}
-    model: NonLocalNet = build(fitted("nonlocal/20-small", ("nonlocal",), config.model, own))
+    model: NonLocalNet = build(preset_for_data("nonlocal/20-small", ("nonlocal",), config.model, own))
     return model

@@ -19,7 +19,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
-from manyheads.models.presets import FAMILIES, IMAGES, build, fitted
+from manyheads.models.presets import FAMILIES, IMAGES, build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
@@ -104,7 +104,7 @@ def planned_model(config: ImageConfig) -> Any:
 
 
 def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    model = build(fitted(config.preset, IMAGES, config.model, {"labels": labels} if labels else {}))
+    model = build(preset_for_data(config.preset, IMAGES, config.model, {"labels": labels} if labels else {}))
     return model, Preprocessing.of_channels(
         model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
         resample=config.resample,

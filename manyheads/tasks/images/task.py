@@ -20,7 +20,7 @@ from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import at_least_float32
+from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
@@ -86,7 +86,7 @@ class ImageClassificationTask:
         total = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
-            total = (1 - share) * total + share * self.teacher.loss(at_least_float32(by_distillation), images)
+            total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
         elif by_distillation is not by_class:
             # without a teacher, the loss is the mean over the two tokens
             total = (total + self._cross_entropy(by_distillation, labels)) / 2
@@ -105,7 +105,7 @@ class ImageClassificationTask:
         self._train.close()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(at_least_float32(logits), labels, reduction="sum", label_smoothing=self.smoothing)
+        return F.cross_entropy(upcast(logits), labels, reduction="sum", label_smoothing=self.smoothing)
 
 
 @torch.inference_mode()

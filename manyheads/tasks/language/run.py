@@ -21,7 +21,7 @@ from manyheads.data.text.tokenizers import END_OF_TEXT, load_tokenizer, train_by
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.models.universal import UniversalSequence
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, opened, tokenizer_of
@@ -106,7 +106,7 @@ def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | No
         raise UserError(f"model.head is {config.model['head']!r}: expected decoder, which hides later tokens")
     families = ("gpt2", "gpt", "universal-sequence")
     settings = {"max_positions": config.block, **config.model}
-    return fitted(config.preset, families, settings, {"vocab": vocabulary, "end": end})
+    return preset_for_data(config.preset, families, settings, {"vocab": vocabulary, "end": end})
 
 
 def _initial_model(run: Run) -> tuple[Model, Tokenizer]:

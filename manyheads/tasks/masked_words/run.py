@@ -20,7 +20,7 @@ from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import start_bert
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
@@ -60,7 +60,7 @@ def planned_model(config: PretrainingConfig) -> Bert:
 
 
 def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> Any:
-    return fitted(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
+    return preset_for_data(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
 
 
 def _head(config: PretrainingConfig) -> Head:

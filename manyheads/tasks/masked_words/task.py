@@ -22,7 +22,7 @@ from manyheads.data.text.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import padded
 from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import at_least_float32, smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy, upcast
 from manyheads.training.task import Better, Loss, LossPart
 
 
@@ -114,7 +114,7 @@ class MaskedLMTask:
         """Return the loss of the masked words. For pairs, the mean loss of next-sentence prediction is added to it."""
         batch = batch.to(self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
-        masked = self.model.transformed(states.flatten(0, 1)[batch.at])  # (N, D)
+        masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
         model = self.model
         words = smoothed_cross_entropy(
             masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
@@ -122,7 +122,7 @@ class MaskedLMTask:
         if batch.follows is None:
             return Loss(words, batch.items)
         assert model.next_sentence is not None
-        logits = at_least_float32(model.next_sentence(model.pool(states)))  # (B, 2)
+        logits = upcast(model.next_sentence(model.pool(states)))  # (B, 2)
         follows = F.cross_entropy(logits, batch.follows, reduction="sum")
         return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
 

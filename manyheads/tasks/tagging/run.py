@@ -16,7 +16,7 @@ from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
-from manyheads.models.presets import build, fitted
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import fine_tuning, start_tuned
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
@@ -84,4 +84,4 @@ def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) 
 
 def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> Any:
     decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
-    return fitted(config.preset, ("bert",), config.model, decided)
+    return preset_for_data(config.preset, ("bert",), config.model, decided)

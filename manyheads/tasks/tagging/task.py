@@ -26,7 +26,7 @@ from manyheads.data.text.windows import WordWindow, word_windows
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.training.loss import at_least_float32
+from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
 IGNORED = -100  # label of tokens that are not the first subword of a word
@@ -99,7 +99,7 @@ class TaggingTask:
 
     def loss(self, batch: Batch) -> Loss:
         ids, lengths, labels = (t.to(self.compute.device) for t in (batch.ids, batch.lengths, batch.labels))
-        logits = at_least_float32(self._forward(ids, lengths))  # (B, T, L)
+        logits = upcast(self._forward(ids, lengths))  # (B, T, L)
         total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
         return Loss(total, batch.items)
 

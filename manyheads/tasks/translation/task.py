@@ -20,7 +20,7 @@ from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
-from manyheads.models.recurrence import Halting, Thoughts, ponder_cost, states_and_halting
+from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost, states_and_halting
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
@@ -182,7 +182,7 @@ class TranslationTask:
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
 
-    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Thoughts]:
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
         # Without target lengths, the mask is a plain causal mask, for which fused kernels exist. Halting needs the

@@ -31,7 +31,7 @@ def models() -> dict[str, Any]:
 def test_a_long_text_that_has_left_takes_no_room(kind: str) -> None:
     """What a row holds shrinks with those who leave, also while the batch never empties; nobody's text changes."""
     model = models()[kind].double().eval()
-    batch = ContinuousBatch(model.start, model.step, context=CONTEXT, positions=2 * CONTEXT, unit=UNIT)
+    batch = ContinuousBatch(model.start, model.step, context=CONTEXT, max_cached=2 * CONTEXT, unit=UNIT)
     long, companion = Text([3], Sampling(), 50, 1), Text([5, 2], Sampling(), 20, 2)
     batch.admit([long, companion])
     for _ in range(3):

@@ -294,12 +294,12 @@ def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monke
     def slow(self: Workspace, rows: int, work: int) -> Any:
         if rows == 10:
             monkeypatch.undo()
-            assert len(workspace.of(99, 8, 1).wide) == 99
+            assert len(workspace.of(99, 8, 1).qkv) == 99
         return new(self, rows, work)
 
     monkeypatch.setattr(Workspace, "_new", slow)
-    assert len(workspace.of(10, 8, 1).wide) == 10
-    assert len(workspace.of(50, 8, 1).wide) == 50
+    assert len(workspace.of(10, 8, 1).qkv) == 10
+    assert len(workspace.of(50, 8, 1).qkv) == 50
 
 
 def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,11 +354,11 @@ def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("pays", "taken"), [(True, "bf16"), (False, "float32")])
 def test_auto_leaves_bf16_where_float32_is_faster(pays: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "bf16_pays", lambda threads: pays)
-    monkeypatch.setattr(inference, "_usable", lambda compute: False)  # a model that runs as it is
+    monkeypatch.setattr(inference, "is_bf16_faster", lambda threads: pays)
+    monkeypatch.setattr(inference, "_can_lower", lambda compute: False)  # a model that runs as it is
     assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == taken
     monkeypatch.setattr(tile, "HAS_BF16", True)
-    assert ("bf16" in inference._offered(1)) is pays
+    assert ("bf16" in inference._available(1)) is pays
 
 
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,4 +389,4 @@ def test_layers_of_any_width_are_computed(precision: Any, log: pytest.LogCapture
         assert off(fast(x), exact(model, x.double())) < TOLERANCE.get(precision, 4e-2)
     told = log.text
     assert ("found no blocks that can run in 8 bits: using int8 for 2 linear layers" in told) == (precision == "int8")
-    assert ("8 bits; 1 of its linear layers" in told) == (precision == "int8")
+    assert ("using int8 for 1 linear layers" in told) == (precision == "int8")

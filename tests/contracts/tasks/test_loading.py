@@ -75,7 +75,7 @@ def test_a_run_on_digits_is_known_by_its_record(tmp_path: Path, record: Any, nam
 
 def test_a_method_that_is_no_declared_verb_is_refused(tmp_path: Path) -> None:
     translator(tmp_path)
-    with pytest.raises(ValueError, match="this model is not for score: use it with manyheads translate or attend"):
+    with pytest.raises(ValueError, match="this model does not support score: use it with manyheads translate or attend"):
         model_for("score", str(tmp_path))
 
 

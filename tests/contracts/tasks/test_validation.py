@@ -89,7 +89,7 @@ def test_ranks_divide_a_validation(make: Any, same_calls: bool, tmp_path: Path, 
 
     def validate(rank: int) -> dict[str, float]:
         threading.current_thread().name = f"rank_{rank}"
-        with torch.no_grad(), division.divided(same_calls=same_calls):
+        with torch.no_grad(), division.divide_batches(same_calls=same_calls):
             found: dict[str, float] = task.validate()
             return found
 

@@ -14,7 +14,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import NonFiniteError
 from manyheads.training.loop import train
 from manyheads.training.optimizers import optimizer_for
-from manyheads.training.run_directory import run_status, unfinished
+from manyheads.training.run_directory import describe_unfinished, run_status
 from manyheads.training.state import weights
 from manyheads.training.task import Better
 from tests.support.toy import ToyBatches, ToyModel, ToyTask, toy_route
@@ -271,7 +271,7 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     told = "its command is: manyheads train toy --resume; differences: accumulate: 1 -> 5"
     with pytest.raises(ValueError, match=told):
         train(ToyTask(), other, run, compute=toy_route(), resume=True, resume_command="manyheads train other --resume")
-    assert (unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
+    assert (describe_unfinished(run) or "").endswith("resume with: manyheads train toy --resume")
     train(ToyTask(), config, run, compute=toy_route(), resume=True)
     assert run_status(run) == "finished"
     with pytest.raises(ValueError, match="contains a finished run"):

@@ -43,7 +43,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run as another process of the same user finds it."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(own_runs, "_here", set())
+    monkeypatch.setattr(own_runs, "_added", set())
     return tmp_path / "run"
 
 
@@ -70,7 +70,7 @@ def test_a_foreign_one_is_asked_about_once(
     assert evaluated(capsys, run)[0] != 0
     assert main(["compare", str(run), str(run)]) != 0
     assert evaluated(capsys, run, "--trust")[0] == 0
-    monkeypatch.setattr(own_runs, "_here", set())
+    monkeypatch.setattr(own_runs, "_added", set())
     assert evaluated(capsys, run)[0] == 0
     assert main(["compare", str(run), str(run)]) == 0
 
@@ -80,7 +80,7 @@ def test_the_file_of_own_runs_keeps_the_last_ones(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(own_runs, "MAX_RUNS", 5)
     for number in range(33):
         own_runs.add({"run": number})
-    monkeypatch.setattr(own_runs, "_here", set())
+    monkeypatch.setattr(own_runs, "_added", set())
     own = [number for number in range(33) if own_runs.is_own({"run": number})]
     assert 5 <= len(own) <= 10
     assert own == [*range(33 - len(own), 33)]
@@ -108,7 +108,7 @@ def test_where_no_state_can_be_kept_it_is_told(
 ) -> None:  # fmt: skip
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a file"))
-    monkeypatch.setattr(own_runs, "_here", set())
+    monkeypatch.setattr(own_runs, "_added", set())
     train(data, tmp_path / "run")
     assert "--trust" in log.text
     assert evaluated(capsys, tmp_path / "run") == (0, "")  # in this process it is known

@@ -13,7 +13,7 @@ from manyheads import directory
 from manyheads.files import LEFTOVER, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
-from manyheads.training.run_directory import locked, locked_run_directory, run_status, unfinished
+from manyheads.training.run_directory import describe_unfinished, locked, locked_run_directory, run_status
 from tests.support.toy import ToyTask, toy_route
 
 CONFIG = TrainingConfig(steps=16, schedule="constant", warmup=0, learning_rate=0.01)
@@ -62,17 +62,17 @@ def test_a_process_may_lock_its_run_again_and_frees_it_at_the_end(tmp_path: Path
 
 
 def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
-    assert unfinished(tmp_path) is None
+    assert describe_unfinished(tmp_path) is None
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call == 12 else None
     with pytest.raises(KeyboardInterrupt):
         train(task, CONFIG, tmp_path, compute=toy_route(), resume_command="manyheads train toy --resume")
     told = "unfinished at step 12: resume with: manyheads train toy --resume"
-    assert unfinished(tmp_path) == told
+    assert describe_unfinished(tmp_path) == told
     with pytest.raises(ValueError, match=f"^{tmp_path}: {told}$"):
         directory.load(tmp_path)
     train(ToyTask(), CONFIG, tmp_path, compute=toy_route(), resume=True)
-    assert unfinished(tmp_path) is None
+    assert describe_unfinished(tmp_path) is None
 
 
 def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:

@@ -31,17 +31,17 @@ def test_memory_is_kept_while_it_lasts() -> None:
 HELD = """
 import torch
 from manyheads.core import runtime
-with runtime.keeping_memory(sparing={sparing}):
+with runtime.retain_memory(low_memory={low_memory}):
     torch.ones(2**23)  # freed: glibc by itself would serve all blocks up to this size from its heap from now on
-    before = runtime.resident()
+    before = runtime.resident_memory()
     blocks = [(torch.ones(2**22), torch.ones(2**10)) for _ in range(16)]
     small = [block for _, block in blocks]
     del blocks
-    print(runtime.resident() - before)
+    print(runtime.resident_memory() - before)
 """
 
 
-@pytest.mark.parametrize("sparing", [True, False])
+@pytest.mark.parametrize("low_memory", [True, False])
 def test_large_blocks_are_handed_back_at_once_where_memory_is_short(low_memory: bool) -> None:
     """Also where small ones that are still in use lie between them; in a process whose heap has no holes yet."""
     if platform.libc_ver()[0] != "glibc":
@@ -54,7 +54,7 @@ def test_large_blocks_are_handed_back_at_once_where_memory_is_short(low_memory: 
 def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
-    monkeypatch.setattr(runtime, "MOST_HELD", 1.05)
+    monkeypatch.setattr(runtime, "MAX_GROWTH", 1.05)
     block = 2**29  # bytes
     with runtime.retain_memory() as tidy:
         tidy()

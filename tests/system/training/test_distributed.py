@@ -16,7 +16,7 @@ import pytest
 
 from manyheads.cli import reporting
 from manyheads.errors import UserError
-from manyheads.training.distributed import ENDED
+from manyheads.training.distributed import PEER_ENDED
 from manyheads.training.run_directory import run_status
 from tests.paths import ROOT
 from tests.stress.survival.ranks import processes
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left
 
 @pytest.mark.parametrize(
     ("of_rank_0", "told"),
-    [("no such file", ""), (None, f"manyheads: rank 1: {ENDED}\n")],
+    [("no such file", ""), (None, f"manyheads: rank 1: {PEER_ENDED}\n")],
 )
 def test_what_comes_of_rank_0s_mistake_is_not_told_beside_it(
     of_rank_0: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -166,7 +166,7 @@ def test_what_comes_of_rank_0s_mistake_is_not_told_beside_it(
     monkeypatch.setattr(reporting, "is_rank", lambda: True)
     monkeypatch.setattr(reporting, "failure_of_first_rank", lambda: of_rank_0)
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
-    assert reporting.exit_status(UserError(ENDED), debug=False) == 2
+    assert reporting.exit_status(UserError(PEER_ENDED), debug=False) == 2
     assert capsys.readouterr().err == told
 
 

@@ -142,7 +142,7 @@ def test_only_what_is_wanted_is_computed(
         shapes.append((tuple(query.shape), tuple(key.shape)))
         return product(query, key, scale)
 
-    monkeypatch.setattr(attention_module, "_product", counting)
+    monkeypatch.setattr(attention_module, "_scaled_products", counting)
     model(*batch)
     assert not shapes
     with record(model, layers="decoder.blocks.1.cross", heads=[2], queries=[4]):

@@ -7,7 +7,7 @@ import torch
 
 from manyheads.generation import Hypothesis, beam_search, greedy, score
 from manyheads.generation.protocol import block_maxima
-from manyheads.generation.search import _best
+from manyheads.generation.search import _top_continuations
 from tests.support.mock import Recurrent, States, Table, enumerate_all
 
 END, START = 0, 1
@@ -249,7 +249,7 @@ def test_best_is_a_stable_sort(length: int, count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randint(0, 5, (20, length), generator=generator).float().log()  # many ties
     offsets = torch.randint(-2, 3, (10, 2), generator=generator).float()
-    values, parents, tokens = _best(logits, block_maxima(logits), offsets, count)
+    values, parents, tokens = _top_continuations(logits, block_maxima(logits), offsets, count)
     scores = (logits.view(10, 2, length) + offsets[:, :, None]).flatten(1)
     expected = scores.sort(dim=1, descending=True, stable=True)
     assert torch.equal(values, expected.values[:, :count])

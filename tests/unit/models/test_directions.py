@@ -78,7 +78,7 @@ def test_two_lstms_of_one_layer_are_torchs_bidirectional_one() -> None:
 @pytest.mark.parametrize("reading", DIRECTIONS)
 def test_every_parameter_learns(reading: Direction) -> None:
     model = reader(reading)
-    parts = [model.transformed(part, i) for i, part in enumerate(model.directions(tokens()))]
+    parts = [model.transform_states(part, i) for i, part in enumerate(model.directions(tokens()))]
     logits = sum(part @ model.embedding.weight.T + model.output_bias for part in parts)
     assert isinstance(logits, Tensor)
     logits.square().sum().backward()

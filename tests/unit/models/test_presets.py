@@ -12,7 +12,7 @@ from manyheads.core import runtime
 from manyheads.core.config import Below, Config, Range
 from manyheads.models.adapt import adapt
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import FAMILIES, PRESETS, build, fitted, full_name, preset
+from manyheads.models.presets import FAMILIES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.models.resnet import ResNet
 from manyheads.training.config import TrainingConfig
 
@@ -43,10 +43,10 @@ def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
         assert len(str(caught.value)) < 150
     with pytest.raises(ValueError, match="unknown settings depth: expected some of .*layers"):
         preset("gpt2/nano", depth=3)
-    config = fitted("gpt2/nano", (), {"layers": 2}, {"vocab": 70})
+    config = preset_for_data("gpt2/nano", (), {"layers": 2}, {"vocab": 70})
     assert (config.layers, config.vocab) == (2, 70)
     with pytest.raises(ValueError, match="cannot set vocab: the data and the task determine"):
-        fitted("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
+        preset_for_data("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
 
 
 def test_tables_of_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from manyheads.models.presets import PRESETS, preset
-from manyheads.models.resnet import FEW, Convolution, ResNet, ResNetConfig
+from manyheads.models.resnet import FEW_CHANNELS, Convolution, ResNet, ResNetConfig
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 DIGITS = tuple("0123456789")
@@ -108,6 +108,6 @@ def test_few_channels_are_contiguous_in_training_and_last_otherwise(
     trained = layer(images)
     with torch.no_grad():
         used = layer(images)
-    assert seen == [channels < FEW, False]
+    assert seen == [channels < FEW_CHANNELS, False]
     assert trained.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(trained, used)

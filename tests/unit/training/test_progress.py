@@ -23,7 +23,7 @@ CONFIG = TrainingConfig(steps=40, width=16, warmup=10, log_every=10, validate_ev
 
 
 def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys, log, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
     reports: list[progress.Progress] = []
     train(ToyTask(), CONFIG, tmp_path, compute=toy_route(), progress=reports.append)
     assert capsys.readouterr() == ("", "")
@@ -52,7 +52,7 @@ def test_time_spent_waiting_for_data_is_told(tmp_path, monkeypatch):
         time.sleep(0.03)
         return batch
 
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
     reports: list[progress.Progress] = []
     train(Slow(), replace(CONFIG, steps=20, log_every=10), tmp_path, compute=toy_route(), progress=reports.append)
     waiting = [entry["waiting"] for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
@@ -101,7 +101,7 @@ def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch):
 
 
 def test_the_peak_is_that_of_the_routes_products(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
     reports: list[progress.Progress] = []
     monkeypatch.setattr(ComputeConfig, "products_per_second", lambda compute: 6e5)
     train(

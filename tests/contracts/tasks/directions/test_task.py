@@ -133,7 +133,7 @@ def test_only_context_tells_apart_what_is_spelled_alike() -> None:
 
 
 def test_mistakes_are_told_before_the_data_are_read(tmp_path: Path) -> None:
-    for setting, message in (("layer", "unknown settings layer"), ("vocab", "settings vocab: the data and the task")):
+    for setting, message in (("layer", "unknown settings layer"), ("vocab", "cannot set vocab: the data and the task")):
         with pytest.raises(ValueError, match=message):
             train("reading", {"data": "absent", f"model.{setting}": 3}, out=tmp_path / "out")
 

@@ -72,7 +72,7 @@ def test_a_teacher_sees_the_students_resolution_or_is_refused() -> None:
     with pytest.warns(UserWarning, match="8 x 8 pixels, but the student's have 4 x 4"):
         assert Teacher(network, eight, GREY).logits(torch.rand(2, 1, 4, 4)).shape == (2, 2)
     fixed = ViT(preset("vit/2-8", labels=("a", "b")))
-    with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, the model takes 8 x 8.*model.image_size=4"):
+    with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, but the model expects 8 x 8.*model.image_size=4"):
         Teacher(fixed, eight, GREY)
     with pytest.raises(ValueError, match="takes images with 3 channels, the student with 1"):
         Teacher(network, Preprocessing(4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3), GREY)

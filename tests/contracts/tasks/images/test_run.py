@@ -284,7 +284,7 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
     )  # fmt: skip
     for wrong, message in (
         ({"model.nonsense": 3}, "model.nonsense: unknown settings; valid are image_size"),
-        ({"model.labels": "[a, b]"}, "model.labels: valid are"),
+        ({"model.labels": "[a, b]"}, "model.labels: unknown settings; valid are"),
         ({"model.widths": [8, 24]}, "would change the shapes of"),
     ):
         for dry_run in (True, False):

@@ -267,7 +267,7 @@ def test_the_verb(
         (["Q"], "text 1 has 'Q' at character 1"),
         (["One " * 10], "text 1 has 40 tokens, the model takes 24"),
         (["One", "--top-p", "2"], "top_p is 2.0: expected a number above 0 and at most 1"),
-        (["One", "--stream", "--json"], "give one of them"),
+        (["One", "--stream", "--json"], "use one of the two"),
         (["One", "--temprature", "2"], "did you mean --temperature?"),
     ):
         told = answer(*arguments, status=2)

@@ -204,7 +204,7 @@ def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
     ("texts", "message"),
     [
         (["no mask here"], r"^text 1 has no \[MASK\]: write"),
-        (["It [MASK].", "It [MASK] \ud800."], r"^text 2 has half a character .* at position 11: give valid UTF-8"),
+        (["It [MASK].", "It [MASK] \ud800."], r"^text 2 contains half a character .* at position 11; give valid UTF-8"),
         (["It [MASK].", ""], r"^text 2 has no \[MASK\]"),
         (["It [MASK]" + " cat" * 40], r"^text 1 has \d+ tokens, the model takes 40: shorten it"),
     ],

@@ -140,7 +140,7 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("conll2003", {}, None, "conll2003 requires the setting data: data=DIR"),
         ("conll2003", {"data": "x"}, None, "give the model to start from with --init MODEL"),
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
-        ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
+        ("tagging", {"max_length": 4096}, None, "max_length is 4096: expected at most"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
         ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: determined by the initial model"),
@@ -194,7 +194,7 @@ def test_a_model_of_another_kind(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["answer", str(run), "--question", "Who?", "--context", "Ann"]) == 2
-    assert "this model is not for answer: use it with manyheads tag" in capsys.readouterr().err
+    assert "this model does not support answer: use it with manyheads tag" in capsys.readouterr().err
 
 
 def test_a_warm_up_does_not_outlast_a_short_run(run: Path, corpus: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from manyheads.tasks.evaluation import record_of
 from manyheads.tasks.registry import RECIPES
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.progress import read_metrics
-from manyheads.training.run_directory import unfinished
+from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.state import WINDOW, Counters, capture, restore
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
@@ -55,7 +55,7 @@ def _checkpoints(folder: Path) -> list[Files]:
 
 def _checkpoint(folder: Path) -> None:
     read_metrics(folder / "metrics.jsonl")
-    unfinished(folder)
+    describe_unfinished(folder)
     with Checkpoints(folder / "state") as checkpoints:
         last = checkpoints.latest()
     if last is not None:
