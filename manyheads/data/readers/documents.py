@@ -59,8 +59,9 @@ def read_documents(
     data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Documents:  # fmt: skip
-    """Read all documents of a corpus (formats: module docstring), in the order of files and rows. Blank ones are left
-    out.
+    """Read all documents of a corpus (formats: module docstring), in the order of files and rows.
+
+    Blank ones are left out.
 
     column          column of a table that contains the text
     skip_bad_lines  leave out and count faulty rows

@@ -22,8 +22,9 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(Source[Texts]):
-    """Source of running text, in `column` of tables. Without data, the source code of Python's standard library is
-    used.
+    """Source of running text, in `column` of tables.
+
+    Without data, the source code of Python's standard library is used.
 
     share         fraction of the training data that is held out if there are no validation data: whole texts, or the
                   end of the longest text. The embedded corpus also has test data

@@ -71,7 +71,7 @@ def mask_of(model: Path) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
-def test_words_are_filled_as_their_pipeline_does(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filled_words_equal_the_pipeline(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mask = mask_of(model)
     filler, pipeline = manyheads.load(model), transformers.pipeline("fill-mask", str(model), top_k=4)
     for text in (f"Ann went to {mask}.", f"{mask} went to Rome.", f"Bob {mask} to Oslo."):
@@ -88,7 +88,7 @@ def test_words_are_filled_as_their_pipeline_does(model: Path, capsys: pytest.Cap
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
-def test_maps_are_their_attentions(model: Path) -> None:
+def test_maps_equal_transformers(model: Path) -> None:
     text = "Ann went to Rome."
     maps = manyheads.load(model).attend(text)
     other = transformers.AutoModel.from_pretrained(model, attn_implementation="eager").eval()

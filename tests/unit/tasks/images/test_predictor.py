@@ -15,7 +15,7 @@ from manyheads import directory
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 
-def test_two_classes_of_one_name_are_two(tmp_path: Path) -> None:
+def test_two_classes_of_one_name_are_distinct(tmp_path: Path) -> None:
     """As ImageNet's cranes; which is meant only a number tells."""
     names = ("cat", "crane", "crane")
     model = ResNet(ResNetConfig(widths=(8,), depths=(1,), image_size=8, labels=names))
