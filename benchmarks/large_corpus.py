@@ -55,7 +55,7 @@ imported, used = time.perf_counter(), time.process_time()
 out = Path(sys.argv[2])
 config = LanguageModellingConfig(vocabulary=512, share=0.00001)
 kept = out / "state" / "tokens"
-splits = TextSource(data=sys.argv[1], share=config.share, kept=kept, seed=config.training.seed).read()
+splits = TextSource(data=sys.argv[1], share=config.share, cache_folder=kept, seed=config.training.seed).read()
 task = _task(config, Run("language-modelling", out), splits, prepare(threads=1))
 batches = task.batches(0)
 place = int(float(sys.argv[3]) * (len(batches) - 1))

@@ -58,9 +58,9 @@ def token_batches(
     """Return the sentence indices of each batch; each sentence occurs in exactly one batch.
 
     For both sides, sentences x maximum length <= `budget` (target lengths include </s>). Sentences are sorted along a
-    snake through the plane of lengths, up one strip of similar target lengths and down the next, so that neighbors have
-    similar lengths on both sides. The snake is cut into batches that are as full as possible. Ties are broken at random
-    and the strips shift each epoch, so the batches vary. Raises UserError for a sentence longer than the budget.
+    snake through the plane of lengths: up one strip of similar target lengths and down the next. Neighbors therefore
+    have similar lengths on both sides. The snake is cut into batches that are as full as possible. Ties are broken at
+    random and the strips shift each epoch, so the batches vary. Raises UserError for a sentence longer than the budget.
     """
     source = np.asarray(source_lengths, dtype=np.int64)
     target = np.asarray(target_lengths, dtype=np.int64)

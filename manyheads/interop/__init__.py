@@ -1,3 +1,1 @@
-"""Conversion between Hugging Face and Manyheads names and configurations: one strict, reversible declaration per
-family.
-"""
+"""Conversion between Hugging Face and Manyheads formats: one strict, reversible declaration per family."""

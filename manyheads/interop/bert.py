@@ -83,9 +83,7 @@ class _Names:
         return self.architectures.get("pooler", "") if config.head == "none" and not named else named
 
     def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
-        """Return tensors that files of older versions may contain: position ids, and poolers that their heads do not
-        use.
-        """
+        """Return tensors that files of older versions may contain: position ids, and unused poolers."""
         numbers = torch.arange(config.max_positions + config.position_offset)[None]
         tensors: dict[str, Tensor | None] = {
             f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)

@@ -136,8 +136,9 @@ def _config(
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Read word ids: JSON with a list (`get_itos()` of torchtext) or a mapping (`get_stoi()`), or text with a word
-    per line.
+    """Read word ids from a file.
+
+    The file is JSON with a list (`get_itos()` of torchtext) or a mapping (`get_stoi()`), or text with a word per line.
 
     Raises a one-line UserError if ids or special tokens are missing.
     """

@@ -155,12 +155,13 @@ def carry_out(
     *,
     may_change: tuple[str, ...] = (),
 ) -> dict[str, Any] | None:
-    """Carry out the run of a recipe, from its settings to result.json. Returns its content; None if the run was
-    stopped.
+    """Carry out the run of a recipe, from its settings to result.json.
 
-    plan    returns the model without memory, or that of `--init`. It is called first, so that invalid settings are
-            reported before any data are read; --dry-run prints it
-    build   builds the task from the data. Called after seeding
+    Returns its content; None if the run was stopped.
+
+    plan        returns the model without memory, or that of `--init`. It is called first, so that invalid settings are
+                reported before any data are read; --dry-run prints it
+    build       builds the task from the data. Called after seeding
     may_change  settings for the use of the model, which may change when a run is resumed
     """
     if run.dry_run:

@@ -181,14 +181,14 @@ def scored_data(
             if paths and not own_runs.is_own(record["data"]):
                 raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
                                 "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
-            return source.again(split, labels)
+            return source.read_again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
-    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).named(data, labels)
+    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_named(data, labels)
     for reason, count in items.skips.items():
         logger.info(f"skipped items: {count:,} ({reason})")
     return items

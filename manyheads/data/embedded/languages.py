@@ -23,8 +23,7 @@ FRAGMENTS = 500  # fragments per kind for each pair of languages
 
 
 def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labeled]:
-    """Generate about `size` training phrases, labeled by language code, and about size // 12 each for validation and
-    test.
+    """Generate phrases labeled by language code: about `size` for training, size // 12 each for validation and test.
 
     No phrase occurs twice. The result is deterministic for a seed and a Babel version.
     """

@@ -1,5 +1,6 @@
-"""Embedded parallel corpus: phrases in two locales, generated from the Unicode CLDR data inside Babel, without
-download.
+"""Embedded parallel corpus: phrases in two locales, generated from the Unicode CLDR data inside Babel.
+
+It requires no download.
 
 Fragments are dates, times, spans, relative times, intervals, numbers, percentages, currencies, units, lists and
 combinations of territory and language names. A phrase consists of one to three fragments or names, joined by the

@@ -55,8 +55,8 @@ class Check(NamedTuple):
 def read_checks(file: Path) -> dict[str, Check]:
     """Read saved checks, by stamp. Damaged lines are ignored.
 
-    The stamp of an image file depends on its path, size and modification time; for a table cell it is a hash of its
-    bytes.
+    The stamp of an image file depends on its path, size and modification time. The stamp of a table cell is a
+    hash of its bytes.
     """
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
@@ -82,8 +82,9 @@ def append_checks(file: Path, checks: Iterable[Check]) -> None:
 def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
-    """Yield each entry with its check or its fault. A few images at a time are decoded in threads (Pillow releases
-    the GIL).
+    """Yield each entry with its check or its fault.
+
+    A few images at a time are decoded in threads (Pillow releases the GIL).
 
     known  saved checks, by stamp
     room   maximum bytes of pixels in all checks together. After the first image that is not small or does not fit,

@@ -29,7 +29,7 @@ from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
 
 MAX_DECODED_BYTES = 256 * 2**20  # maximum bytes of pixels for a corpus that stays decoded, if all its images are small
-_CHECKS_FILE = "checked.jsonl"  # file in the folder `kept`
+_CHECKS_FILE = "checked.jsonl"  # file in the folder `cache_folder`
 
 
 class Item(NamedTuple):
@@ -89,7 +89,7 @@ def read_images(
     names: Sequence[str] = (),
     columns: Columns | None = None,
     skip_bad_lines: bool = False,
-    kept: Path | None = None,
+    cache_folder: Path | None = None,
     follows: bool = False,
     limit: int | None = None,
 ) -> ImageData:
@@ -98,8 +98,8 @@ def read_images(
     names           names of the labels 0, 1, ..., unless `labels.txt` gives them
     columns         columns of a table, if they differ from the defaults
     skip_bad_lines  leave out and count unusable images
-    kept            folder for the results of the checks, so that unchanged images need not be decoded again, and for a
-                    scratch file of images that are not in separate files. None: results are not saved
+    cache_folder    folder for the results of the checks, so that unchanged images need not be decoded again, and for
+                    a scratch file of images that are not in separate files. None: results are not saved
     follows         True if another process owns the folder and has read the same data: nothing is written to it
     limit           maximum number of images to read
 
@@ -108,9 +108,12 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     items, notes, skips = list[Item](), list[str](), Counter[str]()
-    scratch = None if follows else kept
+    scratch = None if follows else cache_folder
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
-    known, new_checks = {} if kept is None else checking.read_checks(kept / _CHECKS_FILE), list[checking.Check]()
+    known, new_checks = (
+        {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE),
+        list[checking.Check](),
+    )
     try:
         for entry, check in check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES):
             if isinstance(check, ImageFault):
@@ -125,8 +128,8 @@ def read_images(
             items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
-        if kept is not None and not follows:
-            checking.append_checks(kept / _CHECKS_FILE, new_checks)
+        if cache_folder is not None and not follows:
+            checking.append_checks(cache_folder / _CHECKS_FILE, new_checks)
     if not items:
         raise _no_images_error(path, skips)
     if len(pixels) == len(items):  # all images are small and fit into memory together

@@ -26,8 +26,8 @@ PEEK_IMAGES = 16  # images that a dry run reads
 class ImageSource(ClassSource[ImageData]):
     """Source of labeled images. Without data, scikit-learn's digits are used.
 
-    kept     folder for the results of the checks; no other process may write to it (see `read_images`)
-    follows  True if the folder belongs to another process
+    cache_folder  folder for the results of the checks; no other process may write to it (see `read_images`)
+    follows       True if the folder belongs to another process
     """
 
     kind = "images"
@@ -36,18 +36,18 @@ class ImageSource(ClassSource[ImageData]):
     requires_every_label = False  # a label without images keeps its class index
 
     columns: Columns = field(default_factory=Columns)
-    kept: Path | None = None
+    cache_folder: Path | None = None
     follows: bool = False
 
     def read(self) -> SplitData[ImageData]:
-        if self.kept is not None and not self.follows:
-            clear(self.kept)
+        if self.cache_folder is not None and not self.follows:
+            clear(self.cache_folder)
         return super().read()
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            kept=self.kept, follows=self.follows, limit=limit,
+            cache_folder=self.cache_folder, follows=self.follows, limit=limit,
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
@@ -102,7 +102,7 @@ class ImageSource(ClassSource[ImageData]):
     def peek(self) -> ImageData | None:
         """Read the first training images, or return None for data of the Hub, which only training downloads."""
         train = None if (self.data or "").startswith(HUB) else self.splits().train
-        return None if train is None else replace(self, kept=None).read_one(train, limit=PEEK_IMAGES)
+        return None if train is None else replace(self, cache_folder=None).read_one(train, limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the approximate number of training images and their labels in class order, for a plan.

@@ -111,19 +111,19 @@ class Survey:
     state: list[list[Any]]
 
     @classmethod
-    def of(cls, corpus: Corpus, kept: Path | None) -> Survey:
-        """Survey a corpus. If a directory `kept` is given, the survey is stored there and reused."""
-        if kept is None:
+    def of(cls, corpus: Corpus, cache_folder: Path | None) -> Survey:
+        """Survey a corpus. If a directory `cache_folder` is given, the survey is stored there and reused."""
+        if cache_folder is None:
             return cls._read(corpus)
         settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines, corpus.limit]
-        path = kept / f"{fingerprint([json.dumps(settings)])}.corpus"
+        path = cache_folder / f"{fingerprint([json.dumps(settings)])}.corpus"
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = parse_json(str(arrays["rest"]))
                 return cls(*(arrays[name] for name in _ARRAYS), **rest)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # the survey is missing or incomplete
             survey = cls._read(corpus)
-        kept.mkdir(parents=True, exist_ok=True)
+        cache_folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
             rest = json.dumps({"skips": survey.skips, "state": survey.state})
             np.savez(file, rest=rest, **{name: getattr(survey, name) for name in _ARRAYS})

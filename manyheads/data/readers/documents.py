@@ -57,15 +57,16 @@ def sentences(text: str) -> Document:
 
 def read_documents(
     data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
-    kept: Path | None = None,
+    cache_folder: Path | None = None,
 ) -> Documents:  # fmt: skip
-    """Read all documents of a corpus (formats: module docstring), in the order of files and rows. Blank ones are left
-    out.
+    """Read all documents of a corpus (formats: module docstring), in the order of files and rows.
+
+    Blank ones are left out.
 
     column          column of a table that contains the text
     skip_bad_lines  leave out and count faulty rows
     limit           maximum number of documents to read
-    kept            directory for an unnamed temporary file, which stores the texts if they exceed 64 million
+    cache_folder    directory for an unnamed temporary file, which stores the texts if they exceed 64 million
                     characters; None: the system's directory for temporary files
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -84,7 +85,7 @@ def read_documents(
                     yield Row(file, row.number, ("\n".join(document),))
 
     hint = "expected documents separated by blank lines, or one document per row"
-    return Documents.collect(islice(rows(), limit), path, skips, "no text found", hint, folder=kept)
+    return Documents.collect(islice(rows(), limit), path, skips, "no text found", hint, folder=cache_folder)
 
 
 def document_files(data: str) -> list[Path]:

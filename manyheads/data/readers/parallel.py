@@ -43,14 +43,15 @@ class Pairs(Dataset):
 
 def read_parallel(
     path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
-    kept: Path | None = None,
+    cache_folder: Path | None = None,
 ) -> Pairs:  # fmt: skip
     """Read one corpus (see the module docstring for the formats).
 
     source, target  language codes: file suffixes or column names
-    skip_bad_lines  leave out and count faulty rows. Pairs that are blank on both sides are always left out and counted
+    skip_bad_lines  leave out and count faulty rows. Pairs that are blank on both sides are always left out and
+                    counted
     limit           maximum number of pairs to read
-    kept            directory for an unnamed temporary file, which stores the texts if one side exceeds 64 million
+    cache_folder    directory for an unnamed temporary file, which stores the texts if one side exceeds 64 million
                     characters; None: the system's directory for temporary files
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -72,7 +73,9 @@ def read_parallel(
                 skips[f"{row.file}: blank on both sides"] += 1
 
     place = Path(path) if tables else files[0]
-    pairs = Pairs.collect(islice(usable(), limit), place, skips, "no usable pair of sentences found", folder=kept)
+    pairs = Pairs.collect(
+        islice(usable(), limit), place, skips, "no usable pair of sentences found", folder=cache_folder
+    )
     return replace(pairs, files=[place] if tables else files)
 
 

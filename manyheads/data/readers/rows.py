@@ -102,8 +102,8 @@ def filter_invalid(
     For a faulty row, raise UserError ("FILE:LINE: fault; hint"). With `skip`, leave the row out and count it in `skips`
     by file and fault instead.
 
-    unit   noun for the rows in the error message
-    whole  corpus to count the rows for, if every row is a file of it
+    unit    noun for the rows in the error message
+    corpus  corpus to count the rows for, if every row is a file of it
     """
     for row in rows:
         if not row.fault:

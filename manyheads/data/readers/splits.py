@@ -118,8 +118,9 @@ def absolute(corpus: str) -> str:
 def hold_out(
     data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05, what: str
 ) -> tuple[D, D]:
-    """Split data into (training, validation) items by a hash of each item's key. All copies of a key are in the same
-    part.
+    """Split data into (training, validation) items by a hash of each item's key.
+
+    All copies of a key are in the same part.
 
     labels    labels of each item. An item stays in the training data, with its copies, if a label would be lost
               otherwise

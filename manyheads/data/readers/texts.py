@@ -51,11 +51,12 @@ class Part(NamedTuple):
 class Texts:
     """Running texts of a corpus, or a sequence of texts in memory.
 
-    mask    (N,) mask of the selected texts of the corpus; None: all usable texts
-    span    (start, end) of the characters that are used of the text `cut`; an end of None means the end of the text
-    cut     index of the text that `span` applies to; None: the only text
-    skips   number of skipped texts, by reason
-    kept    cache directory for the facts about files
+    mask          (N,) mask of the selected texts of the corpus; None: all usable texts
+    span          (start, end) of the characters that are used of the text `cut`; an end of None means the end of the
+                  text
+    cut           index of the text that `span` applies to; None: the only text
+    skips         number of skipped texts, by reason
+    cache_folder  cache directory for the facts about files
     """
 
     source: Corpus | Sequence[str]
@@ -64,7 +65,7 @@ class Texts:
     cut: int | None = None
     skips: dict[str, int] = field(default_factory=dict)
     file: Path | None = None
-    kept: Path | None = None
+    cache_folder: Path | None = None
     survey: Survey | None = None
 
     @cached_property
@@ -175,11 +176,11 @@ class Texts:
     @property
     def _cache_path(self) -> Path | None:
         """Path of the cached facts, or None if there is no cache."""
-        if self.kept is None or isinstance(self.source, Sequence):
+        if self.cache_folder is None or isinstance(self.source, Sequence):
             return None
         cut = [] if self.cut is None else [self.cut]
         described = json.dumps([FORMAT, self._surveyed.state, self.source.column, self.span, *cut])
-        return self.kept / f"{fingerprint([described, self._mask.tobytes()])}.facts"
+        return self.cache_folder / f"{fingerprint([described, self._mask.tobytes()])}.facts"
 
 
 def compute_facts(*all_texts: Texts) -> list[Facts]:
@@ -257,7 +258,7 @@ class _Count:
 
 def read_texts(
     path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
-    kept: Path | None = None,
+    cache_folder: Path | None = None,
 ) -> Texts:  # fmt: skip
     """Read the texts of a file, of several files joined by commas, or of a directory, in the order of their names.
 
@@ -266,12 +267,12 @@ def read_texts(
     column          column of a table that contains the text
     skip_bad_lines  leave out and count faulty rows, and files that are not UTF-8
     limit           maximum number of texts to read; if set, only the first part of a text file is read
-    kept            cache directory for the facts about the files, so that unchanged files need not be read again
+    cache_folder    cache directory for the facts about the files, so that unchanged files need not be read again
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
-    survey = Survey.of(corpus, kept)
+    survey = Survey.of(corpus, cache_folder)
     if not survey.usable.any():
         raise UserError(f"{path}: no usable text found ({sum(survey.skips.values()):,} skipped)")
-    return Texts(corpus, skips=survey.skips, file=Path(path), kept=kept, survey=survey)
+    return Texts(corpus, skips=survey.skips, file=Path(path), cache_folder=cache_folder, survey=survey)

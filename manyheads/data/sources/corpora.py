@@ -40,8 +40,8 @@ from manyheads.errors import UserError
 class ParallelSource(Source[Pairs]):
     """Source of sentence pairs in the languages `source` and `target`.
 
-    Without data, `size` generated phrases in the two locales are used. `kept` is a directory for texts that exceed
-    memory (`read_parallel`).
+    Without data, `size` generated phrases in the two locales are used. `cache_folder` is a directory for texts that
+    exceed memory (`read_parallel`).
     """
 
     kind = "parallel"
@@ -52,11 +52,16 @@ class ParallelSource(Source[Pairs]):
     source: str = "en"
     target: str = "de"
     size: int = 30_000
-    kept: Path | None = None
+    cache_folder: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
         return read_parallel(
-            corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+            corpus,
+            self.source,
+            self.target,
+            skip_bad_lines=self.skip_bad_lines,
+            limit=limit,
+            cache_folder=self.cache_folder,
         )
 
     def embedded(self) -> SplitData[Pairs]:

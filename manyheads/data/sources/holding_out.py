@@ -28,7 +28,7 @@ _TOLERANCE = 2.0  # accepted factor between the held-out and the requested fract
 def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) -> tuple[Texts, Texts]:
     """Split texts into (training, validation).
 
-    share      fraction of the characters for validation
+    fraction   fraction of the characters for validation
     by_number  hold out whole texts of any size, as earlier versions did
     """
     if len(train) == 1:

@@ -35,7 +35,7 @@ _KIND_BY_KEY = {
 def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
     """Return the data source described by a run's `result.json`, or None if it describes none.
 
-    Raises UserError if the record is damaged. No data are opened: see `Source.again` and `Source.named`.
+    Raises UserError if the record is damaged. No data are opened: see `Source.read_again` and `Source.read_named`.
     """
     try:
         data = record.get("data") or {}

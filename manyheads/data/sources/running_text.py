@@ -22,12 +22,13 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(Source[Texts]):
-    """Source of running text, in `column` of tables. Without data, the source code of Python's standard library is
-    used.
+    """Source of running text, in `column` of tables.
 
-    share  fraction of the training data that is held out if there are no validation data: whole texts, or the end of
-           the longest text. The embedded corpus also has test data
-    kept   cache directory for facts about the files, so that a resumed run need not read them again
+    Without data, the source code of Python's standard library is used.
+
+    share         fraction of the training data that is held out if there are no validation data: whole texts, or the
+                  end of the longest text. The embedded corpus also has test data
+    cache_folder  cache directory for facts about the files, so that a resumed run need not read them again
     """
 
     kind = "texts"
@@ -39,7 +40,7 @@ class TextSource(Source[Texts]):
 
     column: str = "text"
     share: float = 0.05
-    kept: Path | None = None
+    cache_folder: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +50,7 @@ class TextSource(Source[Texts]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
             corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
-            kept=None if limit is not None else self.kept,
+            cache_folder=None if limit is not None else self.cache_folder,
         )  # fmt: skip
 
     def embedded(self) -> SplitData[Texts]:
@@ -99,7 +100,7 @@ class TextSource(Source[Texts]):
 class DocumentSource(Source[Documents]):
     """Source of documents, in `column` of tables. Without data, the documentation of the standard library is used.
 
-    There are no test data. `kept` is a directory for texts that exceed memory (`read_documents`).
+    There are no test data. `cache_folder` is a directory for texts that exceed memory (`read_documents`).
     """
 
     kind = "documents"
@@ -110,11 +111,11 @@ class DocumentSource(Source[Documents]):
     below = staticmethod(document_files)
 
     column: str = "text"
-    kept: Path | None = None
+    cache_folder: Path | None = None
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
         return read_documents(
-            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, kept=self.kept
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, cache_folder=self.cache_folder
         )
 
     def embedded(self) -> SplitData[Documents]:

@@ -3,8 +3,8 @@
 source = LabeledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                       # train, validation, test
 record["data"] = source.describe(splits)     # for result.json
-source_of(record).again("test")              # identical test data, or a UserError (`recorded.py`)
-source_of(record).named("other.csv")         # other data, read with the same options
+source_of(record).read_again("test")              # identical test data, or a UserError (`recorded.py`)
+source_of(record).read_named("other.csv")         # other data, read with the same options
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEEK_ITEMS = 1000  # items that `peek` reads
 LARGE_FRACTION = 0.2  # a larger held-out fraction of the training data is probably unintended
 MAX_ITEMS = 10_000_000  # maximum items of an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "whole", "by_number", "kept", "follows")  # fields that do not describe the data
+UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows")  # fields that do not describe the data
 FINGERPRINT_DIGITS = 16  # hexadecimal digits of a fingerprint in a record
 
 
@@ -239,7 +239,7 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{data}: found no test data; give the test file itself")
         return test
 
-    def named(self, data: str, labels: Sequence[str] = ()) -> D:
+    def read_named(self, data: str, labels: Sequence[str] = ()) -> D:
         """Read data for evaluation that the user named, with the options of the training data."""
         return self.read_one(self.test_in(data), labels)
 
@@ -273,7 +273,7 @@ class Source(ABC, Generic[D]):
             "items": {name: len(data) for name, data in splits.known.items()},
         }
 
-    def again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
+    def read_again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
         """Read a split again as its record describes it; `labels` are the labels of the run's model.
 
         A record may be from an untrusted origin. Its paths are therefore opened only if it has a fingerprint to

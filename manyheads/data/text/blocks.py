@@ -22,9 +22,9 @@ def block_starts(
 
     A block has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
 
-    random  True: sample starts uniformly with replacement; the number of blocks equals that of disjoint blocks. False:
-            adjacent blocks in random order, with a random first offset per epoch. Each token is a target once, except
-            for less than one block at each end
+    random  True: sample starts uniformly with replacement; their number is that of disjoint blocks. False: adjacent
+            blocks in random order, with a random first offset per epoch. Each token is a target once, except for less
+            than one block at each end
 
     Raises UserError if the stream is shorter than a block.
     """

@@ -81,8 +81,9 @@ class TokenStore(Sequence[NDArray[np.int64]]):
     def of(
         cls, texts: Sequence[str] | ConcatenatedTexts, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
     ) -> TokenStore:
-        """Open the store of `texts` in the directory `cache`. If it is missing or damaged, tokenize the texts and
-        write it.
+        """Open the store of `texts` in the directory `cache`.
+
+        If it is missing or damaged, tokenize the texts and write it.
 
         identity  key for a tokenizer that cannot be serialized as tokenizer.json
         """

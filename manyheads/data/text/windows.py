@@ -47,7 +47,7 @@ def owners(spans: Sequence[Window]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Frame:
+class SpecialTokenTemplate:
     """Special tokens before, between and after one text or a pair of texts, as (token, segment)."""
 
     before: list[tuple[int, int]]
@@ -55,7 +55,7 @@ class Frame:
     after: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, pair: bool = False) -> Frame:
+    def of(cls, tokenizer: Tokenizer, *, pair: bool = False) -> SpecialTokenTemplate:
         probe = tokenizer.encode("a", "a" if pair else None)
         before: list[tuple[int, int]] = []
         between: list[tuple[int, int]] = []
@@ -96,7 +96,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
 
     Consecutive windows overlap by half.
     """
-    frame = Frame.of(tokenizer)
+    frame = SpecialTokenTemplate.of(tokenizer)
     room = limit - len(frame)
     if room < 2:
         raise UserError(f"windows of {limit} tokens are too short for words; expected at least {len(frame) + 2}")

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.text.windows import Frame, owners, windows
+from manyheads.data.text.windows import SpecialTokenTemplate, owners, windows
 from manyheads.errors import UserError
 from manyheads.tasks.outputs import outputs
 
@@ -55,7 +55,7 @@ def passages(
     A window has at most `max_length` tokens with its question, and starts `stride` tokens after the previous window.
     Longer questions are cut to `max_query` tokens, as in the published code; a warning gives their number.
     """
-    frame = Frame.of(tokenizer, pair=True)
+    frame = SpecialTokenTemplate.of(tokenizer, pair=True)
     if not frame.before:
         raise UserError(
             'the tokenizer adds no token before a pair: question answering needs such a token to represent "no answer"'

@@ -14,7 +14,7 @@ from manyheads import directory
 from manyheads.analysis import drawing
 from manyheads.analysis.figures.influence import Parts, draw, fading, influence, table
 from manyheads.core.layers import TokenEmbedding
-from manyheads.data.text.windows import Frame
+from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.files import write
 from manyheads.models.bert_features import BertFeatures
@@ -79,7 +79,7 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
         )
     if not file.is_file():
         raise UserError(f"{file}: found no such file; expected a file with one text per line")
-    frame = Frame.of(tokenizer)
+    frame = SpecialTokenTemplate.of(tokenizer)
     rows: list[list[int]] = []
     with file.open(encoding="utf-8") as lines:
         for line in lines:

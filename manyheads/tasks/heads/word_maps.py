@@ -17,7 +17,7 @@ from manyheads.analysis.heads import HeadStatistics
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
-from manyheads.data.text.windows import Frame
+from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import record_halting
@@ -69,7 +69,7 @@ class WordReader:
         if not tapped(model):
             raise UserError(f"{loaded.path}: {type(model).__name__} has no attention heads to probe")
         self.tokenizer, self.model, self.compute = tokenizer, model, loaded.compute
-        self.frame = Frame.of(self.tokenizer)
+        self.frame = SpecialTokenTemplate.of(self.tokenizer)
         self._spaced = self.tokenizer.encode("a", add_special_tokens=False).ids != (
             self.tokenizer.encode(" a", add_special_tokens=False).ids
         )

@@ -48,7 +48,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         names=config.names,
         columns=config.columns,
         sample=config.items,
-        kept=run.out / "state" / "images",
+        cache_folder=run.out / "state" / "images",
         follows=not distributed_context().first,
     )
 

@@ -39,7 +39,7 @@ MAX_VOCABULARY_BYTES = 2**26  # maximum number of bytes of text that a vocabular
 
 def train(config: LanguageModelingConfig, run: Run) -> dict[str, Any] | None:
     cache = run.out / "state" / "tokens"
-    source = TextSource(**located(config, run), share=config.share, column=config.column, kept=cache)
+    source = TextSource(**located(config, run), share=config.share, column=config.column, cache_folder=cache)
 
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else _initial_model(run)[0]

@@ -28,7 +28,7 @@ from manyheads.data.text.pretraining import (
 )
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.data.text.tokenizers import truncated_positions, with_special_tokens
-from manyheads.data.text.windows import Frame
+from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.masked_words.task import mean_scores, scores
@@ -145,7 +145,7 @@ class MaskedLanguageModel(TextPredictor):
         ids: list[int] = []
         for encoding in self.tokenizer.encode_batch(parts, add_special_tokens=False):
             ids += [*encoding.ids, self.special.mask]
-        ids_with_special, _ = Frame.of(self.tokenizer).around(ids[:-1])
+        ids_with_special, _ = SpecialTokenTemplate.of(self.tokenizer).around(ids[:-1])
         limit = self.model.config.max_positions
         if len(ids_with_special) > limit:
             raise ItemError(index, f"has {len(ids_with_special)} tokens, the model takes {limit}: shorten it")
@@ -167,7 +167,7 @@ class MaskedLanguageModel(TextPredictor):
             ids += [*encoding.ids, self.special.mask]
             tokens += [*side.tokens, self.mask]
             words += [*(first + word for word in side.words), first + len(side)]
-        frame = Frame.of(self.tokenizer)
+        frame = SpecialTokenTemplate.of(self.tokenizer)
         before, after = ([self._decode([token]) for token, _ in part] for part in (frame.before, frame.after))
         around = [SPECIAL] * len(before), [SPECIAL] * len(after)
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))

@@ -29,7 +29,7 @@ from manyheads.tasks.masked_words.task import MaskedLMTask
 
 
 def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
-    source = DocumentSource(**located(config, run), column=config.column, kept=run.out / "state" / "tokens")
+    source = DocumentSource(**located(config, run), column=config.column, cache_folder=run.out / "state" / "tokens")
 
     def plan() -> Plan:
         model = planned_model(config) if run.init is None else start_bert(run, _head(config))[0]

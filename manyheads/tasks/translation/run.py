@@ -42,7 +42,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
 
     source = ParallelSource(
         **located(config, run), source=config.source, target=config.target, size=config.size,
-        kept=run.out / "state" / "tokens",
+        cache_folder=run.out / "state" / "tokens",
     )  # fmt: skip
 
     def plan() -> Plan:

@@ -92,16 +92,16 @@ def test_a_saved_description_reads_the_same_splits(
     labels = LABELS.get(source.kind, ())
     for split, data in splits.known.items():
         if split != "train":
-            assert [*source.content(again.again(split, labels=labels), split)] == [*source.content(data, split)]
-    other = again.named(str(tmp_path / "data"), labels=labels)
+            assert [*source.content(again.read_again(split, labels=labels), split)] == [*source.content(data, split)]
+    other = again.read_named(str(tmp_path / "data"), labels=labels)
     assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
     (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
     file.write_text(train.read_text())
     with pytest.raises(ValueError, match=rf"{file}: the test data changed since the run; .*--data {file}"):
-        again.again("test", labels=labels)
+        again.read_again("test", labels=labels)
     file.unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
-        again.again("test", labels=labels)
+        again.read_again("test", labels=labels)
 
 
 def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir("/")
     again = source_of(record)
     assert again is not None
-    assert again.again().targets == ["d"]
-    assert len(again.again("validation")) > 0
+    assert again.read_again().targets == ["d"]
+    assert len(again.read_again("validation")) > 0
 
 
 def test_documents_can_have_validation_data_only(tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ def test_documents_can_have_validation_data_only(tmp_path: Path) -> None:
         splits = source.read()
         again = source_of({"data": source.describe(splits)})
         assert again is not None
-        assert again.again("validation") == splits.validation
+        assert again.read_again("validation") == splits.validation
         with pytest.raises(ValueError, match="was trained without test data; give some with --data"):
-            again.again("test")
+            again.read_again("test")
 
 
 def test_digit_tests_are_ordered_by_length() -> None:
@@ -201,7 +201,7 @@ def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
         foreign = source_of({"data": {**description, **change}})
         assert foreign is not None
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            foreign.again()
+            foreign.read_again()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
     again = source_of(record)
     assert again is not None
     assert again.read().train.texts == ["of one\n", "of two\n"]
-    assert again.again("validation").texts == ["of three\n"]
+    assert again.read_again("validation").texts == ["of three\n"]
 
 
 def test_a_sample_has_every_label(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
         ({k: t for k, t in whole.items() if k != tracked}, f"missing: {tracked}"),
         ({**whole, mean: torch.zeros(12)}, "misshapen"),
         ({**whole, tracked: torch.zeros(())}, f"{tracked}: expected integers, found float32"),
-        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} : expected real numbers, found int64"),
+        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean}: expected real numbers, found int64"),
     ):
         save_file(tensors, file)
         with pytest.raises(ValueError, match=message):

@@ -90,7 +90,7 @@ def test_a_record_identifies_its_test_data(folder: Path, name: str) -> None:
     assert source is not None
     split = "validation" if name == "documents" else "test"
     labels = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}.get(name, ())
-    assert len(source.again(split, labels=labels)) > 0
+    assert len(source.read_again(split, labels=labels)) > 0
 
 
 def without(path: Path, *keys: str) -> None:

@@ -139,7 +139,7 @@ def test_shards_form_one_corpus(tmp_path: Path) -> None:
 
 def test_read_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = written(tmp_path / "data", "jsonl")
-    source = TextSource(data=str(data), share=0.3, kept=tmp_path / "kept")
+    source = TextSource(data=str(data), share=0.3, cache_folder=tmp_path / "kept")
     first = source.read()
     description = source.describe(first)
     streams = [TokenStream.of(texts, TOKENIZER, END, tmp_path / "kept")[:].tolist() for texts in first[:2] if texts]
@@ -173,7 +173,7 @@ from tokenizers import Tokenizer
 store._CHARACTERS = 20_000
 tokenizer = Tokenizer.from_file(sys.argv[2])
 tokenizer.encode_special_tokens = True
-texts = read_texts(sys.argv[1], kept=Path(sys.argv[3]))
+texts = read_texts(sys.argv[1], cache_folder=Path(sys.argv[3]))
 before = Path("/proc/self/status").read_text()
 print(TokenStream.of(texts, tokenizer, int(sys.argv[4]), Path(sys.argv[3])).path, flush=True)
 print("".join(line for line in Path("/proc/self/status").read_text().splitlines(True) if "VmHWM" in line))

@@ -26,7 +26,7 @@ from manyheads.data.text.pretraining import TokenisedDocuments
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-source = (ParallelSource if kind == "pairs" else DocumentSource)(data=data, kept=kept)
+source = (ParallelSource if kind == "pairs" else DocumentSource)(data=data, cache_folder=kept)
 splits = source.read()
 source.describe(splits)
 source.report(splits)

@@ -27,11 +27,11 @@ def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
     assert source.peek() is None
     again = source_of({"data": source.describe(splits)})
     assert again is not None
-    assert [*source.content(again.again(), "test")] == [*source.content(splits.test, "test")]
+    assert [*source.content(again.read_again(), "test")] == [*source.content(splits.test, "test")]
     other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}})
     assert other is not None
     with pytest.raises(ValueError, match="the embedded corpus: the test data changed since the run"):
-        other.again()
+        other.read_again()
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_test_data_of_records_are_reproducible(name: str) -> None:
     record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
     source = source_of(record)
     assert source is not None
-    assert fingerprint(source.content(source.again(), "test")).startswith(record["data"]["fingerprints"]["test"])
+    assert fingerprint(source.content(source.read_again(), "test")).startswith(record["data"]["fingerprints"]["test"])

@@ -81,8 +81,8 @@ def test_class_folders_without_splits_are_held_out_by_hash(tmp_path: Path) -> No
     assert splits.train.skips == {
         f"{data}: texts outside of class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
     }  # fmt: skip
-    assert len(LabeledSource().named(str(data))) == 180
-    assert len(LabeledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
+    assert len(LabeledSource().read_named(str(data))) == 180
+    assert len(LabeledSource().read_named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
 def test_a_record_finds_its_texts(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_a_record_finds_its_texts(tmp_path: Path) -> None:
     keys = ("data", "validation", "test")
     assert [Path(told[key]).name for key in keys] == ["train", "val", "test"]
     again = LabeledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
-    assert again.again("test").texts == source.read().test.texts  # type: ignore[union-attr]
+    assert again.read_again("test").texts == source.read().test.texts  # type: ignore[union-attr]
     write(tmp_path / "aclImdb", {"test/pos/0_0.txt": "another"})
     with pytest.raises(ValueError, match="the test data changed since the run"):
-        again.again("test")
+        again.read_again("test")
 
 
 @pytest.mark.parametrize(

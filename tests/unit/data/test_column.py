@@ -72,7 +72,7 @@ def pairs(folder: Path, count: int = 300) -> Path:
 
 
 def test_pairs_on_disk_equal_pairs_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ParallelSource(data=str(pairs(tmp_path / "data")), kept=tmp_path / "kept")
+    source = ParallelSource(data=str(pairs(tmp_path / "data")), cache_folder=tmp_path / "kept")
     held = source.read()
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
     filed = source.read()
@@ -87,7 +87,7 @@ def test_pairs_on_disk_equal_pairs_in_memory(tmp_path: Path, monkeypatch: pytest
 
 def test_documents_are_packed_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(f"Document {i}. It ends.\nHere." for i in range(200)))
-    source = DocumentSource(data=str(tmp_path / "a.txt"), kept=tmp_path / "kept")
+    source = DocumentSource(data=str(tmp_path / "a.txt"), cache_folder=tmp_path / "kept")
     held = source.read()
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
     filed = source.read()

@@ -69,7 +69,7 @@ def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
     record = json.loads(json.dumps({"data": source.describe(splits)}))
     again = source_of(record)
     assert again is not None
-    assert again.again("validation") == splits.validation
+    assert again.read_again("validation") == splits.validation
 
 
 def test_impossible_held_out_data_are_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_runs_of_older_versions_keep_their_split(tmp_path: Path) -> None:
         record = before.describe(splits)
         again = source_of({"data": json.loads(json.dumps(record))})
         assert again is not None
-        assert [*again.again("validation").texts] == [*splits.validation.texts]
+        assert [*again.read_again("validation").texts] == [*splits.validation.texts]
         resumed, kept = source.read_matching(record["fingerprints"])
         assert [*kept.train.texts] == [*splits.train.texts]
         assert resumed.describe(kept)["fingerprints"] == record["fingerprints"]

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from manyheads.data.text.tokenizers import train_wordpiece
-from manyheads.data.text.windows import Frame, Window, owners, windows
+from manyheads.data.text.windows import SpecialTokenTemplate, Window, owners, windows
 
 
 def published_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -58,7 +58,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_special_tokens_follow_the_tokenizers_template(tokenizer: Tokenizer) -> None:
-    single, pair = Frame.of(tokenizer), Frame.of(tokenizer, pair=True)
+    single, pair = SpecialTokenTemplate.of(tokenizer), SpecialTokenTemplate.of(tokenizer, pair=True)
     assert (len(single), len(pair)) == (2, 3)
     first, second = (tokenizer.encode(t, add_special_tokens=False).ids for t in ("a bee sees", "see"))
     whole = tokenizer.encode("a bee sees")
@@ -70,4 +70,4 @@ def test_special_tokens_follow_the_tokenizers_template(tokenizer: Tokenizer) -> 
 def test_a_tokenizer_without_special_tokens_adds_none(tokenizer: Tokenizer) -> None:
     bare = Tokenizer.from_str(tokenizer.to_str())
     bare.post_processor = None
-    assert Frame.of(bare).around([7, 8]) == ([7, 8], [0, 0])
+    assert SpecialTokenTemplate.of(bare).around([7, 8]) == ([7, 8], [0, 0])

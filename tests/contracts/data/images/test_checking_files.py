@@ -27,7 +27,7 @@ def test_a_table_of_images_is_not_copied_to_workers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = [encoded(Image.fromarray(rng.integers(0, 256, (600, 600, 3), dtype=np.uint8))) for _ in range(6)]
     file = as_parquet(tmp_path, image=images, label=["a", "b"] * 3)
-    data = read_images(file, kept=tmp_path / "kept")
+    data = read_images(file, cache_folder=tmp_path / "kept")
     assert all(isinstance(item.source, Stored) for item in data.items)
     assert len(pickle.dumps(data.items)) < 6_000
     copies = pickle.loads(pickle.dumps(data.items))
@@ -41,7 +41,7 @@ def test_a_table_of_images_is_not_copied_to_workers(tmp_path: Path) -> None:
 
 def test_a_scratch_file_is_deleted_with_its_data(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    data = read_images(as_parquet(tmp_path), kept=kept)
+    data = read_images(as_parquet(tmp_path), cache_folder=kept)
     assert list(kept.glob("images-*"))
     part = data.subset([0])
     del data
@@ -51,7 +51,7 @@ def test_a_scratch_file_is_deleted_with_its_data(tmp_path: Path) -> None:
     assert not list(kept.glob("images-*"))
     (kept / "images-of-a-killed-run").write_bytes(b"x")
     many(tmp_path / "d")
-    ImageSource(data=str(tmp_path / "d"), kept=kept).read()
+    ImageSource(data=str(tmp_path / "d"), cache_folder=kept).read()
     gc.collect()
     assert not list(kept.glob("images-*"))
 

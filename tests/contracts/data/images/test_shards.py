@@ -74,10 +74,10 @@ def test_a_tar_is_read_in_place_and_decoded_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     tar, kept = as_tar(tmp_path), tmp_path / "kept"
     kept.mkdir()
-    first = read_images(tar, kept=kept)
+    first = read_images(tar, cache_folder=kept)
     assert sum(file.stat().st_size for file in kept.iterdir() if file.name != "checked.jsonl") == 0  # no copy
     monkeypatch.setattr("manyheads.data.images.checking.decode", None)
-    assert read_images(tar, kept=kept).keys == first.keys
+    assert read_images(tar, cache_folder=kept).keys == first.keys
     monkeypatch.undo()
     os.truncate(tar, 1024)
     with pytest.raises(ValueError, match=r"c\.tar: .*has become shorter since it was read"):

@@ -96,7 +96,7 @@ def _parallel(folder: Path) -> None:
 
 def _texts(folder: Path) -> None:
     def read(skip: bool) -> None:
-        texts = read_texts(folder, skip_bad_lines=skip, kept=folder / ".kept")
+        texts = read_texts(folder, skip_bad_lines=skip, cache_folder=folder / ".kept")
         texts.facts, texts.texts, texts.hashes  # noqa: B018  # read now
         read_documents(folder, skip_bad_lines=skip)
 

@@ -114,7 +114,7 @@ def _record(folder: Path) -> None:
         return  # an embedded corpus of millions takes as long as it says
     for split in ("test", "validation"):
         try:
-            source.again(split)
+            source.read_again(split)
         except (ValueError, OSError) as error:
             told = str(error)
             if "changed since the run" not in told and "no such file" not in told and "without" not in told:
@@ -184,7 +184,7 @@ def _cache(folder: Path) -> None:
 def _surveys(folder: Path) -> list[Files]:
     (folder / "texts").mkdir(parents=True, exist_ok=True)
     (folder / "texts" / "a.txt").write_text("A text.\n")
-    read_texts(folder / "texts", kept=folder / "kept").facts  # noqa: B018  # written now
+    read_texts(folder / "texts", cache_folder=folder / "kept").facts  # noqa: B018  # written now
     return [read(folder / "kept")]
 
 

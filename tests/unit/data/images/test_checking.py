@@ -57,9 +57,9 @@ def test_checked_images_are_not_decoded_again(
     tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
 ) -> None:
     path, kept = form(tmp_path), tmp_path / "state" / "images"
-    first = read_images(path, kept=kept)
+    first = read_images(path, cache_folder=kept)
     assert len(decoded) == 4
-    again = read_images(path, kept=kept)
+    again = read_images(path, cache_folder=kept)
     assert len(decoded) == 4
     for one, other in zip(first.items, again.items, strict=True):
         assert one._replace(source=other.source) == other
@@ -70,21 +70,21 @@ def test_changed_files_are_decoded_again(tmp_path: Path, decoded: list[bytes]) -
     folder, kept = as_folder(tmp_path), tmp_path / "kept"
     (folder / "cat" / "bad.png").write_bytes(PNGS[0][:40])
     with pytest.raises(ValueError, match=r"bad\.png: "):
-        read_images(folder, kept=kept)
+        read_images(folder, cache_folder=kept)
     with pytest.raises(ValueError, match=r"bad\.png: "):
-        read_images(folder, kept=kept)
+        read_images(folder, cache_folder=kept)
     Image.fromarray(GREY[0] // 2).save(folder / "cat" / "bad.png")
-    repaired = read_images(folder, kept=kept)
+    repaired = read_images(folder, cache_folder=kept)
     assert len(repaired) == 5
     before = len(decoded)
     memory = kept / "checked.jsonl"
     memory.write_bytes(memory.read_bytes() + b'\n["cut sho')  # as a killed run leaves it
-    assert read_images(folder, kept=kept).keys == repaired.keys
+    assert read_images(folder, cache_folder=kept).keys == repaired.keys
     assert len(decoded) == before
     file = folder / "dog" / "deep" / "1.png"
     Image.fromarray(GREY[1] // 2).save(file)
     os.utime(file, (1, 1))
-    assert read_images(folder, kept=kept).keys != repaired.keys
+    assert read_images(folder, cache_folder=kept).keys != repaired.keys
     assert len(decoded) == before + 1
 
 

@@ -132,7 +132,7 @@ def test_numeric_class_names_are_scored_on_test_data(tmp_path: Path) -> None:
     splits = source.read()
     again = source_of({"data": source.describe(splits)})
     assert again is not None
-    test = again.again("test", labels=splits.train.names)
+    test = again.read_again("test", labels=splits.train.names)
     assert splits.test is not None
     assert (test.labels, len(test)) == (splits.test.labels, 10)
 
