@@ -198,8 +198,8 @@ def test_products_are_measured_in_the_precision_of_the_route(monkeypatch: pytest
 
     ones = torch.ones
     monkeypatch.setattr(torch, "ones", lambda *_, **options: ones(64, 64, **options))  # of any size: seen is the type
-    monkeypatch.setattr(runtime, "BUSY", 0)
-    monkeypatch.setattr(runtime, "bf16_pays", lambda precision: True)  # or it would time both
+    monkeypatch.setattr(runtime, "BUSY_SECONDS", 0)
+    monkeypatch.setattr(runtime, "is_bf16_faster", lambda precision: True)  # or it would time both
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         compute = runtime.prepare(precision, device="cpu")  # type: ignore[arg-type]
         seen.clear()
