@@ -1,1 +1,1 @@
-"""Readers, tokenizers, batching: what turns files into batches of token ids. Knows no model and no torch."""
+"""Readers, tokenizers and batching: from files to batches of token ids. Independent of models and of PyTorch."""

@@ -114,7 +114,7 @@ def test_the_traceback_is_for_debug(capsys: pytest.CaptureFixture[str]) -> None:
         (UserError("two\nlines"), 2, "two lines"),
     ],
 )
-def test_exit_status(
+def test_exit_statuses(
     error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -126,7 +126,7 @@ def test_exit_status(
 
 
 @pytest.mark.parametrize("error", [TypeError("a bug"), ValueError("zip() argument 2 is longer"), OSError("a bug")])
-def test_a_bug_keeps_its_traceback(
+def test_an_internal_error_keeps_its_traceback(
     error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -140,7 +140,7 @@ def test_a_bug_keeps_its_traceback(
     assert printed.splitlines()[-1] == expected
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     talk = "from manyheads import cli; from manyheads.cli import recipes as verb; "
     talk += "verb._recipes = lambda _: print('x' * 10**6); "
     code = f"{talk}raise SystemExit(cli.main(['recipes']))"
@@ -161,7 +161,7 @@ def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["mrpc", "translation", "language-modelling/tiny-shakespeare", "bert/imdb"])
-def test_a_recipes_settings_are_listed_as_they_are_given(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_are_listed_in_input_syntax(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from manyheads.runs.overrides import apply, as_dict, from_arguments
     from manyheads.tasks.registry import find
 
@@ -178,7 +178,7 @@ def test_a_recipes_settings_are_listed_as_they_are_given(name: str, capsys: pyte
     assert "did you mean mrpc" in capsys.readouterr().err
 
 
-def test_summary_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["summary", "transformer/base", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"]["total"] == 63_082_496
@@ -201,7 +201,7 @@ def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture
     assert len(refusal) < 200
 
 
-def test_the_formats_are_those_of_the_directory() -> None:
+def test_the_formats_equal_the_directorys() -> None:
     from manyheads.export import FORMATS
 
     export = cli._parsers()[1]["export"]
@@ -209,7 +209,7 @@ def test_the_formats_are_those_of_the_directory() -> None:
     assert tuple(action.choices or ()) == FORMATS
 
 
-def test_an_interrupt_while_modules_are_imported_is_told_in_a_line() -> None:
+def test_an_interrupt_during_imports_is_one_line() -> None:
     code = """
 import sys
 class Interrupting:
@@ -224,7 +224,7 @@ raise SystemExit(main())
     assert (ended.returncode, ended.stderr) == (130, "manyheads: interrupted\n")
 
 
-def test_the_largest_sizes_are_those_of_the_predictors() -> None:
+def test_cli_limits_equal_the_predictors() -> None:
     from manyheads.cli import generate
     from manyheads.tasks.answering import predictor as answering
     from manyheads.tasks.language import predictor as language
@@ -235,7 +235,7 @@ def test_the_largest_sizes_are_those_of_the_predictors() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("translate", "m", "a", "--score-target"), ("answer", "m", "--question", "q")])
-def test_a_pipe_is_refused_and_not_waited_for(
+def test_a_pipe_is_refused_without_blocking(
     arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipe = tmp_path / "pipe"
@@ -257,7 +257,7 @@ class Writer:
         return [f"{text} abcde" for text in texts]
 
 
-def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_text_reports_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("manyheads.tasks.loading.load", lambda name, **_: Writer())
     assert cli.main(["generate", "m", "a"]) == 0
     assert capsys.readouterr() == ("a abcde\n", "")
@@ -267,9 +267,7 @@ def test_a_long_text_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr() == ("a abcde\n", told)
 
 
-def test_what_a_file_holds_gives_no_commands_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_content_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x\x1b[2J\n" + "y" * 10_000}))
     assert cli.main(["summary", str(tmp_path)]) == 2
     told = capsys.readouterr().err
@@ -278,6 +276,6 @@ def test_what_a_file_holds_gives_no_commands_to_the_terminal(
     assert len(told) < 4100
 
 
-def test_behind_two_dashes_all_is_text() -> None:
+def test_arguments_after_two_dashes_are_text() -> None:
     for words in (["--top", "2", "MODEL"], ["MODEL", "--top", "2"], ["MODEL"]):
         assert cli._parse(["classify", *words, "--", "- a list item", "--top"]).rest == ["- a list item", "--top"]

@@ -32,14 +32,14 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         monkeypatch.delitem(sys.modules, f"manyheads.data.embedded.{generator}", raising=False)
 
 
-def test_the_direct_dependencies_are_nine() -> None:
+def test_there_are_nine_direct_dependencies() -> None:
     names = {re.split("[<>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
     assert names == {
         "numpy", "Pillow", "pydantic", "PyYAML", "rich", "sacrebleu", "safetensors", "tokenizers", "torch"
     }  # fmt: skip
 
 
-def test_every_extra_that_an_error_names_is_one() -> None:
+def test_every_extra_named_in_an_error_exists() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "manyheads").rglob("*.py"))
     named = set(re.findall(r"extra\(\s*\"(\w+)\"", text)) | set(re.findall(r"manyheads\[(\w+)\]", text))
     assert {"analysis", "export", "hub", "locales", "parquet", "sentencepiece", "serve", "vision"} <= named
@@ -81,7 +81,7 @@ def test_a_shipped_corpus_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         shipped.pairs("en", "de", seed=2, size=30_000)
 
 
-def test_a_run_without_the_extra_analysis_writes_metrics_alone_and_says_so_once(
+def test_missing_matplotlib_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without(monkeypatch, "tensorboard", "matplotlib")
@@ -96,7 +96,7 @@ def test_a_run_without_the_extra_analysis_writes_metrics_alone_and_says_so_once(
     assert "pip install 'manyheads[analysis]'" in line
 
 
-def test_a_picture_of_a_run_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_picture_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with drawing.optional(), extra("analysis", "a picture"):
         raise ModuleNotFoundError("no module", name="matplotlib")
     assert caplog.messages == ["no picture: a picture needs matplotlib: pip install 'manyheads[analysis]'"]

@@ -85,7 +85,7 @@ def test_imports_point_down_the_layers() -> None:
         ("runs/x.py", "from manyheads.tasks import registry"),
     ],
 )
-def test_the_walk_sees_wrong_arrows(file: str, line: str) -> None:
+def test_the_import_test_detects_violations(file: str, line: str) -> None:
     assert forbidden(PACKAGE / file, ast.parse(line))
 
 
@@ -101,7 +101,7 @@ def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
     return found & modules
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     trees = {
         ".".join(("manyheads", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): file
         for file in FILES
@@ -118,7 +118,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("package", ["core", "data"])
-def test_the_lowest_rooms_need_no_more_than_they_say(package: str) -> None:
+def test_the_lowest_layers_import_only_declared_modules(package: str) -> None:
     roots = set()
     for file in (PACKAGE / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -170,11 +170,11 @@ def test_attention_is_written_once() -> None:
 @pytest.mark.parametrize(
     "line", ["F.softmax(scores, -1)", "scores.softmax(-1)", "nn.Softmax(-1)(scores)", "scaled_dot_product_attention(q)"]
 )
-def test_a_second_attention_would_be_seen(line: str) -> None:
+def test_a_second_attention_would_be_detected(line: str) -> None:
     assert list(normalisations(ast.parse(f"def attend(scores):\n    return {line}")))
 
 
-def test_files_are_short_and_have_names_of_their_own() -> None:
+def test_files_are_short_and_uniquely_named() -> None:
     tests = sorted((ROOT / "tests").rglob("*.py"))
     lengths = {str(file): len(file.read_text(encoding="utf-8").splitlines()) for file in [*FILES, *tests]}
     assert {name: n for name, n in lengths.items() if n > 400} == {}
@@ -185,7 +185,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_every_module_imports_with_the_core_dependencies_alone() -> None:
+def test_every_module_imports_with_core_dependencies() -> None:
     modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
     for extra in ("manyheads.inference.", "manyheads.service."):  # imported where there is Numba, or Starlette
         modules = [m for m in modules if not m.startswith(extra) or m == f"{extra}__init__"]
@@ -199,19 +199,19 @@ def test_every_module_imports_with_the_core_dependencies_alone() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_the_package_or_the_command_line_is_light() -> None:
+def test_importing_the_package_is_light() -> None:
     done = python(
         "import sys, manyheads, manyheads.cli; print([m for m in ('torch', 'numpy', 'yaml') if m in sys.modules])"
     )
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_the_recipes_are_listed_without_torch() -> None:
+def test_recipes_are_listed_without_torch() -> None:
     done = python("import sys; from manyheads.cli import main; main(['recipes']); print('torch' in sys.modules)")
     assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
-def test_the_facade_hands_out_its_names_and_no_others() -> None:
+def test_the_package_exposes_only_its_public_names() -> None:
     import manyheads
     from manyheads.core import tap
 

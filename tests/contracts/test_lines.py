@@ -58,7 +58,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], 
     return give
 
 
-def test_texts_among_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_may_stand_between_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["translate", "m", "one", "--beam", "2", "two", "--alpha", "1", "three\nlines"]) == 0
     assert capsys.readouterr().out == "ONE\nTWO\nTHREE LINES\n"
 
@@ -73,7 +73,7 @@ def test_texts_among_options(echo: Echo, capsys: pytest.CaptureFixture[str]) -> 
         (b"".join(b"line %d\n" % i for i in range(20_000)), "".join(f"LINE {i}\n" for i in range(20_000))),
     ],
 )
-def test_one_line_in_one_line_out(
+def test_one_line_of_input_gives_one_line_of_output(
     content: bytes, expected: str, echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin(content)
@@ -94,7 +94,7 @@ def test_a_slow_writer_is_answered_line_by_line(echo: Echo, monkeypatch: pytest.
     assert list(chunks) == []
 
 
-def test_a_line_that_does_not_end_is_not_held_for_ever(
+def test_an_endless_line_of_stdin_is_bounded(
     echo: Echo, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = b"x" * (3 * lines.CHUNK)
@@ -124,7 +124,7 @@ def test_nbest_scores_and_json(
     )
 
 
-def test_faults_of_stdin_name_its_line(
+def test_malformed_stdin_is_reported_with_its_line(
     echo: Echo, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stdin(b"fine\n\xff\n")
@@ -139,7 +139,7 @@ def test_faults_of_stdin_name_its_line(
     assert cli.main(["translate", "m", "x" * 100, "--truncate"]) == 0
 
 
-def test_labels_are_asked_of_a_model_that_has_some_before_it_is_scored(
+def test_a_model_without_labels_is_refused_before_scoring(
     echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
@@ -166,7 +166,7 @@ class Pairs:
         ),
     ],
 )
-def test_faults_of_pairs_name_their_line(
+def test_malformed_pairs_are_reported_with_their_line(
     content: bytes, message: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -175,7 +175,7 @@ def test_faults_of_pairs_name_their_line(
     assert refused(capsys, "classify", "m") == f"manyheads: {message}\n"
 
 
-def test_what_is_never_written_has_no_score_in_json(
+def test_impossible_targets_have_null_scores_in_json(
     echo: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Echo, "score", lambda *_: [Translation("x", -0.5, -1.0), Translation("<pad>", -inf, -inf)])

@@ -43,7 +43,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_table_the_picture_and_the_parsers(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_picture_and_parsers_are_written(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bank, out = write(tmp_path / "a.conllu", "# newdoc\n" + BANK), tmp_path / "heat.svg"
     assert probe(model, bank, "--minimum", "3", "--out", str(out), "--train", str(bank)) == 0
     shown = capsys.readouterr().out
@@ -63,9 +63,7 @@ def test_the_table_the_picture_and_the_parsers(model: Path, tmp_path: Path, caps
     assert out.read_text().startswith("<?xml")
 
 
-def test_the_paper_s_row_that_is_wrong_has_a_note(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_papers_wrong_row_has_a_note(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     passive = sentence(("dog", 3, "nsubj:pass"), ("the", 3, "aux:pass"), ("sees", 0, "root"))
     assert probe(model, write(tmp_path / "a.conllu", passive), "--minimum", "1") == 0
     assert "  auxpass: the authors' notebook prints 0.941, offset 0.825" in capsys.readouterr().out
@@ -73,7 +71,7 @@ def test_the_paper_s_row_that_is_wrong_has_a_note(
     assert "auxpass" not in capsys.readouterr().out
 
 
-def test_the_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert probe(tmp_path / "none", tmp_path / "none.conllu") == 2
     assert "none.conllu: no such file" in capsys.readouterr().err
     bank = write(tmp_path / "a.conllu", BANK)
@@ -81,7 +79,7 @@ def test_the_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.
     assert "other.conllu: no such file" in capsys.readouterr().err
 
 
-def test_json_has_everything(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_complete(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bank = write(tmp_path / "a.conllu", BANK)
     assert probe(model, bank, "--json", "--minimum", "1") == 0
     report = json.loads(capsys.readouterr().out)
@@ -94,7 +92,7 @@ def test_json_has_everything(model: Path, tmp_path: Path, capsys: pytest.Capture
     assert report["counts"]["sentences"] == 3
 
 
-def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_omissions_are_reported(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = sentence(*((w, i, "dep") for i, w in enumerate(["dog"] * 9)))
     dropped = sentence(("the", 2, "det"), ("dog", 0, "root"), ("\x07", 2, "punct"))
     bank = write(tmp_path / "a.conllu", BANK + long + dropped + "1\tbroken\n")
@@ -118,14 +116,16 @@ def test_what_is_left_out_is_told(model: Path, tmp_path: Path, capsys: pytest.Ca
         (("--train", "none.conllu"), "none.conllu: no such file"),
     ],
 )
-def test_bad_input(
+def test_bad_input_is_reported(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str
 ) -> None:
     assert probe(model, write(tmp_path / "a.conllu", BANK), *more) == 2
     assert message in capsys.readouterr().err
 
 
-def test_no_treebank_and_one_minimum(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_treebank_and_minimum_are_reported(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["probe", str(model)]) == 2
     assert "--treebank" in capsys.readouterr().err
     assert probe(model, tmp_path / "none.conllu") == 2

@@ -47,23 +47,23 @@ def tried(name: str, folder: Path, times: int, most: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("lines", "requests")])
-def test_no_input_is_a_finding(name: str, tmp_path: Path) -> None:
+def test_missing_input_is_a_finding(name: str, tmp_path: Path) -> None:
     tried(name, tmp_path, SHORT.get(name, 25), 5)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_input_of_many_is_a_finding(name: str, tmp_path: Path) -> None:
+def test_missing_inputs_are_a_finding(name: str, tmp_path: Path) -> None:
     tried(name, tmp_path, 1000 if name != "lines" else 50)
 
 
-def test_targets_are_those_of_their_rooms() -> None:
+def test_make_targets_use_their_folders() -> None:
     for room, names in ROOMS.items():
         assert tuple(import_module(f"tests.stress.fuzzing.targets.{room}").TARGETS) == names
 
 
-def test_what_no_input_may_do_is_seen(tmp_path: Path) -> None:
+def test_forbidden_behavior_is_detected(tmp_path: Path) -> None:
     """The judge itself: each of these is a finding."""
     acts: dict[str, Callable[[Path], object]] = {
         "forbidden: compile of data": lambda folder: exec((folder / "code").read_text(), {}),
@@ -80,7 +80,7 @@ def test_what_no_input_may_do_is_seen(tmp_path: Path) -> None:
         assert found.startswith(finding), found
 
 
-def test_inputs_are_one_string_and_stay_in_their_folder(tmp_path: Path) -> None:
+def test_inputs_are_single_strings_inside_their_folder(tmp_path: Path) -> None:
     files = {"a/b.txt": b"text", "c": b"", "\udce9": b"x", "../out": b"y", "/out": b"z", "link": b"@link:/etc/passwd"}
     assert unpacked(packed(files)) == files
     assert unpacked(packed(files)[:-3]).keys() == files.keys()

@@ -110,7 +110,7 @@ def python_files() -> list[str]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_lists_every_file_that_it_needs(name: str) -> None:
+def test_an_example_lists_its_files(name: str) -> None:
     given = EXAMPLES[name]
     assert sorted(given.table) == sorted({*given.files, *(file for file, _ in given.changes)})
     assert len(given.table) == len(set(given.table))
@@ -136,7 +136,7 @@ print(json.dumps(printed))
 """
 
 
-def test_the_commands_of_all_examples_run(copy: Path) -> None:
+def test_all_example_commands_run(copy: Path) -> None:
     """One process runs them all, because most of the time is its start."""
     commands = [command for given in EXAMPLES.values() for command in given.commands]
     printed = json.loads(ran(copy, "-c", NO_NUMBA + COMMANDS, given=json.dumps(commands)))
@@ -155,18 +155,18 @@ def train(commands: Sequence[str], out: str) -> str:
     return command
 
 
-def test_the_copy_keeps_the_import_rules_and_its_tests_pass(copy: Path) -> None:
+def test_the_extended_copy_keeps_the_import_rules(copy: Path) -> None:
     own = [file for file in python_files() if file.startswith("tests/") and "/test_" in file]
     tests = NO_NUMBA + "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     ran(copy, "-c", tests, "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT, *TESTS, *own)
 
 
-def test_the_copy_passes_the_linter_and_the_formatter(copy: Path) -> None:
+def test_the_extended_copy_passes_lint_and_format(copy: Path) -> None:
     ran(copy, "-m", "ruff", "check", "--no-cache", *python_files())
     ran(copy, "-m", "ruff", "format", "--check", "--no-cache", *python_files())
 
 
-def test_the_copy_passes_the_type_checker(copy: Path) -> None:
+def test_the_extended_copy_passes_the_type_checker(copy: Path) -> None:
     """The cache is kept between runs: without it, mypy first reads PyTorch."""
     cache = ROOT / ".mypy_cache" / "examples"
     ran(copy, "-m", "mypy", "--cache-dir", str(cache), "--follow-imports=silent", *python_files())

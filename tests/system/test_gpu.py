@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
 
 
 @pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-10), ("float32", 1e-4)])
-def test_every_family_has_the_losses_of_a_processor(
+def test_every_family_has_equal_losses_on_cpu_and_gpu(
     trained: Callable[[str, str], Path], dtype: str, off: float
 ) -> None:
     """To rounding, which 50 steps let grow: on a processor, by other kernels, to 1e-6 in float32, 1e-15 in float64."""
@@ -70,7 +70,7 @@ def test_every_family_has_the_losses_of_a_processor(
         np.testing.assert_allclose(found, wanted, rtol=off, err_msg=str(run))
 
 
-def test_every_verb_says_the_same_of_the_same_model(trained: Callable[[str, str], Path], tmp_path: Path) -> None:
+def test_every_verb_gives_consistent_results_for_a_model(trained: Callable[[str, str], Path], tmp_path: Path) -> None:
     """Words to the letter, numbers to three places."""
     models, said = trained("float32", "cpu"), {}
     for device, on in (("cpu", {}), ("cuda", GPU)):
@@ -93,7 +93,7 @@ RUN = (
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_killed_run_ends_with_the_same_weights(
+def test_a_killed_run_resumes_to_the_same_weights(
     killed: Callable[[Path, Path], Path], tmp_path: Path, precision: str
 ) -> None:
     whole = tmp_path / "whole"
@@ -105,7 +105,7 @@ def test_a_killed_run_ends_with_the_same_weights(
         assert torch.equal(tensor, wanted[name]), name
 
 
-def test_bf16_learns_as_float32_does(tmp_path: Path) -> None:
+def test_bf16_learns_like_float32(tmp_path: Path) -> None:
     ends = {}
     for precision in ("float32", "bf16"):
         out = tmp_path / precision

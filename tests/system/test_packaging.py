@@ -53,7 +53,7 @@ def test_the_wheel_works_without_the_source_tree(installed: Path, tmp_path: Path
     assert recipes.returncode == 0, recipes.stderr
 
 
-def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_package(installed: Path) -> None:
     def files(root: Path) -> set[str]:
         found = (f.relative_to(root) for f in (root / "manyheads").rglob("*") if f.is_file())
         return {str(f) for f in found if "__pycache__" not in f.parts}
@@ -72,7 +72,7 @@ def pinned(file: str = "requirements.lock") -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", pin[1]).lower(): pin[2] for pin in pins if pin}
 
 
-def test_the_lock_file_pins_everything_the_project_asks_for() -> None:
+def test_the_lock_file_pins_all_requirements() -> None:
     found = pinned()
     assert found["torch"] == "2.13.0"
     site = pinned("requirements-docs.lock")
@@ -85,7 +85,7 @@ def test_the_lock_file_pins_everything_the_project_asks_for() -> None:
         assert tuple(map(int, re.findall(r"\d+", found[name.lower()]))) >= tuple(map(int, least.split(".")))
 
 
-def test_one_version_everywhere_and_every_extra_in_all() -> None:
+def test_versions_and_extras_are_consistent() -> None:
     assert PROJECT["version"] == manyheads.__version__
     (all_of,) = PROJECT["optional-dependencies"]["all"]
     named = set(re.findall(r"[a-z]+", all_of)) - {"manyheads"}

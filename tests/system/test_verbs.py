@@ -73,7 +73,7 @@ def test_a_finished_run_is_recorded_and_not_overwritten(
     assert (run / "model.safetensors").read_bytes() == before
 
 
-def test_evaluate_and_compare(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_and_compare_runs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads((run / "result.json").read_text())
     found = json.loads(shown(capsys, "evaluate", str(run), "--json"))["metrics"]
     assert {"bleu_13a", "chrf", "exact_match"} <= set(found)
@@ -85,7 +85,7 @@ def test_evaluate_and_compare(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert text.endswith("0 items better with 2, 0 worse\n")
 
 
-def test_translate_and_score(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_translate_and_score_commands(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     texts = ["one two", "", "nine nine one"]
     best = json.loads(shown(capsys, "translate", str(run), *texts, "--json"))
     assert [item["source"] for item in best] == texts
@@ -101,9 +101,7 @@ def test_translate_and_score(run: Path, capsys: pytest.CaptureFixture[str], tmp_
         assert log_probability < score < 0
 
 
-def test_export_writes_a_model_that_translates_alike(
-    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_exported_model_translates_equally(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert shown(capsys, "export", str(run), str(tmp_path / "hf"), "--format", "hf") == ""
     asked = ("translate", "one two", "three")
     ours, theirs = (shown(capsys, asked[0], str(model), *asked[1:]) for model in (run, tmp_path / "hf"))
@@ -114,14 +112,14 @@ def test_export_writes_a_model_that_translates_alike(
     assert "safe as it is" in capsys.readouterr().err
 
 
-def test_a_loaded_model_leaves_the_process_as_it_is(run: Path) -> None:
+def test_loading_a_model_does_not_change_the_process(run: Path) -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     model = manyheads.load(run, threads=before[0] + 1)
     assert model.translate(["eins"])
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
-def test_an_interrupted_run_resumes_by_the_command_it_names(
+def test_an_interrupted_run_resumes_by_its_printed_command(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -152,7 +150,7 @@ def test_an_interrupted_run_resumes_by_the_command_it_names(
     assert "resuming after step" in resumed.stderr
 
 
-def test_a_model_that_predicts_nothing_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_predictions_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_wordpiece(["a word"] * 3, 40)
     model = Bert(preset("bert/tiny", vocab=tokenizer.get_vocab_size(), head="pooler", width=8, heads=2, feed_forward=8))
     save(tmp_path, model, tokenizer)

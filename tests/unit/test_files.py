@@ -26,7 +26,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", full)
 
 
-def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, full_disk: None) -> None:
+def test_a_failed_write_keeps_the_old_file_and_names_it(tmp_path: Path, full_disk: None) -> None:
     file = tmp_path / "page.html"
     file.write_text("old")
     with pytest.raises(
@@ -36,7 +36,7 @@ def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path, full_di
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_body_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_error_in_the_body_keeps_the_old_file(tmp_path: Path) -> None:
     write(tmp_path / "a", "old")
 
     def interrupted() -> None:
@@ -49,7 +49,7 @@ def test_a_body_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path) -> None:
+def test_several_files_are_replaced_only_when_all_are_written(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         write(path, "old")
@@ -68,7 +68,7 @@ def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path
     assert [path.read_text() for path in paths] == ["new", "new"]
 
 
-def test_a_directory_in_the_place_of_one_of_several_files_leaves_all(tmp_path: Path) -> None:
+def test_a_directory_with_the_name_of_a_file_changes_no_file(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "ab"]
     write(paths[0], "old")
     paths[1].mkdir()
@@ -77,7 +77,7 @@ def test_a_directory_in_the_place_of_one_of_several_files_leaves_all(tmp_path: P
     assert paths[0].read_text() == "old"
 
 
-def test_a_fault_after_a_rename_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_a_rename_is_reported_as_partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, replace = [tmp_path / name for name in "ab"], os.replace
 
     def one(source: Path, target: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_fault_after_a_rename_is_told_as_such(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
-def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
+def test_the_umask_decides_file_modes(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
         with replacing(tmp_path / "a") as temporary:
@@ -103,7 +103,7 @@ def test_the_umask_decides_who_may_read(tmp_path: Path, umask: int, mode: int) -
     assert (tmp_path / "a").stat().st_mode & 0o777 == mode
 
 
-def test_a_link_stays_a_link_and_a_device_is_written_as_it_is(tmp_path: Path) -> None:
+def test_links_and_devices_are_kept_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     write(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
@@ -113,7 +113,7 @@ def test_a_link_stays_a_link_and_a_device_is_written_as_it_is(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff{}", b"[" * 100_000])
-def test_damaged_json_names_the_file(tmp_path: Path, content: bytes) -> None:
+def test_damaged_json_is_reported_with_its_file(tmp_path: Path, content: bytes) -> None:
     write(tmp_path / "a.json", content)
     with pytest.raises(ValueError, match=r"a\.json: invalid JSON \(.*\): copy it again"):
         read_json(tmp_path / "a.json", "copy it again")
@@ -121,13 +121,13 @@ def test_damaged_json_names_the_file(tmp_path: Path, content: bytes) -> None:
     assert read_json(tmp_path / "a.json", "") == {"a": [1, None]}
 
 
-def test_a_fingerprint_depends_on_parts_their_boundaries_and_files(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_parts_boundaries_and_files(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
     assert fingerprint([tmp_path / "a"]) == fingerprint(["one"]) == fingerprint([b"one"])
 
 
-def test_what_is_nested_without_end_is_refused_where_it_could_not_be_shown(tmp_path: Path) -> None:
+def test_endless_nesting_is_refused(tmp_path: Path) -> None:
     for depth in (DEEPEST + 1, 980, 100_000):  # some is read by the standard library, and then has no repr
         for opening, closing in (("[", "]"), ('{"a":', "}")):
             with pytest.raises(ValueError, match="nested more than 100 deep"):

@@ -1,1 +1,1 @@
-"""Images with labels: the forms they are kept in, decoding, preprocessing, augmentation, batches."""
+"""Labeled images: file formats, decoding, preprocessing, augmentation and batches."""

@@ -1,1 +1,1 @@
-"""Readers of every format: files become items, with every fault named by file and line."""
+"""Readers of all formats: from files to items, with faults located by file and line."""

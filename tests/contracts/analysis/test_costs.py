@@ -29,7 +29,7 @@ from manyheads.models.transformer import Transformer, TransformerConfig
         ("text-classifier/textbook", 650_689, 10_656 + 33),  # Chollet's block, and one unit for two labels
     ],
 )
-def test_presets_count_what_was_published(name: str, total: int, non_embedding: int) -> None:
+def test_preset_counts_match_publications(name: str, total: int, non_embedding: int) -> None:
     costs = summary(preset_model(name))["parameters"]
     assert (costs["total"], costs["non_embedding"]) == (total, non_embedding)
     assert sum(costs["parts"].values()) == total
@@ -55,7 +55,7 @@ def test_presets_count_what_was_published(name: str, total: int, non_embedding: 
         ("deit/ti16", 5_910_800),
     ],
 )
-def test_presets_of_other_families_too(name: str, total: int) -> None:
+def test_presets_of_other_families_are_found(name: str, total: int) -> None:
     model = preset_model(name)
     assert sum(parameters(model).values()) == total
     assert all(p.device.type == "meta" for p in model.parameters())
@@ -70,14 +70,14 @@ def test_other_names_are_refused() -> None:
     ("name", "multiply_adds"),
     [("resnet/18", 1.8e9), ("resnet/34", 3.6e9), ("resnet/152", 11.3e9)],  # table 1 of the ResNet paper
 )
-def test_flops_of_an_image_are_the_published_ones(name: str, multiply_adds: float) -> None:
+def test_image_flops_match_the_paper(name: str, multiply_adds: float) -> None:
     counts = flops(preset_model(name))
     assert counts["forward"] / 2 == pytest.approx(multiply_adds, rel=0.03)
     assert (counts["image"], counts["tokens"]) == ([3, 224, 224], [1])
     assert counts["forward_per_token"] == counts["forward"]
 
 
-def test_scores_of_neighbourhoods_count_the_papers_products_with_a_query_block_of_one() -> None:
+def test_neighborhood_scores_count_the_papers_products() -> None:
     sizes = {"depths": (1,), "widths": (32,), "stem_width": 8, "heads": 2, "window": 3, "image_size": 16}
     config = LocalAttentionConfig(**sizes, stem="3x3", front="convolution", query_block=1)  # type: ignore[arg-type]
     parts = flops(LocalAttentionNet(config))["parts"]
@@ -104,7 +104,7 @@ def products(width: int, inner: int, hidden: int, tokens: int, memory: int | Non
 
 @pytest.mark.parametrize(("source", "target"), [(7, 5), (1, 1), (3, 11)])
 @pytest.mark.parametrize("name", ["odd", "transformer/tiny", "transformer/big"])
-def test_flops_are_those_of_the_formulas(name: str, source: int, target: int) -> None:
+def test_flops_equal_the_formulas(name: str, source: int, target: int) -> None:
     model = Transformer(ODD) if name == "odd" else preset_model(name)
     assert isinstance(model, Transformer)
     c, counted = model.config, flops(model, source, target)
@@ -117,12 +117,12 @@ def test_flops_are_those_of_the_formulas(name: str, source: int, target: int) ->
     assert counted["parts"]["encoder.scores"] == c.encoder_layers * 4 * source * source * c.width
 
 
-def test_a_model_of_few_positions_is_counted_at_all_of_them() -> None:
+def test_a_model_with_few_positions_is_counted_at_its_maximum() -> None:
     model = Transformer(TransformerConfig(source_vocab=9, target_vocab=9, max_positions=12, pad=0, end=1, start=0))
     assert flops(model) == flops(model, 12)
 
 
-def test_parts_tell_how_they_come_about() -> None:
+def test_parts_list_their_shapes() -> None:
     costs = summary(preset_model("transformer/base"))
     part = "decoder.feed_forward.expand"
     assert costs["parameters"]["shapes"][part] == "6 x (2048 x 512 + 2048)"
@@ -130,7 +130,7 @@ def test_parts_tell_how_they_come_about() -> None:
     assert costs["flops"]["parts"][part] == 6 * 2 * 32 * 2048 * 512
 
 
-def test_memory_is_what_torch_allocates() -> None:
+def test_memory_equals_torchs_allocation() -> None:
     model = Transformer(ODD)
     held = memory(model)
     assert held["weights"] == sum(p.untyped_storage().nbytes() for p in model.parameters())
@@ -152,7 +152,7 @@ def test_memory_is_what_torch_allocates() -> None:
     assert held["cache_per_token"] == sum(key.nbytes + value.nbytes for key, value in pairs)
 
 
-def test_narrow_keys_have_the_room_of_the_values_in_a_cache() -> None:
+def test_narrow_keys_share_a_cache_with_wide_values() -> None:
     model = Transformer(replace(ODD, key_width=2))
     start = partial(model.start, torch.zeros(1, 6, dtype=torch.long), None)
     room = [sum(t.untyped_storage().nbytes() for t in _kept(model, start(size))) for size in (9, 10)]
@@ -184,7 +184,7 @@ def test_tied_matrices_count_once() -> None:
 @pytest.mark.parametrize(
     ("name", "computed", "published"), [("transformer/base", 3.283e18, 3.3e18), ("transformer/big", 2.298e19, 2.3e19)]
 )
-def test_training_cost_of_the_published_table(name: str, computed: float, published: float) -> None:
+def test_training_costs_equal_the_published_table(name: str, computed: float, published: float) -> None:
     cost = wmt14.training_cost(name)
     assert cost is not None
     assert cost["flops"] == pytest.approx(computed, rel=1e-3)
@@ -209,7 +209,7 @@ Transformer (big)           28.4  41.8   2.3e19  2.3e19
 """
 
 
-def test_the_table_is_the_printed_one() -> None:
+def test_the_table_equals_the_printed_one() -> None:
     table = wmt14.table()
     assert "table 2" in table["source"]
     printed = [line.rsplit(maxsplit=4) for line in SLIDE.strip().splitlines()]
@@ -219,13 +219,13 @@ def test_the_table_is_the_printed_one() -> None:
         assert kept == [None if cell == "-" else float(cell) for cell in cells]
 
 
-def test_what_the_products_come_to_is_the_formula() -> None:
+def test_counted_products_equal_the_formula() -> None:
     """Of the base model, per target token at 32 tokens a side: 2 FLOPs for each weight of a layer, and for scores."""
     layers = 6 * (products(512, 512, 2048, 32, None) + products(512, 512, 2048, 32, 32)) / 32
     assert wmt14.counted("transformer/base", 10) == pytest.approx(10 * 3 * (layers + 2 * 512 * 37_000))
 
 
-def test_the_verb_prints_the_table_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["summary", "--wmt14"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line[:27].strip(): line[27:].split() for line in lines[1:11]}

@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.DECODER, "width", 16)
 
 
-def test_bytes_are_those_of_the_tensors_that_exist_at_once() -> None:
+def test_memory_counts_live_tensors() -> None:
     weight = torch.randn(10, 10)  # existed before
     with torch.no_grad(), Alive() as alive:
         x = torch.ones(10, 10)
@@ -34,7 +34,7 @@ def test_bytes_are_those_of_the_tensors_that_exist_at_once() -> None:
         assert (alive.now, alive.most) == (0, 1200)
 
 
-def test_gradients_and_what_they_need_are_counted() -> None:
+def test_gradients_and_activations_are_counted() -> None:
     weight = torch.randn(10, 10, requires_grad=True)
     with Alive() as alive:
         loss = (weight * weight).exp().sum()
@@ -44,14 +44,14 @@ def test_gradients_and_what_they_need_are_counted() -> None:
     assert alive.most >= 800
 
 
-def test_an_exponent_is_that_of_the_upper_half() -> None:
+def test_an_exponent_is_fitted_to_the_upper_half() -> None:
     at = [1, 10, 100, 1000]
     assert bench.exponent(at, [5.0, 5.0, 3e4, 3e6]) == 2.0
     assert bench.exponent(at, [7 * n**0.5 for n in at]) == 0.5
     assert bench.exponent([1], [2]) is None
 
 
-def test_memory_grows_as_it_must(small: None) -> None:
+def test_memory_grows_as_predicted(small: None) -> None:
     """Attention keeps maps for its backward pass: quadratic; everything else here is linear."""
     sizes = {}
     for kind in bench.LAYERS:
@@ -67,7 +67,7 @@ def test_memory_grows_as_it_must(small: None) -> None:
     assert sizes["attention", 256] > maps
 
 
-def test_the_cache_of_the_next_token_is_counted(small: None) -> None:
+def test_the_cache_size_is_counted(small: None) -> None:
     sizes = []
     for length in (64, 128):
         start, _ = bench._writing("cpu", length=length)
@@ -86,7 +86,7 @@ def test_layers_mix_all_positions_of_a_text() -> None:
         assert build()(x).shape == x.shape, kind
 
 
-def test_the_table_and_what_growth_does_not_take(
+def test_the_table_and_constant_costs_are_written(
     small: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     curve = {"part": "layer, forward", "name": "rnn", "against": "length", "at": [64, 4096], "seconds": [0.001, 0.0645],

@@ -4,7 +4,7 @@ from manyheads.models.bert import Bert
 from manyheads.models.presets import preset
 
 
-def test_explicit_covers_every_attention_and_ends_with_the_block() -> None:
+def test_explicit_mode_covers_every_attention_and_ends_with_the_block() -> None:
     model = Bert(preset("bert/tiny", vocab=50))
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     with recording.explicit(model):
@@ -12,7 +12,7 @@ def test_explicit_covers_every_attention_and_ends_with_the_block() -> None:
     assert [attention.explicit for attention in attentions] == [None, None]
 
 
-def test_every_cost_is_a_ratio_of_times_that_were_measured() -> None:
+def test_every_cost_is_a_ratio_of_measured_times() -> None:
     found = recording.measure(repeats=2, threads=None, name="tiny")
     assert set(found["seconds"]) == {"nothing", "one head", "explicit", "everything"}
     assert all(0 < ratio["min"] <= ratio["median"] <= ratio["max"] for ratio in found["cost"].values())

@@ -54,7 +54,7 @@ NEAR = {"decode-translation": ("ctranslate2", 0.0), "train-translation": ("tutor
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
+def test_all_sides_of_a_benchmark_agree(name: str) -> None:
     work, case = TINY[name]
     for setting in set(work.ours.settings) - {"float32"}:
         work.ours.prepare(case, setting, 1).run()
@@ -75,7 +75,7 @@ def test_ours_and_a_peer_do_the_same_work(name: str) -> None:
      Translating(3, 4, source=5, target=7, vocabulary=50, preset="transformer/tiny")],
     ids=["gpt2", "greedy", "beam"],
 )  # fmt: skip
-def test_the_limit_counts_no_product_that_decoding_does_not_make(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_only_products_of_decoding(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = decode_gpt2 if isinstance(case, Decoding) else decode_translation
     monkeypatch.setattr(module, "compiled", lambda model, setting, threads: (model.eval(), prepare("float32", 1)))
     prepared = module.WORK.ours.prepare(case, "float32", 1)
@@ -87,7 +87,7 @@ def test_the_limit_counts_no_product_that_decoding_does_not_make(case: Any, monk
     assert 0.9 * counter.get_total_flops() < counted <= counter.get_total_flops()
 
 
-def test_a_side_lives_within_what_is_its_own() -> None:
+def test_memory_of_a_side_is_private() -> None:
     sides = {"ours": Side({}, made_up.mark, made_up.marked), "peer": Side({}, made_up.mark)}
     with workers(sides, 1) as started:
         marks = {name: worker.prepare(1.0, "float32") for name, worker in started.items()}
@@ -96,7 +96,7 @@ def test_a_side_lives_within_what_is_its_own() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of the conversion
 @pytest.mark.slow
-def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openvino_gives_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as it is measured: once its libraries have computed, a raised SIGINT would end this."""
     if importlib.util.find_spec("openvino") is None:
         pytest.skip("openvino is not installed: pip install 'manyheads[bench]'")
@@ -110,7 +110,7 @@ def test_openvino_computes_what_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
             assert work.compare(work.ours.prepare(case, "float32", 1).output, output) <= near
 
 
-def test_llama_cpp_computes_what_we_do() -> None:
+def test_llama_cpp_gives_equal_results() -> None:
     pytest.importorskip("llama_cpp")
     pytest.importorskip("gguf")
     work, case = TINY["decode-gpt2"]
@@ -119,7 +119,7 @@ def test_llama_cpp_computes_what_we_do() -> None:
     assert work.compare(work.ours.prepare(case, "float32", 1).output, theirs.output) <= 0.1
 
 
-def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_describes_its_measurement(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
     monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     measured = measure.measure("made-up", MADE_UP, MADE_UP.peers, 1, repeats=2)
@@ -138,7 +138,7 @@ def test_a_row_says_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize("died", [made_up.dying, made_up.dying_in_its_turn])
-def test_a_peer_that_dies_is_left_out_and_told(
+def test_a_dead_peer_is_left_out_and_reported(
     died: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
@@ -155,19 +155,19 @@ def test_a_peer_that_dies_is_left_out_and_told(
 
 
 @pytest.mark.parametrize("peer", startup.WORK.peers)
-def test_the_time_of_help_is_of_ours_alone(peer: str) -> None:
+def test_the_startup_time_covers_our_imports_only(peer: str) -> None:
     with pytest.raises(ValueError, match="expected a line to translate, got --help"):
         startup.WORK.peers[peer].prepare(startup.WORK.cases["--help"], "", 1)
 
 
-def test_of_seconds_the_fewest_are_best() -> None:
+def test_the_minimum_time_is_best() -> None:
     work = replace(MADE_UP, unit="seconds")
     row = measure.row("n", "c", work, [3.0, 1.0, 2.0], {"slow": (8.0, 0.0), "compiled": (4.0, float("nan"))}, 1.0)
     assert (row["ratio"], row["share_of_limit"], row["spread"], row["repeats"]) == (0.5, 2.0, [1.0, 3.0], 3)
     assert row["agreement"]["compiled"] is None
 
 
-def test_ceilings_are_rates() -> None:
+def test_ceilings_are_positive_rates() -> None:
     found = ceilings(1, buffer=2**16, width=64).describe()
     assert found["memory_gb_per_second"] > 0
     rates = found["products_gflop_per_second"]
@@ -175,13 +175,13 @@ def test_ceilings_are_rates() -> None:
     assert {*rates} - {"int8"} == {*training_precisions()}
 
 
-def test_of_two_measurements_of_a_ceiling_the_higher_counts() -> None:
+def test_the_higher_ceiling_counts() -> None:
     assert LIMITS.better(Ceilings(2e10, {"float32": 5e10, "bf16": 3e11, "int8": 4e11})) == Ceilings(
         2e10, {"float32": 1e11, "bf16": 3e11, "int8": 4e11}
     )
 
 
-def test_the_verb_prints_one_document_and_tells_what_is_missing(
+def test_the_command_prints_one_document_and_reports_omissions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)

@@ -7,7 +7,7 @@ import pytest
 from manyheads.data.sources.corpora import LabeledSource
 
 
-def test_a_look_sees_every_class(tmp_path: Path) -> None:
+def test_peeking_sees_every_class(tmp_path: Path) -> None:
     for label in ("a", "b", "c"):
         (tmp_path / label).mkdir()
         for i in range(500):

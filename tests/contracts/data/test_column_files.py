@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 
-def test_the_file_has_no_name_and_goes_with_the_last_column(small: None, tmp_path: Path) -> None:
+def test_the_scratch_file_is_unnamed_and_deleted_with_the_last_column(small: None, tmp_path: Path) -> None:
     gc.collect()  # of what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     texts = in_a_file(tmp_path / "new")

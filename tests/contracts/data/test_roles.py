@@ -24,7 +24,9 @@ def trained(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> tuple
     return json.loads((out / "result.json").read_text()), told
 
 
-def test_image_folders_called_training_and_testing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_folders_named_training_and_testing_are_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in range(16):
         split, label = ("Training", "Testing")[number % 2], ("glioma", "notumor")[number // 2 % 2]
         (tmp_path / "data" / split / label).mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ def test_image_folders_called_training_and_testing(tmp_path: Path, capsys: pytes
     assert result["data"]["items"]["test"] == 8
 
 
-def test_texts_called_as_wikitexts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_named_as_in_wikitext(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").mkdir()
     for split, alphabet in (("train", "abcdef"), ("valid", "abcde"), ("test", "abcd")):
         (tmp_path / "data" / f"wiki.{split}.tokens").write_text(f"{alphabet}\n" * 40)
@@ -51,7 +53,7 @@ def test_texts_called_as_wikitexts(tmp_path: Path, capsys: pytest.CaptureFixture
     ]  # fmt: skip
 
 
-def test_a_large_and_a_small_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_and_a_small_text_are_both_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The end of the large one is held out; and a run that is resumed or scored later finds it again."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "big.txt").write_text("".join(f"the line is {n:07}\n" for n in range(1000)))

@@ -75,7 +75,7 @@ LABELS = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}
 
 @pytest.mark.parametrize("skip", [False, True], ids=["", "skipping"])
 @pytest.mark.parametrize("make", SOURCES)
-def test_a_description_reads_the_same_splits_again(
+def test_a_saved_description_reads_the_same_splits(
     tmp_path: Path, make: Callable[..., Source[Any]], skip: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a translator that was trained with --skip-bad-lines, too."""
@@ -104,7 +104,7 @@ def test_a_description_reads_the_same_splits_again(
         again.again("test", labels=labels)
 
 
-def test_two_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_de=rows(50, "a {0}\n"), a_en=rows(50, "b {0}\n"), t_de="c\n", t_en="d\n")
     monkeypatch.chdir(tmp_path)
     source = ParallelSource(source="de", target="en", data="a.de,a.en", test="t.de,t.en")
@@ -116,7 +116,7 @@ def test_two_files_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(again.again("validation")) > 0
 
 
-def test_documents_have_validation_data_alone(tmp_path: Path) -> None:
+def test_documents_can_have_validation_data_only(tmp_path: Path) -> None:
     write(tmp_path, train_txt=rows(90, "Text {0}.\n\n"), other_csv="body\nOne. Two.\n")
     train, other = str(tmp_path / "train.txt"), str(tmp_path / "other.csv")
     for source in (DocumentSource(data=train), DocumentSource(data=train, validation=other, column="body")):
@@ -128,7 +128,7 @@ def test_documents_have_validation_data_alone(tmp_path: Path) -> None:
             again.again("test")
 
 
-def test_tests_of_digits_come_by_length() -> None:
+def test_digit_tests_are_ordered_by_length() -> None:
     groups = by_length(DigitSource(lengths=(3, 4), tested=5, size=10).tests())
     assert {length: len(pairs) for length, pairs in groups.items()} == {3: 5, 4: 5}
 
@@ -145,7 +145,7 @@ def test_tests_of_digits_come_by_length() -> None:
         (running, 'body\n"a"b\n', r"train\.csv:2: invalid CSV"),
     ],
 )
-def test_a_look_at_the_first_part_tells_the_faults_of_training(
+def test_peeking_finds_the_faults_of_training(
     tmp_path: Path, make: Callable[..., Source[Any]], content: str, message: str
 ) -> None:
     source = make(tmp_path)
@@ -158,7 +158,7 @@ def test_a_look_at_the_first_part_tells_the_faults_of_training(
         source.peek()
 
 
-def test_a_look_reads_no_more_than_it_needs(tmp_path: Path) -> None:
+def test_peeking_reads_no_more_than_needed(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(rows(1500, "a {0}\tb {0}\n") + "a fault\n")
     source = ParallelSource(data=str(tmp_path / "a.tsv"))
     assert len(source.peek() or ()) == 1000
@@ -166,7 +166,7 @@ def test_a_look_reads_no_more_than_it_needs(tmp_path: Path) -> None:
         source.read()
 
 
-def test_every_kept_record_tells_its_data(subtests: pytest.Subtests) -> None:
+def test_every_record_names_its_data(subtests: pytest.Subtests) -> None:
     assert RUNS
     for run in RUNS:
         with subtests.test(run.stem):
@@ -188,7 +188,7 @@ def _tells_its_data(record: dict[str, Any]) -> None:
     assert again == source
 
 
-def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None:
+def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
     source = parallel(tmp_path)
     description = source.describe(source.read())
     os.mkfifo(tmp_path / "pipe.tsv")
@@ -219,17 +219,17 @@ def test_a_record_opens_no_path_that_it_cannot_vouch_for(tmp_path: Path) -> None
         [1],
     ],
 )
-def test_a_damaged_record_is_told(data: Any) -> None:
+def test_a_damaged_record_is_rejected(data: Any) -> None:
     with pytest.raises(ValueError, match=r"result\.json is damaged and does not describe the run's data .*--data"):
         source_of({"data": data})
 
 
-def test_a_record_without_data_has_none() -> None:
+def test_a_record_without_data_has_no_source() -> None:
     assert source_of({}) is None
     assert source_of({"data": {}}) is None
 
 
-def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
+def test_a_record_with_huge_sizes_is_refused() -> None:
     for kind, settings, fault in (
         ("digits", {"size": 10_000_000, "longest": 10_000_000}, "found up to 100,"),
         ("digits", {"tested": 10_000_000, "lengths": [1000, 1000]}, "found up to 20,"),
@@ -241,9 +241,7 @@ def test_a_record_asks_for_no_more_than_a_machine_can_hold() -> None:
 
 
 @pytest.mark.parametrize("kind", [ParallelSource, LabeledSource, TaggedSource])
-def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
-    tmp_path: Path, kind: Callable[..., Source[Any]]
-) -> None:
+def test_data_next_to_an_embedded_corpus_are_read_or_refused(tmp_path: Path, kind: Callable[..., Source[Any]]) -> None:
     other = write(tmp_path, other_txt=rows(30, "Text {0}.\n\n")) + "/other.txt"
     for given, named in (({"test": other}, "test"), ({"validation": other, "test": other}, "validation and test")):
         with pytest.raises(ValueError, match=f"^{named} without data: give the training data, too, with data=PATH"):
@@ -254,9 +252,7 @@ def test_what_stands_beside_an_embedded_corpus_is_read_or_refused(
 
 @pytest.mark.parametrize("make", SOURCES)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_compressed_splits_are_read_as_the_others_are(
-    tmp_path: Path, make: Callable[..., Source[Any]], split: str
-) -> None:
+def test_compressed_splits_are_read(tmp_path: Path, make: Callable[..., Source[Any]], split: str) -> None:
     source = make(tmp_path)
 
     def contents() -> dict[str, list[str]]:
@@ -284,7 +280,7 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
     assert again.again("validation").texts == ["of three\n"]
 
 
-def test_a_sample_has_an_item_of_every_label(tmp_path: Path) -> None:
+def test_a_sample_has_every_label(tmp_path: Path) -> None:
     labels = "".join(f"text {i},{'rare' if i == 7 else 'ab'[i % 2]}\n" for i in range(200))
     data = write(tmp_path, train_csv="text,label\n" + labels, val_csv="text,label\nx,a\n") + "/"
     assert len(LabeledSource(data=data, sample=199, seed=1).read().train) == 199

@@ -5,7 +5,7 @@ from __future__ import annotations
 from manyheads.data.embedded.standard_library import documentation
 
 
-def test_the_standard_library_is_prose_without_repetitions() -> None:
+def test_the_standard_library_text_has_no_repetitions() -> None:
     documents = documentation().documents
     said = [sentence for document in documents for sentence in document]
     assert len(documents) > 150

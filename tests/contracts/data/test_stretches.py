@@ -8,7 +8,7 @@ from manyheads.data.text.stretches import encoder
 from tests.unit.data.test_stretches import DTYPE, TOKENIZER
 
 
-def test_every_short_text_of_what_the_expression_tells_apart() -> None:
+def test_short_texts_of_every_character_class() -> None:
     encode = encoder(TOKENIZER, DTYPE)
     given = ["".join(letters) for letters in product("a1' \n.\xa0s", repeat=5)]
     for _ in range(2):  # of the second time all is known

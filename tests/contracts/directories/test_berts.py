@@ -71,7 +71,7 @@ def mask_of(model: Path) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
-def test_words_are_filled_as_their_pipeline_does(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filled_words_equal_the_pipeline(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mask = mask_of(model)
     filler, pipeline = manyheads.load(model), transformers.pipeline("fill-mask", str(model), top_k=4)
     for text in (f"Ann went to {mask}.", f"{mask} went to Rome.", f"Bob {mask} to Oslo."):
@@ -84,11 +84,11 @@ def test_words_are_filled_as_their_pipeline_does(model: Path, capsys: pytest.Cap
     assert cli.main(["fill", str(model), f"Ann {mask} to Rome.", "--top", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert cli.main(["fill", str(model), "Ann [HIDDEN]"]) == 2
-    assert f"has no {mask}: put one" in capsys.readouterr().err
+    assert f"has no {mask}: write {mask}" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
-def test_maps_are_their_attentions(model: Path) -> None:
+def test_maps_equal_transformers(model: Path) -> None:
     text = "Ann went to Rome."
     maps = manyheads.load(model).attend(text)
     other = transformers.AutoModel.from_pretrained(model, attn_implementation="eager").eval()

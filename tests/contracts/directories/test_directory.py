@@ -44,7 +44,7 @@ def sources() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_transformers_generates_the_same(tmp_path: Path, shape: str) -> None:
+def test_transformers_generates_equal_text(tmp_path: Path, shape: str) -> None:
     model = trained(shape)
     directory.save(tmp_path, model, tokenizer())
     other = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
@@ -57,7 +57,7 @@ def test_transformers_generates_the_same(tmp_path: Path, shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_ctranslate2_translates_the_same(tmp_path: Path, shape: str) -> None:
+def test_ctranslate2_gives_equal_translations(tmp_path: Path, shape: str) -> None:
     model, name = trained(shape), tokenizer().id_to_token
     directory.save(tmp_path / "hf", model, tokenizer())
     assert export.export(tmp_path / "hf", tmp_path / "ct2", "ctranslate2") == shape
@@ -100,7 +100,7 @@ def test_padding_is_never_generated(tmp_path: Path, shape: str) -> None:
         ({"encoder_heads": 2, "positions": "interleaved"}, "found manyheads-transformer"),
     ],
 )
-def test_what_ctranslate2_would_get_wrong_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_unsupported_ctranslate2_models_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     directory.save(tmp_path / "hf", ours("marian", **settings), tokenizer())
     with pytest.raises(ValueError, match=message):
         export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
@@ -121,7 +121,7 @@ def test_export_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         export.export(tmp_path / "hf", tmp_path / "out", "ctranslate2")
 
 
-def test_what_transformers_cannot_open_is_not_exported_for_it(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_unsupported_models_are_not_exported_for_transformers(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     own = ours("marian", positions="interleaved")
     directory.save(tmp_path / "own", own, tokenizer())
     with pytest.raises(ValueError, match=r"cannot open this model \(marian: positions .*Only manyheads can"):
@@ -139,7 +139,7 @@ def test_what_transformers_cannot_open_is_not_exported_for_it(tmp_path: Path, lo
 
 
 @pytest.mark.parametrize("format", export.FORMATS)
-def test_a_failed_export_leaves_nothing_and_names_the_file(
+def test_a_failed_export_writes_nothing_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
     directory.save(tmp_path / "hf", trained("marian"), tokenizer())
@@ -153,7 +153,7 @@ def test_a_failed_export_leaves_nothing_and_names_the_file(
     assert not [file for file in tmp_path.rglob("*") if "hf" not in file.parts and file.is_file()]
 
 
-def test_tokenizer_is_the_same_in_transformers_and_after_reload(tmp_path: Path) -> None:
+def test_the_tokenizer_is_equal_in_transformers_and_after_reload(tmp_path: Path) -> None:
     directory.save(tmp_path, trained("marian"), tokenizer())
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     again = directory.load(tmp_path).tokenizer
@@ -168,7 +168,7 @@ def test_tokenizer_is_the_same_in_transformers_and_after_reload(tmp_path: Path) 
     assert (theirs.eos_token_id, theirs.unk_token_id) == (0, 1)
 
 
-def test_two_vocabularies(tmp_path: Path) -> None:
+def test_two_vocabularies_are_trained(tmp_path: Path) -> None:
     target = train_bpe(["drei Katzen"] * 3, 23)
     size = target.get_vocab_size()
     special = {"pad": size - 1, "start": size - 1}
@@ -223,7 +223,7 @@ def store_as_float8(path: Path) -> None:
         (lambda path: scale_weights(path, float("nan")), "not finite: the file is damaged, or training diverged"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, message: str) -> None:
+def test_invalid_models_are_refused(tmp_path: Path, damage: Any, message: str) -> None:
     directory.save(tmp_path, ours("marian"), tokenizer())
     damage(tmp_path)
     with pytest.raises(ValueError, match=message) as caught:
@@ -232,7 +232,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, damage: Any, message: str) 
     assert str(tmp_path) in str(caught.value)
 
 
-def test_other_refusals(tmp_path: Path) -> None:
+def test_other_invalid_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such directory"):
         directory.load(tmp_path / "nowhere")
     theirs("marian").save_pretrained(tmp_path)
@@ -297,7 +297,7 @@ def test_a_malicious_pickle_is_not_executed(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("failing", range(1, 6))
-def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+def test_a_failed_save_keeps_existing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     directory.save(tmp_path, ours("marian"), tokenizer())
     (tmp_path / "notes.txt").write_text("mine")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
@@ -317,7 +317,7 @@ def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_weights_is_detected(tmp_path: Path) -> None:
     directory.save(tmp_path, ours("marian"), tokenizer())
     file = tmp_path / "model.safetensors"
     content = file.read_bytes()
@@ -340,7 +340,7 @@ def save_for_ever(path: Path) -> None:
         directory.save(path, model, None)
 
 
-def test_a_killed_save_never_leaves_half_a_model(tmp_path: Path) -> None:
+def test_a_killed_save_never_leaves_a_partial_model(tmp_path: Path) -> None:
     for attempt, delay in enumerate((0.05, 0.117, 0.233)):
         path = tmp_path / str(attempt)
         # a fork, which has torch imported already
@@ -378,7 +378,7 @@ def test_only_hub_names_reach_the_network(tmp_path: Path, monkeypatch: pytest.Mo
         directory.load("hub:no/where")
 
 
-def test_saved_files_are_what_they_must_be(tmp_path: Path) -> None:
+def test_saved_files_have_their_format(tmp_path: Path) -> None:
     """The Marian paragraph of the design, key by key."""
     model = trained("marian")
     directory.save(tmp_path, model, tokenizer())

@@ -110,7 +110,7 @@ def assert_same(found: directory.Loaded, expected: directory.Loaded) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_the_same_model_as_one_file(tmp_path: Path, kind: str) -> None:
+def test_shards_and_one_file_give_equal_models(tmp_path: Path, kind: str) -> None:
     model = build(kind, tmp_path / "one")
     model.save_pretrained(tmp_path / "one")
     build(kind, tmp_path / "several")
@@ -175,7 +175,7 @@ def point_elsewhere(path: Path, name: Any) -> None:
         (lambda path: (path / "model.safetensors.index.json").write_text("[]"), "expected a 'weight_map'"),
     ],
 )
-def test_damaged_shards_are_told(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damaged_shards_are_reported(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     path = tmp_path / "model"
     build("gpt2", path).save_pretrained(path, max_shard_size="8KB")
     damage(path)
@@ -218,9 +218,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-def test_the_hub_is_asked_for_what_is_needed_and_for_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_needed_files_are_downloaded_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[set[str]] = []
     repository = [*NEEDED, *SAFE, *PICKLED, *OTHERS]
 

@@ -54,20 +54,20 @@ WORDS = {"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "",
         ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}}, "`unk_id` is missing"),
     ],
 )
-def test_a_tokenizer_that_would_harm_is_refused(tmp_path: Path, part: dict[str, Any], fault: str) -> None:
+def test_a_harmful_tokenizer_is_refused(tmp_path: Path, part: dict[str, Any], fault: str) -> None:
     content = json.loads(Tokenizer(models.WordLevel({"a": 0, "x": 1}, unk_token="x")).to_str())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, **part}))
     with pytest.raises(ValueError, match=fault):
         read_tokenizers(tmp_path, "gpt2", ["tokenizer.json"], None, None, (10, 10))
 
 
-def test_pegasus_has_no_billion_of_tokens_before_its_pieces(tmp_path: Path) -> None:
+def test_pegasus_offsets_its_pieces(tmp_path: Path) -> None:
     (tmp_path / "spiece.model").write_bytes(b"")
     with pytest.raises(ValueError, match="'offset' is 1000000000; expected 0 to 10,000"):
         foreign_tokenizers(tmp_path, "pegasus", {"offset": 10**9})
 
 
-def test_tables_that_are_in_no_file_are_measured_before_they_are_computed(tmp_path: Path) -> None:
+def test_generated_position_tables_are_checked_before_allocation(tmp_path: Path) -> None:
     config = TextClassifierConfig(vocab=20, width=128, heads=1, head_width=4, feed_forward=4, positions="concatenated")
     directory.save(tmp_path, TextClassifier(config))
     settings = json.loads((tmp_path / "config.json").read_text())
@@ -76,7 +76,7 @@ def test_tables_that_are_in_no_file_are_measured_before_they_are_computed(tmp_pa
         directory.load(tmp_path)
 
 
-def test_images_are_no_larger_than_a_machine_can_hold(tmp_path: Path) -> None:
+def test_oversized_images_are_refused(tmp_path: Path) -> None:
     sizes: Any = {"width": 8, "heads": 2, "layers": 1, "feed_forward": 8, "image_size": 8, "patch": 2, "channels": 1}
     directory.save(tmp_path, ViT(ViTConfig(labels=("a", "b"), **sizes)))
     processor = {"size": {"height": 4000, "width": 4000}, "image_mean": [0.5], "image_std": [0.5]}
@@ -85,7 +85,7 @@ def test_images_are_no_larger_than_a_machine_can_hold(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_path: Path) -> None:
+def test_endlessly_nested_shards_and_empty_shapes_are_refused(tmp_path: Path) -> None:
     directory.save(tmp_path, TextClassifier(TextClassifierConfig(vocab=20, width=8, head_width=4, feed_forward=4)))
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, "empty": torch.zeros(0, 2**40)}, tmp_path / "model.safetensors")
@@ -107,7 +107,7 @@ def test_shards_nested_without_end_and_shapes_without_content_are_refused(tmp_pa
         read_shapes(tmp_path)
 
 
-def test_json_that_is_a_device_is_not_read(tmp_path: Path) -> None:
+def test_a_json_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "command.json").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match=r"command\.json: expected a file, found a pipe or device"):
         read_json(tmp_path / "command.json", "delete it")
@@ -121,7 +121,7 @@ def test_json_that_is_a_device_is_not_read(tmp_path: Path) -> None:
         ("images", {"columns": {"image": None, "label": {"a": None}}}, "label is {'a': None}: expected a name or none"),
     ],
 )
-def test_a_record_with_values_of_other_kinds_is_damaged(kind: str, values: dict[str, Any], fault: str) -> None:
+def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=f"result.json is damaged .*{re.escape(fault)}"):
         source_of({"data": {"kind": kind, **values}})
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_opens_no_file_outside_its_directory(
     assert hashlib.sha256(b"hidden").hexdigest() not in capsys.readouterr().out
 
 
-def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "checkpoint-00000004.safetensors").unlink()
     os.mkfifo(tmp_path / "checkpoint-00000004.safetensors")
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         {"counters": {"snapshots": [{"step": 1}]}},
     ],
 )  # fmt: skip
-def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_missing_parts_of_a_checkpoint_are_reported_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
     model, optimiser, window = run(tmp_path)
     rewrite(tmp_path, **changes)
     with Checkpoints(tmp_path) as checkpoints:
@@ -196,7 +196,7 @@ def test_what_a_checkpoint_lacks_is_told_in_a_line(tmp_path: Path, changes: dict
     "counters",
     [{"best": {"value": 1.0, "step": 1, "file": "../secret"}}, {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}],
 )
-def test_weights_that_a_checkpoint_does_not_keep_are_not_asked_for(tmp_path: Path, counters: dict[str, Any]) -> None:
+def test_unneeded_weights_are_not_read(tmp_path: Path, counters: dict[str, Any]) -> None:
     model, optimiser, window = run(tmp_path)
     rewrite(tmp_path, counters=counters)
     with Checkpoints(tmp_path) as checkpoints:
@@ -207,13 +207,13 @@ def test_weights_that_a_checkpoint_does_not_keep_are_not_asked_for(tmp_path: Pat
     assert restored.needed_files() == []
 
 
-def test_lines_of_metrics_that_no_number_holds_are_left_out(tmp_path: Path) -> None:
+def test_metrics_lines_with_invalid_numbers_are_skipped(tmp_path: Path) -> None:
     lines = ['{"step": 1}', '{"step": ' + "9" * 5000 + "}", "[" * 100_000, '{"step": 2}']
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert [entry["step"] for entry in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2]
 
 
-def test_a_vocabulary_that_is_a_device_is_not_read(tmp_path: Path) -> None:
+def test_a_vocabulary_from_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="expected a file, found a pipe or device"):
         read_vocabulary(tmp_path / "vocab.txt")

@@ -34,7 +34,7 @@ def our_ids(path: Path, texts: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_it_translates_as_in_transformers_and_so_does_what_is_saved(tmp_path: Path, separate: bool) -> None:
+def test_translations_equal_transformers_before_and_after_saving(tmp_path: Path, separate: bool) -> None:
     write_opus(tmp_path / "opus", separate=separate, noise=0.5)
     loaded = directory.load(tmp_path / "opus")
     assert (loaded.family, loaded.target_tokenizer is loaded.tokenizer) == ("marian", False)
@@ -53,7 +53,7 @@ def test_it_translates_as_in_transformers_and_so_does_what_is_saved(tmp_path: Pa
     assert our_ids(tmp_path / "exported", ENGLISH) == expected
 
 
-def test_what_lies_beside(tmp_path: Path) -> None:
+def test_extra_files_are_ignored(tmp_path: Path) -> None:
     """A tokenizer.json is read where the class says so; two vocabularies are no model for CTranslate2."""
     write_opus(tmp_path / "opus", separate=True)
     with pytest.raises(ValueError, match="expected one vocabulary, found two"):
@@ -71,7 +71,7 @@ def test_what_lies_beside(tmp_path: Path) -> None:
         directory.load(tmp_path / "opus")
 
 
-def test_texts_in_texts_out(tmp_path: Path) -> None:
+def test_texts_are_translated_as_a_list(tmp_path: Path) -> None:
     _, theirs = write_opus(tmp_path)
     translator = manyheads.load(tmp_path)
     expected = [theirs.decode(ids) for ids in our_ids(tmp_path, ENGLISH[:2])]
@@ -124,7 +124,7 @@ def test_a_fine_tuned_model_translates_the_same_in_ctranslate2(run: Path, tmp_pa
     assert [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found] == our_ids(run, ENGLISH[:6])
 
 
-def test_a_fine_tuning_can_be_continued_from(run: Path, tmp_path: Path) -> None:
+def test_a_fine_tuned_run_can_be_fine_tuned(run: Path, tmp_path: Path) -> None:
     """What was saved is a start again. The two sides have a cache each: the same text has other ids in each."""
     loaded = directory.load(run)
     assert loaded.tokenizer is not None

@@ -96,7 +96,7 @@ HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("task", HEADS)
-def test_berts_directories_work_in_pipelines(tmp_path: Path, task: str) -> None:
+def test_bert_directories_work_in_pipelines(tmp_path: Path, task: str) -> None:
     tokenizer = KINDS["wordpiece"][0]()
     model = bert(tokenizer, *HEADS[task]).eval()
     tokenizer.encode_special_tokens = task != "fill-mask"  # there a [MASK] in a text is the mask
@@ -128,7 +128,7 @@ def test_berts_directories_work_in_pipelines(tmp_path: Path, task: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "character"])
-def test_gpts_directories_work_in_the_pipeline(tmp_path: Path, kind: str) -> None:
+def test_gpt_directories_work_in_the_pipeline(tmp_path: Path, kind: str) -> None:
     directory.save(tmp_path, gpt(trained(kind)), trained(kind))
     pipeline: Any = transformers.pipeline("text-generation", model=str(tmp_path))
     for text in ("two men", "a <|endoftext|> dog"):

@@ -13,7 +13,7 @@ PICTURE = re.compile(r'savefig\("(errata/[a-z]+\.png)"')
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_comes_out_as_the_page_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_of_the_errata_reproduces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = SECTIONS[name]
     code = "".join(example.source for example in section.examples)
     if "from transformers" in code:
@@ -25,7 +25,7 @@ def test_a_section_comes_out_as_the_page_says(name: str, tmp_path: Path, monkeyp
     assert drawn == set(PICTURE.findall(code))
 
 
-def test_the_page_shows_the_pictures_that_it_draws_and_they_are_small() -> None:
+def test_the_page_shows_small_pictures() -> None:
     text = PAGE.read_text(encoding="utf-8")
     shown = re.findall(r"!\[.+\]\((.+)\)", text)
     assert sorted(shown) == sorted(PICTURE.findall(text))
@@ -48,7 +48,7 @@ def test_every_erratum_names_its_source_and_evidence() -> None:
         assert told.match(text.splitlines()[2]) or text.count("\n| E") > 1, text[:40]  # a table has columns for both
 
 
-def test_errors_slips_of_papers_and_ambiguous_places_are_told_apart() -> None:
+def test_errata_have_three_kinds() -> None:
     text = PAGE.read_text(encoding="utf-8")
     table = re.findall(r"^\| (?:an error|a slip|ambiguous|withdrawn).* \| (E.+) \|$", text, re.MULTILINE)
     parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
@@ -63,13 +63,13 @@ def numbers(text: str) -> list[int]:
     return [number for first, last in found for number in range(int(first), int(last or first) + 1)]
 
 
-def test_examples_are_short() -> None:
+def test_example_pages_are_short() -> None:
     blocks = re.findall(r"```pycon\n(.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     code = [[line for line in block.splitlines() if line.startswith((">>>", "..."))] for block in blocks]
     assert {lines[0]: len(lines) for lines in code if len(lines) > 15} == {}
 
 
-def test_a_wrong_result_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_result_is_reported_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n### One\n\n```pycon\n>>> 1 + 1\n3\n```\n\n### Two\n\n```pycon\n>>> 1 + 1\n2\n```\n")
     found = sections(page)

@@ -47,7 +47,7 @@ def translators() -> list[nn.Module]:
     return [transformer.Transformer(stack), fixed, halting]
 
 
-def test_what_attend_shows_as_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attend_returns_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     config = transformer.TransformerConfig(
         **WORDS, width=8, encoder_layers=1, decoder_layers=4, encoder_heads=2, decoder_heads=2,
@@ -63,7 +63,7 @@ def test_what_attend_shows_as_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("model", translators(), ids=["transformer", "universal", "halting"])
-def test_what_heads_do_in_numbers(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_statistics_in_numbers(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     def loss() -> float:
         with torch.no_grad():
             return float(model.encode(torch.tensor([[2, 3, 4]])).square().mean())  # type: ignore[operator]
@@ -71,7 +71,7 @@ def test_what_heads_do_in_numbers(model: nn.Module, monkeypatch: pytest.MonkeyPa
     run(1, {"runs/mine": model}, monkeypatch, loss=loss)
 
 
-def test_figures_of_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_figures_are_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     for name in ("cat", "dog"):

@@ -40,7 +40,7 @@ def test_the_pages_show_commands() -> None:
     assert {verb for verb, _ in verbs_of_the_table()} == set(cli._parsers()[1])
 
 
-def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
+def test_commands_on_pages_parse(subtests: pytest.Subtests) -> None:
     for command in commands():
         given = words(command)
         with subtests.test(command):
@@ -51,6 +51,6 @@ def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize(("verb", "flags"), verbs_of_the_table())
-def test_a_verb_of_the_table_has_its_options(verb: str, flags: list[str]) -> None:
+def test_each_verb_has_its_options(verb: str, flags: list[str]) -> None:
     known = {flag for action in cli._parsers()[1][verb]._actions for flag in action.option_strings}
     assert set(flags) <= known

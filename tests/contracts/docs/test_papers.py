@@ -69,7 +69,7 @@ def commands() -> Iterator[str]:
             yield from COMMAND.findall(block)
 
 
-def test_code_of_a_page_is_found(subtests: pytest.Subtests) -> None:
+def test_included_code_exists(subtests: pytest.Subtests) -> None:
     for code in included():
         with subtests.test(f"{code.page}: {code.options.get('pyobject')}"):
             assert set(code.options) <= {"language", "pyobject", "dedent", "start-at", "end-at"}
@@ -79,12 +79,12 @@ def test_code_of_a_page_is_found(subtests: pytest.Subtests) -> None:
             assert lines[0].startswith(" ") == ("dedent" in code.options)
 
 
-def test_code_comes_from_the_code() -> None:
+def test_pages_include_code_from_the_package() -> None:
     assert all(text.count("```{literalinclude}") == len(INCLUDED.findall(text)) > 0 for text in PAGES.values())
     assert not any("```python" in text for text in PAGES.values())
 
 
-def test_a_definition_that_went_away_is_noticed(tmp_path: Path) -> None:
+def test_a_removed_definition_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "code.py"
     file.write_text("class A:\n    def f(self):\n        x = 1\n        return x\n")
     here = Included("page", file, {"pyobject": "A.f", "start-at": "x =", "end-at": "return"})
@@ -95,13 +95,13 @@ def test_a_definition_that_went_away_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_count_is_that_of_summary(page: str) -> None:
+def test_parameter_count_equals_summary(page: str) -> None:
     shown = dict(COUNT.findall(PAGES[page]))
     counted = {name: f"{sum(parameter.numel() for parameter in preset_model(name).parameters()):,}" for name in shown}
     assert counted == shown
 
 
-def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
+def test_commands_on_pages_parse(subtests: pytest.Subtests) -> None:
     for command in commands():
         with subtests.test(command):
             words = shlex.split(command, comments=True)
@@ -112,14 +112,14 @@ def test_a_command_of_a_page_is_understood(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if SETTING.search(text)])
-def test_a_setting_of_a_model_is_one(page: str) -> None:
+def test_model_settings_are_recipe_settings(page: str) -> None:
     name, _ = COUNT.findall(PAGES[page])[0]
     for key, value in SETTING.findall(PAGES[page]):
         given = yaml.safe_load(f"[{value}]" if "," in value else value) if value else getattr(preset(name), key)
         preset(name, **{key: tuple(given) if isinstance(given, list) else given})
 
 
-def test_every_page_has_its_parts() -> None:
+def test_every_page_is_complete() -> None:
     parts = ["Equations and code", "What differs from", "Exact counts", "Measured here", "Run it", "Look inside"]
     for page, text in PAGES.items():
         headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
@@ -129,7 +129,7 @@ def test_every_page_has_its_parts() -> None:
         assert {"../inside.md", "../errata.md"} <= set(re.findall(r"\]\(([^)#]+)", text)), page
 
 
-def test_a_page_is_read_in_five_minutes() -> None:
+def test_a_page_is_readable_in_five_minutes() -> None:
     for page, text in PAGES.items():
         prose = re.sub(r"^(```.*?^```|\|.*?)$", "", text, flags=re.MULTILINE | re.DOTALL)
         assert len(prose.split()) < WORDS, page
@@ -143,7 +143,7 @@ def test_every_model_has_a_page() -> None:
     assert counted == set(FAMILIES) - {"bert-features", "directions"}  # those without presets
 
 
-def test_links_lead_somewhere_and_the_index_has_all_pages() -> None:
+def test_links_resolve_and_the_index_lists_all_pages() -> None:
     for text in (INDEX, *PAGES.values()):
         links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("https://arxiv.org/")]
         assert [link for link in links if not (FOLDER / link.partition("#")[0]).is_file()] == []
@@ -153,7 +153,7 @@ def test_links_lead_somewhere_and_the_index_has_all_pages() -> None:
     assert sorted(listed) == sorted(PAGES)
 
 
-def test_a_rival_is_shown_where_it_was_trained_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_is_shown_if_trained_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(recipe: str, seed: int = 1, **overrides: object) -> dict[str, object]:
         return {
             "recipe": recipe, "overrides": {"training.seed": seed, **overrides}, "data": {}, "parameters": 1,
@@ -167,7 +167,7 @@ def test_a_rival_is_shown_where_it_was_trained_alike(monkeypatch: pytest.MonkeyP
     assert len(results_table.table("ours").splitlines()) == 3
 
 
-def test_published_heads_stand_beside_those_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_heads_are_printed_next_to_measured_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     head = {"layer": 7, "head": 9, "accuracy": 0.75, "base": 0.25}
     probe = {
         "model": "Mine", "treebank": "UD English X, dev", "published_relations": [{"group": "dobj", **head}],
@@ -182,6 +182,6 @@ def test_published_heads_stand_beside_those_measured(monkeypatch: pytest.MonkeyP
     assert "| who is meant, pronoun | 5-4: 0.640 | 1-10: 0.750 (0.250) |  |" in table
 
 
-def test_every_page_has_what_was_measured() -> None:
+def test_every_page_has_its_measurements() -> None:
     assert {*PAPERS, "heads"} == set(PAGES)
     assert {recipe for recipes in PAPERS.values() for recipe in recipes} <= set(RECIPES)

@@ -37,7 +37,7 @@ def test_every_page_is_in_a_table_of_contents() -> None:
     assert found == {*DOCS.rglob("*.md")}
 
 
-def test_every_file_of_models_is_read_in_the_reference_and_named_among_the_papers() -> None:
+def test_every_model_file_is_in_reference_and_papers() -> None:
     reference = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     modules = re.findall(r"automodule:: (\S+)", reference)
     assert len(modules) == len(set(modules))
@@ -48,7 +48,7 @@ def test_every_file_of_models_is_read_in_the_reference_and_named_among_the_paper
     assert [family.module for family in FAMILIES.values() if f"models/{family.module}.py" not in papers] == []
 
 
-def test_there_are_notebooks_and_what_they_run_is_python() -> None:
+def test_notebooks_contain_valid_python() -> None:
     assert NOTEBOOKS
     for page in NOTEBOOKS:
         text = page.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def site(folder: Path, **pages: str) -> Path:
     return folder
 
 
-def test_a_site_of_its_own_has_no_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_freshly_built_site_has_no_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own.css").write_text("@import 'more.css'; p { background: url(data:image/png;base64,AA) }")
     site(
         tmp_path, one='<link href="own.css"><a href="two.html#here">2</a><a href="https://example.org">other</a>',
@@ -95,17 +95,17 @@ def test_a_site_of_its_own_has_no_faults(tmp_path: Path, capsys: pytest.CaptureF
         ('<img src="gone.png">', "gone.png is not there"),
     ],
 )
-def test_a_fault_is_told_with_its_page(page: str, told: str, tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_its_page(page: str, told: str, tmp_path: Path) -> None:
     (found,) = faults(site(tmp_path, page=page))
     assert found.startswith("page.html: ")
     assert found.endswith(told)
     assert main([str(tmp_path)]) == 1
 
 
-def test_a_style_sheet_that_loads_a_font_is_told(tmp_path: Path) -> None:
+def test_external_style_sheets_are_reported(tmp_path: Path) -> None:
     (tmp_path / "own.css").write_text("@font-face { src: url(https://example.org/a.woff2) }")
     assert faults(site(tmp_path, page="")) == ["own.css: loads https://example.org/a.woff2"]
 
 
-def test_no_pages_are_no_site(tmp_path: Path) -> None:
+def test_a_site_without_pages_is_refused(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 1

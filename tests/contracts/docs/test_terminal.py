@@ -11,7 +11,7 @@ from tests.paths import ROOT
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_what_is_printed_is_shown_in_its_time(tmp_path: Path) -> None:
+def test_recorded_output_keeps_its_timing(tmp_path: Path) -> None:
     lines = recorded(["echo one; sleep 1; printf '\\033[1mtwo <&>\\033[0m\\n'", "pwd >&2"], tmp_path)
     assert [line.text for line in lines if line.kind in ("", "bold")] == ["one", "two <&>", str(tmp_path)]
     assert [line.kind for line in lines] == ["typed", "", "bold", "told", "typed", "", "told"]
@@ -23,19 +23,19 @@ def test_what_is_printed_is_shown_in_its_time(tmp_path: Path) -> None:
     ]
 
 
-def test_a_command_that_fails_is_not_recorded(tmp_path: Path) -> None:
+def test_a_failed_command_is_not_recorded(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="false: exit status 1"):
         recorded(["false"], tmp_path)
 
 
-def test_the_last_lines_are_seen_at_the_end() -> None:
+def test_the_last_metrics_are_read_at_the_end() -> None:
     picture = svg([Line(float(number), f"line {number}") for number in range(ROWS + 5)])
     assert "<script" not in picture
     assert "translateY(-95px); animation: up" in picture  # five lines of 19 pixels
     assert "animation: none" in picture  # where the reader wants nothing to move
 
 
-def test_the_recording_on_the_first_page_is_one_of_these() -> None:
+def test_the_recording_shows_documented_commands() -> None:
     picture = ROOT / "docs" / "first-minute.svg"
     if not picture.exists():
         pytest.skip("none is kept")

@@ -36,9 +36,7 @@ def needed(statement: ast.stmt) -> bool:
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_the_records_that_a_tutorial_prints_have_what_it_asks_for(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_printed_by_a_tutorial_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = statements(page)
     asked = [statement for statement in body if reads_records(statement)]
     if not asked:

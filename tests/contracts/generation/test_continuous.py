@@ -28,7 +28,7 @@ def models() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["gpt", "universal", "convolving"])
-def test_a_long_text_that_has_left_takes_no_room(kind: str) -> None:
+def test_a_finished_text_frees_its_memory(kind: str) -> None:
     """What a row holds shrinks with those who leave, also while the batch never empties; nobody's text changes."""
     model = models()[kind].double().eval()
     batch = ContinuousBatch(model.start, model.step, context=CONTEXT, max_cached=2 * CONTEXT, unit=UNIT)

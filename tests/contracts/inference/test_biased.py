@@ -8,7 +8,7 @@ from manyheads.models.presets import build, preset
 
 
 @pytest.mark.parametrize("precision", ["float32", "auto"])
-def test_a_stack_that_gets_a_bias_is_not_reported_as_compiled(precision: str) -> None:
+def test_a_stack_with_a_bias_is_not_reported_as_compiled(precision: str) -> None:
     """The textbook's classifier counts its padding with a bias; the corrected one masks it."""
     sizes = {"vocab": 50, "width": 16, "heads": 2, "head_width": 8, "feed_forward": 32}
     textbook, corrected = (build(preset(f"text-classifier/{name}", **sizes)) for name in ("textbook", "corrected"))

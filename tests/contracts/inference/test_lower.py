@@ -86,7 +86,7 @@ def tokens(rows: int, length: int, below: int = 90) -> Tensor:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_language_model_is_the_same_whole_and_step_by_step(settings: dict[str, Any], precision: str) -> None:
+def test_a_language_model_gives_equal_logits_whole_and_step_by_step(settings: dict[str, Any], precision: str) -> None:
     model, given = gpt(**settings), tokens(3, 75)
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     wanted = exact(model, given)
@@ -98,7 +98,7 @@ def test_a_language_model_is_the_same_whole_and_step_by_step(settings: dict[str,
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_rows_that_have_changed_places_may_forget_their_last_positions(precision: str) -> None:
+def test_permuted_rows_may_forget_their_last_positions(precision: str) -> None:
     model = gpt()
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     texts = tokens(3, 8)
@@ -118,7 +118,7 @@ def test_rows_that_have_changed_places_may_forget_their_last_positions(precision
 @pytest.mark.parametrize(
     "settings", [{}, {"norm": "pre", "final_norm": True}, {"attention_bias": False}, {"tie": "none"}], ids=str
 )
-def test_a_translator_is_the_same(settings: dict[str, Any], precision: str) -> None:
+def test_a_translator_gives_equal_results(settings: dict[str, Any], precision: str) -> None:
     model = translator(**settings)
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     source, lengths, target = tokens(4, 33), torch.tensor([33, 5, 1, 20]), tokens(4, 9)
@@ -130,7 +130,7 @@ def test_a_translator_is_the_same(settings: dict[str, Any], precision: str) -> N
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_encoder_computes_no_padding_and_the_same(precision: str) -> None:
+def test_skipping_padding_gives_equal_states(precision: str) -> None:
     model = seeded(Bert(BertConfig(vocab=101, width=64, layers=2, heads=4, feed_forward=128, head="none")))
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     given, lengths = tokens(5, 70), torch.tensor([70, 1, 13, 64, 7])
@@ -145,7 +145,7 @@ def test_an_encoder_computes_no_padding_and_the_same(precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_image_model_with_scaled_residuals_is_the_same(precision: str) -> None:
+def test_an_image_model_with_layer_scale_gives_equal_results(precision: str) -> None:
     config = ViTConfig(
         labels=("a", "b", "c"), image_size=32, patch=8, width=64, layers=2, heads=4, feed_forward=128, layer_scale=0.5,
         qkv_bias=False,
@@ -159,7 +159,7 @@ def test_an_image_model_with_scaled_residuals_is_the_same(precision: str) -> Non
 
 
 @pytest.mark.parametrize("without", [["key"], ["query", "value"]], ids=str)
-def test_a_block_whose_projections_have_not_all_a_bias_stays_as_it_is(without: list[str]) -> None:
+def test_a_block_with_partial_biases_is_not_compiled(without: list[str]) -> None:
     """One product computes queries, keys and values: a bias of some of them has no place in it."""
     model, given = gpt(), tokens(2, 9)
     blocks: Any = model.decoder.blocks
@@ -172,7 +172,7 @@ def test_a_block_whose_projections_have_not_all_a_bias_stays_as_it_is(without: l
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_searches_find_what_they_find_with_the_model(beam: int) -> None:
+def test_searches_equal_a_search_with_the_model(beam: int) -> None:
     model = translator()
     fast, compute = lower(model, prepare("float32", threads=2))
     source, lengths = tokens(7, 12), torch.tensor([12, 3, 7, 12, 1, 9, 10])
@@ -191,7 +191,7 @@ def test_searches_find_what_they_find_with_the_model(beam: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 200])  # few are looked at by one thread
-def test_what_a_search_is_told_of_logits_is_what_they_hold(rows: int) -> None:
+def test_statistics_of_logits_match_the_logits(rows: int) -> None:
     model, _ = lower(translator(source_vocab=1000, target_vocab=1000), prepare("float32", threads=2))
     hidden = torch.randn(rows, model.config.width, generator=torch.Generator().manual_seed(0))
     expected = reduced(model.project(hidden), (0, 999))
@@ -201,7 +201,7 @@ def test_what_a_search_is_told_of_logits_is_what_they_hold(rows: int) -> None:
     torch.testing.assert_close(told[2], expected[2], atol=1e-5, rtol=0)
 
 
-def test_scores_and_texts_of_unequal_length_are_those_of_the_model() -> None:
+def test_scores_of_unequal_texts_equal_the_models() -> None:
     model, source = translator(), tokens(3, 8)
     fast, _ = lower(model, prepare("float32"))
     targets = [[5, 7, 9], [4], [8, 8, 8, 8, 8]]
@@ -223,7 +223,7 @@ def test_scores_and_texts_of_unequal_length_are_those_of_the_model() -> None:
     assert written[0] == written[1]
 
 
-def test_what_is_recorded_and_edited_is_the_models_own() -> None:
+def test_recording_and_editing_use_the_models_own_values() -> None:
     model, given = gpt(), tokens(2, 9)
     fast, _ = lower(model, prepare(PRECISIONS[-1]))  # type: ignore[arg-type]
     with torch.inference_mode():
@@ -241,7 +241,7 @@ def test_what_is_recorded_and_edited_is_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_networks_and_the_stream_are_recorded_and_edited_in_the_modules(precision: str) -> None:
+def test_residual_streams_of_networks_are_recorded_and_edited(precision: str) -> None:
     """Of a lowered model, by its own names and by those of the model that it was made of."""
     model, given = gpt(), tokens(2, 9)
     fast, _ = lower(model, prepare(precision))  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ def test_networks_and_the_stream_are_recorded_and_edited_in_the_modules(precisio
         assert torch.equal(fast.hidden(given), quick)  # and the fused function again
 
 
-def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:
+def test_threads_of_a_service_share_a_model() -> None:
     model, given = gpt(width=256, heads=4), tokens(8, 64)
     fast, _ = lower(model, prepare("float32", threads=2))
     with torch.inference_mode():
@@ -285,7 +285,7 @@ def test_two_threads_of_a_service_may_use_a_model_at_once() -> None:
     assert not any(user.is_alive() for user in users)
 
 
-def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_work_memory_has_the_requested_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both need more than there is, and the one with fewer rows is done last."""
     from manyheads.inference.packed import Workspace
 
@@ -302,7 +302,7 @@ def test_work_memory_that_another_thread_replaces_is_as_large_as_asked_for(monke
     assert len(workspace.of(50, 8, 1).qkv) == 50
 
 
-def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_threads_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = gpt(width=256, heads=4), tokens(8, 64)
     fast, _ = lower(model, prepare("float32", threads=2))
     from manyheads.inference import stack
@@ -324,7 +324,7 @@ def test_threads_that_wait_in_vain_are_let_go(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_broken_weights_break_what_they_reach_and_nothing_else(precision: str) -> None:
+def test_non_finite_weights_affect_only_their_outputs(precision: str) -> None:
     model = gpt()
     with torch.no_grad():
         blocks: Any = model.decoder.blocks
@@ -339,7 +339,7 @@ def test_broken_weights_break_what_they_reach_and_nothing_else(precision: str) -
         assert lower(model, prepare(precision))[0](tokens(2, 5)).isfinite().all()  # type: ignore[arg-type]
 
 
-def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_fastest_accurate_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     _, compute = lower(gpt(), prepare("auto"))
     assert compute.lowered == PRECISIONS[-1]
     monkeypatch.setitem(BOUNDS, "int8", 1e-9)
@@ -353,7 +353,7 @@ def test_auto_takes_the_fastest_that_stays_near_float32(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("pays", "taken"), [(True, "bf16"), (False, "float32")])
-def test_auto_leaves_bf16_where_float32_is_faster(pays: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_avoids_bf16_where_float32_is_faster(pays: bool, taken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "is_bf16_faster", lambda threads: pays)
     monkeypatch.setattr(inference, "_can_lower", lambda compute: False)  # a model that runs as it is
     assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == taken
@@ -361,7 +361,7 @@ def test_auto_leaves_bf16_where_float32_is_faster(pays: bool, taken: str, monkey
     assert ("bf16" in inference._available(1)) is pays
 
 
-def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_is_refused_where_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile, "HAS_INT8", False)
     with pytest.raises(ValueError, match=r"no 8-bit products.*use float32 or bf16, or auto"):
         check(prepare("int8", device="cpu"))
@@ -374,13 +374,13 @@ def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> 
     assert lower(model, prepare("float32", device="cpu"))[0] is model  # without Numba, as it is
 
 
-def test_float64_stays_what_it_is() -> None:
+def test_float64_is_kept() -> None:
     model = gpt().double()
     assert lower(model, prepare("float32", device="cpu"))[0] is model
 
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "auto"])
-def test_layers_of_any_width_are_computed(precision: Any, log: pytest.LogCaptureFixture) -> None:
+def test_layers_of_any_width_run(precision: Any, log: pytest.LogCaptureFixture) -> None:
     """The kernels multiply several columns at once; what does not come out even is left to PyTorch."""
     for width in (8, 30, 54):
         model = torch.nn.Sequential(torch.nn.Linear(width, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))

@@ -13,7 +13,7 @@ from tests.unit.models.test_bert import first, small, texts
 
 
 @pytest.mark.parametrize("head", ["masked_lm", "sequence"])
-def test_with_the_norm_before_it_is_saved_under_a_name_of_our_own(tmp_path: Path, head: str) -> None:
+def test_pre_norm_models_are_saved_in_our_format(tmp_path: Path, head: str) -> None:
     model = small(head, norm="pre")
     assert directory.save(tmp_path / "pre", model) == "manyheads-bert"
     assert directory.save(tmp_path / "post", small(head)) == "bert"

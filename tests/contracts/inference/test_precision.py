@@ -34,24 +34,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_training_is_not_done_in_a_precision_for_use(tmp_path: Path) -> None:
+def test_training_refuses_inference_precisions(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"precision is 'int8'; expected float32 or bf16 for training\. int8 and auto are"
     ):
         manyheads.train("translation", precision="int8", out=tmp_path / "run", dry_run=True)
 
 
-def test_an_unknown_precision_is_told_with_the_known(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_precision_lists_valid_ones(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", str(model), TEXTS[0], "--precision", "int4"]) == 2
     assert "unknown P 'int4': did you mean int8?" in capsys.readouterr().err
 
 
-def test_auto_says_what_it_takes(model: Path, log: pytest.LogCaptureFixture) -> None:
+def test_auto_reports_its_choice(model: Path, log: pytest.LogCaptureFixture) -> None:
     assert main(["translate", str(model), TEXTS[0], "--precision", "auto"]) == 0
     assert "precision auto: " in log.text or importlib.util.find_spec("numba") is None
 
 
-def test_weights_that_change_after_loading_are_heeded(model: Path) -> None:
+def test_weights_changed_after_loading_are_used(model: Path) -> None:
     with torch.inference_mode():
         loaded = manyheads.load(model)
     assert loaded.translate(TEXTS[0]) == manyheads.load(model).translate(TEXTS[0])
@@ -66,9 +66,7 @@ def test_weights_that_change_after_loading_are_heeded(model: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="nothing is compiled without Numba")
 @pytest.mark.parametrize("place", ["none", pytest.param("read-only", marks=AS_ROOT), "shared"])
-def test_processes_compile_beside_each_other_and_where_nothing_can_be_kept(
-    place: str, model: Path, tmp_path: Path
-) -> None:
+def test_processes_compile_concurrently_and_without_a_cache(place: str, model: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     if place == "none":
         cache = Path("/dev/null/nowhere")

@@ -112,7 +112,7 @@ def opened(path: Path, head: str) -> nn.Module:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_transformers_opens_ours(tmp_path: Path, head: str, activation: str) -> None:
+def test_transformers_opens_our_models(tmp_path: Path, head: str, activation: str) -> None:
     model = ours(head, activation=activation)
     assert directory.save(tmp_path, model, None) == "bert"
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [HEADS[head]]
@@ -120,7 +120,7 @@ def test_transformers_opens_ours(tmp_path: Path, head: str, activation: str) -> 
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_we_open_theirs_and_give_it_back(tmp_path: Path, head: str) -> None:
+def test_transformers_models_open_and_export_again(tmp_path: Path, head: str) -> None:
     other = theirs(head)
     other.save_pretrained(tmp_path / "theirs")  # type: ignore[operator]
     loaded = directory.load(tmp_path / "theirs")
@@ -141,7 +141,7 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, head: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("bert/")])
-def test_presets_are_theirs(name: str) -> None:
+def test_presets_equal_the_published_ones(name: str) -> None:
     config = preset(name)
     settings = BERT.settings_of(config)
     with torch.device("meta"):
@@ -151,7 +151,7 @@ def test_presets_are_theirs(name: str) -> None:
     assert {n: t.shape for n, t in BERT.tensors_of(model).items()} == shapes
 
 
-def test_without_a_pooler(tmp_path: Path) -> None:
+def test_models_without_a_pooler_are_read(tmp_path: Path) -> None:
     other = transformers.BertModel(theirs("pooler").config, add_pooling_layer=False)  # type: ignore[arg-type]
     other.save_pretrained(tmp_path / "theirs")
     model = directory.load(tmp_path / "theirs").model
@@ -165,7 +165,7 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     assert set(load_file(tmp_path / "again" / "model.safetensors")) == set(other.state_dict())
 
 
-def test_real_weights(minilm: Path, tmp_path: Path) -> None:
+def test_real_weights_give_published_scores(minilm: Path, tmp_path: Path) -> None:
     loaded = directory.load(minilm)
     assert (loaded.model.config.head, loaded.model.config.layers) == ("pooler", 6)
     assert loaded.tokenizer is not None
@@ -197,7 +197,7 @@ def tokenizer() -> Tokenizer:
     return found
 
 
-def test_pipelines_open_what_is_saved(tmp_path: Path) -> None:
+def test_pipelines_open_saved_models(tmp_path: Path) -> None:
     text = "Two dogs sleep."
     for head in ("masked_lm", "sequence", "token"):
         directory.save(tmp_path / head, ours(head, vocab=len(WORDS)), tokenizer())
@@ -234,7 +234,7 @@ def test_auto_classes_open_the_other_heads(tmp_path: Path, head: str, auto: str)
     assert max(encoded["token_type_ids"]) == 1
 
 
-def test_names_of_the_original_release_and_left_over_tensors(tmp_path: Path) -> None:
+def test_original_names_and_unused_tensors_are_handled(tmp_path: Path) -> None:
     """What google-bert's files on the Hub hold: gamma and beta, a pooler beside a masked LM, stored positions, ties."""
     model = ours("masked_lm")
     directory.save(tmp_path, model, None)
@@ -261,7 +261,7 @@ def test_names_of_the_original_release_and_left_over_tensors(tmp_path: Path) -> 
         directory.load(tmp_path)
 
 
-def test_both_heads_of_pretraining_are_pretrainings_whatever_the_config_says(tmp_path: Path) -> None:
+def test_both_pretraining_heads_are_read_for_any_config(tmp_path: Path) -> None:
     model = ours("pretraining")
     directory.save(tmp_path, model, None)
     edit(tmp_path, architectures=["BertForMaskedLM"])  # as bert-base-uncased's own says
@@ -278,7 +278,7 @@ def edit(path: Path, remove: tuple[str, ...] = (), **settings: Any) -> None:
     file.write_text(json.dumps({key: value for key, value in known.items() if key not in remove}))
 
 
-def test_labels_that_are_not_named_get_their_names(tmp_path: Path) -> None:
+def test_unnamed_labels_get_names(tmp_path: Path) -> None:
     directory.save(tmp_path, ours("sequence", labels=("x", "y")), None)
     edit(tmp_path, remove=("id2label", "label2id"))
     assert directory.load(tmp_path).model.config.labels == ("LABEL_0", "LABEL_1")
@@ -302,7 +302,7 @@ def test_labels_that_are_not_named_get_their_names(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "'hidden_act' is 'mish'"),
         ({"id2label": {"0": "a", "2": "b"}}, "expected a name for each of 0, 1"),
         ({"label2id": {"a": 0, "b": 1}}, "'label2id' is .* which contradicts"),
-        ({"id2label": {"0": "a"}, "label2id": None}, "has one label, 'a': regression is not supported"),
+        ({"id2label": {"0": "a"}, "label2id": None}, "has only one label, 'a': expected at least two"),
         (
             {"id2label": {"0": "a", "1": "b"}, "label2id": None},
             r"misshapen: classifier.weight: expected the shape \(2, 21\) .*, found \(3, 21",
@@ -312,9 +312,7 @@ def test_labels_that_are_not_named_get_their_names(tmp_path: Path) -> None:
         ({"novelty": 3}, "unknown key 'novelty'"),
     ],
 )
-def test_what_cannot_be_represented_is_refused_in_one_line(
-    tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
+def test_unrepresentable_models_are_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     directory.save(tmp_path, ours("sequence"), None)
     edit(tmp_path, **settings)
     with pytest.raises(ValueError, match=message) as raised:
@@ -322,7 +320,7 @@ def test_what_cannot_be_represented_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_every_key_that_transformers_writes_is_accounted_for() -> None:
+def test_every_key_of_transformers_is_handled() -> None:
     written = transformers.BertConfig().to_dict()
     full = BERT.settings.to_ours(written)
     assert BERT.settings.to_ours({}) == full, "our defaults are not theirs"

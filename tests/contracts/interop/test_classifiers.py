@@ -51,7 +51,7 @@ def test_a_directory_reloads_identically(tmp_path: Path, name: str) -> None:
     assert loaded.tokenizer.encode("two zebras").ids == tokenizer.encode("two zebras").ids
 
 
-def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
+def test_a_damaged_configuration_is_reported(tmp_path: Path) -> None:
     directory.save(tmp_path, models()["corrected"], None)
     config = json.loads((tmp_path / "config.json").read_text())
     for change, message in (
@@ -66,7 +66,7 @@ def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
             directory.load(tmp_path)
 
 
-def test_frozen_features_are_berts_own_states(tmp_path: Path) -> None:
+def test_frozen_features_equal_berts_states(tmp_path: Path) -> None:
     from manyheads.core.masks import Mask
 
     model = models()["features"]

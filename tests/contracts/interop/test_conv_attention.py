@@ -13,7 +13,7 @@ from manyheads.models.presets import preset
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_model_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
+def test_a_model_reloads_identically(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     sizes = {"width": 6, "layers": 2, "heads": 4, "feed_forward": 5, "image_size": 8, "labels": ("cat", "dog")}
     model = ConvAttention(preset(f"conv-attention/{kind}", **sizes)).eval()
@@ -26,7 +26,7 @@ def test_a_model_comes_back_as_it_was(kind: str, tmp_path: Path) -> None:
     assert torch.equal(again(images), model(images))
 
 
-def test_a_damaged_number_of_layers_does_not_fill_the_memory(tmp_path: Path) -> None:
+def test_a_damaged_layer_count_does_not_exhaust_memory(tmp_path: Path) -> None:
     model = ConvAttention(
         preset("conv-attention/quadratic", width=4, layers=1, feed_forward=4, image_size=4, labels=("a", "b"))
     )

@@ -62,7 +62,7 @@ def same(model: ViT, other: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qkv_bias", [True, False])
-def test_theirs_becomes_ours_and_is_given_back(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
+def test_transformers_models_load_and_save_with_equal_results(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
     other = theirs(kind, qkv_bias=qkv_bias)
     other.save_pretrained(tmp_path / "theirs")
     loaded = directory.load(tmp_path / "theirs")
@@ -85,7 +85,7 @@ def test_theirs_becomes_ours_and_is_given_back(kind: str, qkv_bias: bool, tmp_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ours_becomes_theirs(kind: str, tmp_path: Path) -> None:
+def test_our_settings_become_theirs(kind: str, tmp_path: Path) -> None:
     model = ours(kind)
     assert directory.save(tmp_path, model) == kind
     other, info = transformers.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
@@ -103,7 +103,7 @@ def test_ours_becomes_theirs(kind: str, tmp_path: Path) -> None:
         ({"mlp_ratio": 3}, "misshapen: encoder.layer.0.mlp.fc1"),
     ],
 )
-def test_what_cannot_be_represented_is_told(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unrepresentable_settings_are_reported(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     theirs("dinov2").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -129,7 +129,7 @@ def headless(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["vit", "vit with pooler", "dinov2"])
-def test_a_model_without_a_head_is_looked_into_and_fine_tuned(
+def test_a_model_without_a_head_is_inspected_and_fine_tuned(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = headless(kind)
@@ -162,7 +162,7 @@ def test_a_model_without_a_head_is_looked_into_and_fine_tuned(
 
 @pytest.mark.parametrize("size", [8, 24])
 @pytest.mark.parametrize("kind", ["vit", "dinov2"])
-def test_images_of_another_size_than_the_pretraining_resize_the_positions(kind: str, size: int, tmp_path: Path) -> None:
+def test_other_image_sizes_resize_the_positions(kind: str, size: int, tmp_path: Path) -> None:
     """DINOv2's own directories hold positions of 518 pixels and frame images of 224."""
     other = noisy(headless(kind)).eval()
     other.save_pretrained(tmp_path)

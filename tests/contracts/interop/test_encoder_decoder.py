@@ -48,7 +48,7 @@ def edit(path: Path, **settings: Any) -> None:
         ("pegasus", {"activation": "gelu", "width": 18, "output_bias": True}),
     ],
 )
-def test_transformers_opens_ours(tmp_path: Path, shape: str, settings: dict[str, Any]) -> None:
+def test_transformers_opens_our_models(tmp_path: Path, shape: str, settings: dict[str, Any]) -> None:
     model = ours(shape, **settings)
     assert directory.save(tmp_path, model, None) == shape
     other, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -67,7 +67,7 @@ def test_transformers_opens_ours(tmp_path: Path, shape: str, settings: dict[str,
         ("pegasus", {"activation_function": "gelu_new", "scale_embedding": True, "d_model": 6}),
     ],
 )
-def test_we_open_theirs_and_give_it_back(tmp_path: Path, shape: str, settings: dict[str, Any]) -> None:
+def test_transformers_models_open_and_export_again(tmp_path: Path, shape: str, settings: dict[str, Any]) -> None:
     other = theirs(shape, **settings)
     other.final_logits_bias[0, 5] = 0.5
     other.save_pretrained(tmp_path / "theirs")
@@ -87,7 +87,7 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, shape: str, settings: d
     assert {key for key in before if before[key] != after.get(key)} <= {"activation_function", "_name_or_path"}
 
 
-def test_odd_width_has_their_positions(tmp_path: Path) -> None:
+def test_positions_of_odd_width_equal_fairseq(tmp_path: Path) -> None:
     other = theirs("pegasus", d_model=33, encoder_attention_heads=3, decoder_attention_heads=1)
     other.save_pretrained(tmp_path)
     assert_same_logits(directory.load(tmp_path).model, other)
@@ -102,7 +102,7 @@ def test_tied_weights_are_written_once_and_loaded_tied(tmp_path: Path) -> None:
     assert not model.source_embedding.weight[model.config.pad].any()
 
 
-def test_a_file_may_hold_tied_weights_several_times(tmp_path: Path) -> None:
+def test_a_file_may_contain_tied_weights_several_times(tmp_path: Path) -> None:
     model = ours("marian")
     directory.save(tmp_path, model, None)
     tensors = load_file(tmp_path / "model.safetensors")
@@ -121,7 +121,7 @@ def test_a_file_may_hold_tied_weights_several_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["marian", "pegasus"])
-def test_every_key_that_transformers_writes_is_accounted_for(shape: str) -> None:
+def test_every_key_of_transformers_is_handled(shape: str) -> None:
     family = {"marian": MARIAN, "pegasus": PEGASUS}[shape]
     written = CONFIGS[shape]().to_dict()
     full = family.settings.to_ours(written)
@@ -133,7 +133,7 @@ def test_every_key_that_transformers_writes_is_accounted_for(shape: str) -> None
     assert family.settings.to_theirs(full).items() <= (written | family.settings.theirs_only).items()
 
 
-def test_hub_style_configuration_is_read() -> None:
+def test_a_hub_configuration_is_read() -> None:
     """The keys of Helsinki-NLP's and google's files, which transformers 4 wrote."""
     written = CONFIGS["marian"](num_beams=4).to_dict() | {
         "_num_labels": 3, "add_bias_logits": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
@@ -170,7 +170,7 @@ def test_hub_style_configuration_is_read() -> None:
         ({"decoder_vocab_size": 60}, "one vocabulary"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_unrepresentable_models_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     theirs("marian").save_pretrained(tmp_path)
     edit(tmp_path, **settings)
     with pytest.raises(ValueError, match=message) as caught:
@@ -178,7 +178,7 @@ def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[st
     assert "\n" not in str(caught.value)
 
 
-def test_mismatch_names_both_sides(tmp_path: Path) -> None:
+def test_a_mismatch_names_both_sides(tmp_path: Path) -> None:
     theirs("marian").save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.encoder.layers.0.fc1.bias"]
@@ -224,7 +224,7 @@ def test_every_preset_has_a_form(name: str) -> None:
         {"tie": "target", "source_pad": 3},
     ],
 )  # fmt: skip
-def test_any_other_shape_keeps_our_names(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_other_shapes_keep_our_format(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = ours("marian", output_bias=True, **settings)
     assert directory.save(tmp_path, model, None) == "manyheads-transformer"
     loaded = directory.load(tmp_path)

@@ -39,7 +39,7 @@ def test_each_field_is_saved_fixed_or_inferred(name: str) -> None:
     assert not unaccounted(FAMILIES[name]), f"add a row, or an entry of ours_only, to the settings of {name}"
 
 
-def test_a_forgotten_field_is_named() -> None:
+def test_a_field_without_a_rule_is_named() -> None:
     rows = tuple(row for row in FAMILIES["resnet"].settings.rows if getattr(row, "ours", "") != "halve_first")
     forgetful = replace(FAMILIES["resnet"], settings=replace(FAMILIES["resnet"].settings, rows=rows))
     assert unaccounted(forgetful) == {"halve_first"}

@@ -105,7 +105,7 @@ OURS = [
 
 
 @pytest.mark.parametrize(("kind", "settings"), OURS)
-def test_transformers_opens_ours(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+def test_transformers_opens_our_models(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     model = ours(kind, **settings)
     assert directory.save(tmp_path, model, None) == kind
     other = opened(tmp_path)
@@ -127,7 +127,9 @@ def test_transformers_opens_ours(tmp_path: Path, kind: str, settings: dict[str, 
         ("openai-gpt", {"afn": "relu", "n_embd": 8, "n_head": 2}),
     ],
 )
-def test_we_open_theirs_and_give_it_back(tmp_path: Path, kind: str, base: bool, settings: dict[str, Any]) -> None:
+def test_transformers_models_open_and_export_again(
+    tmp_path: Path, kind: str, base: bool, settings: dict[str, Any]
+) -> None:
     other = theirs(kind, base, **settings)
     other.save_pretrained(tmp_path / "theirs")
     loaded = directory.load(tmp_path / "theirs")
@@ -147,7 +149,7 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, kind: str, base: bool, 
     }  # fmt: skip
 
 
-def test_the_hub_s_own_files_are_read(tmp_path: Path) -> None:
+def test_hub_files_are_read(tmp_path: Path) -> None:
     """Names without a prefix, stored masks of several types, keys that transformers 2 wrote."""
     other = theirs("gpt2", base=True)
     other.save_pretrained(tmp_path)
@@ -167,7 +169,7 @@ def test_the_hub_s_own_files_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "openai-gpt"])
-def test_every_key_that_transformers_writes_is_accounted_for(kind: str) -> None:
+def test_every_key_of_transformers_is_handled(kind: str) -> None:
     family, written = FAMILIES[kind], CONFIGS[kind]().to_dict()
     full = family.settings.to_ours(written)
     assert family.settings.to_ours({}) == full, "our defaults are not theirs"
@@ -184,7 +186,7 @@ def test_every_preset_has_a_form(name: str) -> None:
     assert GPTConfig(**family.settings.to_ours(family.settings_of(preset(name)))) == preset(name)
 
 
-def test_any_other_shape_keeps_our_names(tmp_path: Path) -> None:
+def test_other_shapes_keep_our_format(tmp_path: Path) -> None:
     model = ours("openai-gpt", feed_forward=20, activation="gelu", bias=False)
     assert directory.save(tmp_path, model, None) == "manyheads-gpt"
     loaded = directory.load(tmp_path).model
@@ -216,7 +218,7 @@ def test_the_tied_head_is_written_once_and_loaded_tied(tmp_path: Path) -> None:
         ({"bias": False}, "transformer.h.0.attn.c_attn.bias differs from the values that this architecture computes"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_unrepresentable_models_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     theirs("gpt2").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
@@ -225,7 +227,7 @@ def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[st
     assert "\n" not in str(caught.value)
 
 
-def test_mismatch_names_both_sides(tmp_path: Path) -> None:
+def test_a_mismatch_names_both_sides(tmp_path: Path) -> None:
     theirs("gpt2").save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["transformer.h.0.attn.c_attn.bias"]
@@ -243,7 +245,7 @@ def test_mismatch_names_both_sides(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_copies_of_one_matrix_that_differ_are_told(tmp_path: Path) -> None:
+def test_unequal_copies_of_a_matrix_are_reported(tmp_path: Path) -> None:
     theirs("gpt2").save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, "lm_head.weight": torch.ones(V, 21)}, tmp_path / "model.safetensors")
@@ -251,7 +253,7 @@ def test_copies_of_one_matrix_that_differ_are_told(tmp_path: Path) -> None:
         directory.load(tmp_path)
 
 
-def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_an_end_token_outside_the_vocabulary_is_ignored(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     """As transformers opens it; 50256 is what it writes where nobody has named one."""
     for name, end in (("default", 50256), ("named", V)):
         other = theirs("gpt2", bos_token_id=1, eos_token_id=end).eval()
@@ -271,7 +273,7 @@ def test_an_end_token_outside_the_vocabulary_is_none(tmp_path: Path, log: pytest
         assert_same(directory.load(tmp_path / name).model, again)
 
 
-def test_what_is_known_of_the_hub_and_computes_nothing_is_passed_over(tmp_path: Path) -> None:
+def test_known_irrelevant_hub_tensors_are_ignored(tmp_path: Path) -> None:
     other = theirs("gpt2", False)
     other.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -65,7 +65,7 @@ def assert_same(model: GPT, other: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_transformers_opens_ours(tmp_path: Path, kind: str) -> None:
+def test_transformers_opens_our_models(tmp_path: Path, kind: str) -> None:
     model = ours(kind, head="sequence", labels=LABELS, pad=PAD)
     assert directory.save(tmp_path, model) == kind
     assert not (tmp_path / "generation_config.json").exists()
@@ -81,7 +81,7 @@ def test_transformers_opens_ours(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_we_open_theirs_and_give_it_back(tmp_path: Path, kind: str) -> None:
+def test_transformers_models_open_and_export_again(tmp_path: Path, kind: str) -> None:
     made, config = CLASSES[kind]
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
     torch.manual_seed(0)
@@ -96,7 +96,7 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, kind: str) -> None:
     assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
 
 
-def test_without_padding_named_they_take_one_text_and_we_take_many(tmp_path: Path) -> None:
+def test_without_a_padding_token_texts_are_batched_safely(tmp_path: Path) -> None:
     torch.manual_seed(0)
     other = randomise(GPT2ForSequenceClassification(GPT2Config(**{**SIZES, "num_labels": 3}))).eval()
     other.save_pretrained(tmp_path)
@@ -118,7 +118,7 @@ def test_without_padding_named_they_take_one_text_and_we_take_many(tmp_path: Pat
         ({"architectures": ["GPT2LMHeadModel"]}, "unexpected: score.weight"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_unrepresentable_models_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     directory.save(tmp_path, ours("gpt2", head="sequence", labels=LABELS, pad=PAD))
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
@@ -127,7 +127,7 @@ def test_what_cannot_be_represented_is_refused(tmp_path: Path, settings: dict[st
     assert "\n" not in str(caught.value)
 
 
-def test_a_new_head_and_new_tokens_leave_the_rest() -> None:
+def test_a_new_head_and_new_tokens_keep_other_weights() -> None:
     model = ours("gpt2")
     adapted, new = adapt(model, head="sequence", labels=LABELS, vocab=V + 3, pad=PAD)
     assert new == ["classifier.weight"]

@@ -90,7 +90,7 @@ def assert_same(mine: ResNet, other: nn.Module, pictures: Tensor, family: Any = 
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=str)
-def test_transformers_opens_what_we_save(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_transformers_opens_saved_models(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = ours(**settings)
     assert directory.save(tmp_path, model, preprocessing={"size": {"shortest_edge": 37}}) == "resnet"
     kind = "ResNetModel" if settings.get("labels") == () else "ResNetForImageClassification"
@@ -109,7 +109,7 @@ def test_transformers_opens_what_we_save(tmp_path: Path, settings: dict[str, Any
     {"downsample_in_bottleneck": True, "downsample_in_first_stage": True},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("kind", ["ResNetModel", "ResNetForImageClassification"])
-def test_we_open_what_transformers_saves(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+def test_saved_transformers_models_open(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     other = noisy(getattr(transformers, kind)(transformers.ResNetConfig(**{**THEIRS, **settings}))).eval()
     other.save_pretrained(tmp_path / "a")
     model = directory.load(tmp_path / "a").model
@@ -127,7 +127,7 @@ def test_we_open_what_transformers_saves(tmp_path: Path, kind: str, settings: di
     ("seresnet18", {"layers": (1, 1, 1, 1), "channels": (16, 24, 20, 12)}),
     ("seresnet50", {"layers": (1, 1, 1, 2), "channels": (5, 4, 6, 3), "num_classes": 0}),
 ])  # fmt: skip
-def test_we_open_what_timm_saves(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
+def test_saved_timm_models_open(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
     timm = load_timm()
     other = noisy(timm.create_model(name, **{"num_classes": 5, "in_chans": 2, **settings})).eval()
     timm.models.save_for_hf(other, tmp_path / "a", safe_serialization=True)
@@ -149,13 +149,15 @@ def test_we_open_what_timm_saves(tmp_path: Path, name: str, settings: dict[str, 
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d'; expected"),
-    ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': of timm's"),
+    ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': expected a timm name"),
     ({"model_args": {"aa_layer": "blur"}}, "'model_args' has 'aa_layer'"),
     ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]; expected a mapping"),
     ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}; expected input_size"),
     ({"global_pool": "max"}, "'global_pool' is 'max'; only 'avg'"),
 ])  # fmt: skip
-def test_what_timm_computes_otherwise_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_models_that_timm_computes_differently_are_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     timm = load_timm()
     other = timm.create_model("resnet18", layers=(1, 1, 1, 1), channels=(4, 4, 4, 4), num_classes=2)
     timm.models.save_for_hf(other, tmp_path, safe_serialization=True)
@@ -178,7 +180,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
         ({k: t for k, t in whole.items() if k != tracked}, f"missing: {tracked}"),
         ({**whole, mean: torch.zeros(12)}, "misshapen"),
         ({**whole, tracked: torch.zeros(())}, f"{tracked}: expected integers, found float32"),
-        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} holds int64, not real numbers"),
+        ({**whole, mean: torch.zeros(11, dtype=torch.int64)}, f"{mean} : expected real numbers, found int64"),
     ):
         save_file(tensors, file)
         with pytest.raises(ValueError, match=message):
@@ -187,14 +189,14 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; only 'relu'"),
-    ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list, each an integer from 1 to 1000"),
+    ({"depths": [1, "2"]}, "'depths' is \\(1, '2'\\): expected a list with each item an integer from 1 to 1000"),
     ({"depths": [1, 2000]}, "'depths' is"),
-    ({"depths": [1]}, "expected one of each for every stage"),
+    ({"depths": [1]}, "expected one of each per stage"),
     ({"layer_type": "x"}, "'layer_type' is 'x'"),
     ({"architectures": ["ResNetBackbone"]}, "'architectures' is"),
     ({"new": 1}, "unknown key 'new'"),
 ])  # fmt: skip
-def test_a_damaged_configuration_is_told(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_damaged_configuration_is_reported(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     directory.save(tmp_path, ours())
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))

@@ -107,7 +107,7 @@ def assert_same(model: Bert, other: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(("family", "head"), KINDS)
-def test_we_open_theirs_and_give_it_back(tmp_path: Path, family: str, head: str) -> None:
+def test_transformers_models_open_and_export_again(tmp_path: Path, family: str, head: str) -> None:
     other = theirs(family, head)
     other.save_pretrained(tmp_path / "theirs")
     loaded = directory.load(tmp_path / "theirs")
@@ -127,7 +127,7 @@ def test_we_open_theirs_and_give_it_back(tmp_path: Path, family: str, head: str)
 
 
 @pytest.mark.parametrize(("family", "head"), KINDS)
-def test_transformers_opens_ours(tmp_path: Path, family: str, head: str) -> None:
+def test_transformers_opens_our_models(tmp_path: Path, family: str, head: str) -> None:
     model = ours(family, head)
     assert directory.save(tmp_path, model) == family
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [ARCHITECTURES[family][head]]
@@ -146,7 +146,7 @@ def test_the_longest_text_has_a_position_for_every_token(tmp_path: Path) -> None
         model(torch.randint(2, 53, (1, 19)))
 
 
-def test_a_head_that_they_have_not_is_saved_as_ours(tmp_path: Path) -> None:
+def test_a_head_unknown_to_transformers_is_saved_in_our_format(tmp_path: Path) -> None:
     model, _ = adapt(ours("distilbert", "masked_lm"), head="choice")
     assert directory.save(tmp_path, model) == "manyheads-bert"
     assert directory.load(tmp_path).model.config == model.config
@@ -162,7 +162,7 @@ def test_a_head_that_they_have_not_is_saved_as_ours(tmp_path: Path) -> None:
         ("distilbert", {"dim": 10**9}, "'dim' is 1000000000: expected an integer from 1"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(
+def test_unrepresentable_models_are_refused(
     tmp_path: Path, family: str, settings: dict[str, Any], message: str
 ) -> None:
     theirs(family, "masked_lm").save_pretrained(tmp_path)
@@ -173,7 +173,7 @@ def test_what_cannot_be_represented_is_refused(
     assert "\n" not in str(raised.value)
 
 
-def test_the_rate_before_distilberts_classifier_is_written_as_it_is(tmp_path: Path) -> None:
+def test_distilberts_classifier_dropout_is_saved(tmp_path: Path) -> None:
     model, _ = adapt(ours("distilbert", "sequence"), dropout=0.3, head_dropout=None)
     assert directory.save(tmp_path, model, None) == "distilbert"
     assert transformers.AutoConfig.from_pretrained(tmp_path).seq_classif_dropout == 0.3

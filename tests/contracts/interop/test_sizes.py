@@ -58,7 +58,7 @@ def most_held() -> int:
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count memory anew")
 @pytest.mark.parametrize("name", MODELS)
-def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) -> None:
+def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
     model: Any = MODELS[name]()
     if isinstance(model, transformers.PreTrainedModel):
@@ -96,7 +96,7 @@ def test_sizes_beyond_all_memory_are_refused_at_once(tmp_path: Path, name: str) 
     ],
     ids=["bert", "vit"],
 )  # fmt: skip
-def test_what_their_file_has_no_word_for_is_saved_as_ours(tmp_path: Path, model: Callable[[], Any]) -> None:
+def test_settings_unknown_to_transformers_are_saved_in_our_format(tmp_path: Path, model: Callable[[], Any]) -> None:
     """A null of theirs is a default."""
     saved = model()
     assert directory.save(tmp_path, saved, None).startswith("manyheads-")

@@ -85,7 +85,7 @@ def questions() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("heads", [8, 2])
 @pytest.mark.parametrize("layers", [(3, 2), (1, 11)])
-def test_logits_are_the_same(heads: int, layers: tuple[int, int]) -> None:
+def test_logits_are_equal(heads: int, layers: tuple[int, int]) -> None:
     other = theirs(layers, heads=heads)
     model = translator(other.state_dict(), heads=heads)
     source, lengths, target = questions()
@@ -101,7 +101,7 @@ def test_logits_are_the_same(heads: int, layers: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize("form", ["list", "mapping", "lines"])
-def test_a_file_becomes_a_translator(
+def test_a_state_dict_becomes_a_translator(
     tmp_path: Path, suffix: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = theirs()
@@ -137,7 +137,7 @@ def test_a_file_becomes_a_translator(
         export.export(model.path, tmp_path / "other", "hf")
 
 
-def test_without_vocabularies_it_is_told_that_no_text_is_read(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_without_vocabularies_a_converted_model_reads_no_text(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     torch.save(theirs().state_dict(), tmp_path / "model.pt")
     export.convert(tmp_path / "model.pt", tmp_path / "out")
     assert "8 heads (--heads), ReLU" in (told := log.text)
@@ -192,7 +192,7 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         ),
     ],
 )
-def test_another_class_is_told_in_one_line(
+def test_another_class_is_reported_in_one_line(
     tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
 ) -> None:
     torch.save(change(dict(theirs().state_dict())), tmp_path / "model.pt")
@@ -203,7 +203,7 @@ def test_another_class_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_what_wrappers_put_before_the_names_is_left_out_and_told(
+def test_prefixes_of_wrapped_models_are_removed_and_reported(
     tmp_path: Path, log: pytest.LogCaptureFixture, prefix: str
 ) -> None:
     state = theirs().state_dict()
@@ -220,7 +220,7 @@ def test_a_whole_pickled_model_is_not_opened(tmp_path: Path) -> None:
         export.convert(tmp_path / "model.pt", tmp_path / "out")
 
 
-def test_what_does_not_belong_together(tmp_path: Path) -> None:
+def test_inconsistent_options_are_refused(tmp_path: Path) -> None:
     torch.save(theirs().state_dict(), tmp_path / "model.pt")
     with pytest.raises(ValueError, match=r"heads \(--heads\) is 5: expected an integer that divides width \(32\)"):
         export.convert(tmp_path / "model.pt", tmp_path / "out", heads=5)
@@ -246,7 +246,7 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
         ('"words"', "expected distinct words"),
     ],
 )
-def test_files_that_are_no_vocabulary(tmp_path: Path, content: str, message: str) -> None:
+def test_files_without_a_vocabulary_are_reported(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "words.json").write_text(content)
     with pytest.raises(ValueError, match=rf"words\.json: {message}"):
         read_vocabulary(tmp_path / "words.json")

@@ -47,7 +47,7 @@ def test_a_directory_reloads_identically(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
-def test_two_vocabularies_stay_two(tmp_path: Path) -> None:
+def test_two_vocabularies_stay_separate(tmp_path: Path) -> None:
     texts = (["one two three"], ["eins zwei drei vier"])
     source, target = (train_bpe(each, n, min_frequency=9) for each, n in zip(texts, (12, 14), strict=True))
     sizes: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_two_vocabularies_stay_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["adaptive", "lstm"])
-def test_translate_searches_as_with_any_encoder_decoder(tmp_path: Path, name: str) -> None:
+def test_universal_translation_uses_the_common_search(tmp_path: Path, name: str) -> None:
     directory.save(tmp_path, models()[name], digit_tokenizer())
     translator = manyheads.load(tmp_path)
     texts = ["123", "", "98765"]
@@ -77,7 +77,7 @@ def test_translate_searches_as_with_any_encoder_decoder(tmp_path: Path, name: st
         assert given.log_probability == pytest.approx(found[0].log_probability, abs=1e-4)
 
 
-def test_a_decoder_generates_and_an_encoder_tells_that_it_does_not(tmp_path: Path) -> None:
+def test_a_decoder_generates_and_an_encoder_refuses(tmp_path: Path) -> None:
     for name in ("decoder", "encoder"):
         directory.save(tmp_path / name, models()[name], digit_tokenizer())
     generator = manyheads.load(tmp_path / "decoder")
@@ -87,7 +87,7 @@ def test_a_decoder_generates_and_an_encoder_tells_that_it_does_not(tmp_path: Pat
         manyheads.load(tmp_path / "encoder")
 
 
-def test_a_damaged_setting_is_told(tmp_path: Path) -> None:
+def test_a_damaged_setting_is_rejected(tmp_path: Path) -> None:
     directory.save(tmp_path, models()["fixed"], digit_tokenizer())
     config = tmp_path / "config.json"
     whole = config.read_text()
@@ -101,7 +101,7 @@ def test_a_damaged_setting_is_told(tmp_path: Path) -> None:
             directory.load(tmp_path)
 
 
-def test_what_it_costs() -> None:
+def test_costs_of_recurrence_are_counted() -> None:
     """Twice the steps are twice the operations of the blocks, and twice the cache, with the same parameters."""
     once, twice = (
         costs.summary(Universal(UniversalConfig(**{**SMALL, "steps": n}, **BOTH, halting="basic")), 5, 4)

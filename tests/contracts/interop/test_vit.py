@@ -120,7 +120,7 @@ def agree(family: Family, mine: ViT, expected: Mapping[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qkv_bias", [True, False])
-def test_theirs_becomes_ours(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
+def test_transformers_models_load_with_equal_results(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
     other = theirs(kind, qkv_bias=qkv_bias)
     other.save_pretrained(tmp_path)
     loaded = directory.load(tmp_path)
@@ -136,7 +136,7 @@ def test_theirs_becomes_ours(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("qkv_bias", [True, False])
-def test_ours_becomes_theirs(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
+def test_our_settings_become_theirs(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
     model = ours(**KINDS[kind], stochastic_depth=0.0, qkv_bias=qkv_bias)
     assert directory.save(tmp_path, model) == ("deit" if kind.startswith("DeiT") else "vit")
     auto = transformers.AutoModel if kind.endswith("Model") else transformers.AutoModelForImageClassification
@@ -151,7 +151,7 @@ def test_ours_becomes_theirs(kind: str, qkv_bias: bool, tmp_path: Path) -> None:
     assert all(torch.equal(p, again.get_parameter(name)) for name, p in model.named_parameters())
 
 
-def test_what_only_we_know_goes_along(tmp_path: Path) -> None:
+def test_our_own_fields_are_exported(tmp_path: Path) -> None:
     """Sums of softmaxes and stochastic depth: transformers opens the directory, and its logits of both heads agree."""
     model = ours(distilled=True, fused="softmax", stochastic_depth=0.3)
     directory.save(tmp_path / "ours", model)
@@ -166,7 +166,7 @@ def test_what_only_we_know_goes_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{"pool": "mean"}, {"representation": 9}, {"distilled": True, "representation": 9}]
 )
-def test_what_transformers_has_not_is_saved_as_ours(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_models_unknown_to_transformers_are_saved_in_our_format(settings: dict[str, Any], tmp_path: Path) -> None:
     model = ours(**settings)
     assert directory.save(tmp_path, model) == "manyheads-vit"
     again = directory.load(tmp_path).model
@@ -175,7 +175,7 @@ def test_what_transformers_has_not_is_saved_as_ours(settings: dict[str, Any], tm
 
 
 @pytest.mark.parametrize("kind", ["ViTForImageClassification", "DeiTForImageClassificationWithTeacher"])
-def test_recorded_maps_are_their_attentions(kind: str, tmp_path: Path) -> None:
+def test_recorded_maps_equal_transformers(kind: str, tmp_path: Path) -> None:
     other = theirs(kind)
     other.save_pretrained(tmp_path)
     model = directory.load(tmp_path).model
@@ -190,7 +190,7 @@ def test_recorded_maps_are_their_attentions(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ViTForImageClassification", "DeiTForImageClassificationWithTeacher"])
-def test_higher_resolution_is_their_interpolation(kind: str, tmp_path: Path) -> None:
+def test_a_higher_resolution_interpolates_positions(kind: str, tmp_path: Path) -> None:
     other = theirs(kind)
     other.save_pretrained(tmp_path)
     larger, new = adapt(directory.load(tmp_path).model, image_size=35)
@@ -214,7 +214,7 @@ def test_higher_resolution_is_their_interpolation(kind: str, tmp_path: Path) -> 
          "fused is 'sum': expected one of softmax, logits, none"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_represented_is_told(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_unrepresentable_settings_are_reported(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     theirs("ViTForImageClassification").save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -240,7 +240,7 @@ def save_timm(model: Any, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_small_patch16_224", "deit_tiny_distilled_patch16_224"])
-def test_timms_becomes_ours(name: str, tmp_path: Path) -> None:
+def test_timm_models_load_with_equal_results(name: str, tmp_path: Path) -> None:
     other = timm_model(name, qkv_bias="deit" in name)
     save_timm(other, tmp_path)
     model = directory.load(tmp_path).model
@@ -265,7 +265,7 @@ def test_timms_becomes_ours(name: str, tmp_path: Path) -> None:
     agree(TIMM_VIT, gradients(model), gradients(other).state_dict())
 
 
-def test_timms_other_models_are_refused(tmp_path: Path) -> None:
+def test_unsupported_timm_models_are_refused(tmp_path: Path) -> None:
     save_timm(timm_model("vit_tiny_patch16_224"), tmp_path)
     file = tmp_path / "config.json"
     settings = json.loads(file.read_text())

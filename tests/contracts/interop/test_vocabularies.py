@@ -37,7 +37,7 @@ def write(path: Path, **about: Any) -> None:
         {"additional_special_tokens": ["[sep]", "[unused7]"]},
     ],
 )
-def test_bert(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
+def test_bert_is_read(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     (tmp_path / "vocab.txt").write_bytes((real_data("bert_vocab") / "vocab.txt").read_bytes())
     write(tmp_path, **about)
     theirs = BertTokenizer.from_pretrained(tmp_path)
@@ -52,7 +52,7 @@ def test_bert(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-def test_files_of_older_versions(real_data: Find, tmp_path: Path) -> None:
+def test_files_of_older_versions_are_read(real_data: Find, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes((real_data("bert_vocab") / "vocab.txt").read_bytes())
     special = {"mask_token": {"content": "[MASK]", "lstrip": True}, "additional_special_tokens": ["<e>"]}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"unk_token": "[UNK]", **special}))
@@ -66,7 +66,7 @@ def test_files_of_older_versions(real_data: Find, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("about", [{}, {"add_prefix_space": True, "pad_token": "[P]"}, {"add_bos_token": True}])
-def test_gpt2(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
+def test_gpt2_is_read(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / name).write_bytes((real_data("gpt2_tokenizer") / name).read_bytes())
     write(tmp_path, **about)
@@ -89,7 +89,7 @@ def test_gpt2(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
         {"added_tokens_decoder": {"50268": {"content": "<mask>", "lstrip": True, "special": True}}},
     ],
 )
-def test_roberta(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
+def test_roberta_is_read(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None:
     """With GPT-2's merges, as RoBERTa has them, and its special tokens behind them."""
     vocabulary = json.loads((real_data("gpt2_tokenizer") / "vocab.json").read_text())
     special = ["<s>", "<pad>", "</s>", "<unk>"] + ["<mask>"] * ("added_tokens_decoder" not in about)
@@ -110,7 +110,7 @@ def test_roberta(real_data: Find, tmp_path: Path, about: dict[str, Any]) -> None
     assert not any(pair.type_ids)
 
 
-def test_gpt(tmp_path: Path) -> None:
+def test_gpt_is_read(tmp_path: Path) -> None:
     pieces = ["<unk>", *"abcdefgo", *(f"{c}</w>" for c in "abcdefgo"), "do", "dog</w>"]
     (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\nd o\ndo g</w>\n")
@@ -125,7 +125,7 @@ def test_gpt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("about", [{}, {"offset": 5}, {"mask_token": "<mask_2>", "mask_token_sent": "<mask_1>"}])
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
-def test_pegasus(tmp_path: Path, about: dict[str, Any], rule: str) -> None:
+def test_pegasus_is_read(tmp_path: Path, about: dict[str, Any], rule: str) -> None:
     special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "normalization_rule_name": rule}
     (tmp_path / "spiece.model").write_bytes(sentencepiece_model([*ENGLISH, *GERMAN], 120, **special))
     write(tmp_path, **about)
@@ -151,7 +151,7 @@ def test_pegasus(tmp_path: Path, about: dict[str, Any], rule: str) -> None:
         {"eos_token": {"content": "</s>", "__type": "AddedToken"}},
     ],
 )
-def test_marian(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_marian_is_read(tmp_path: Path, settings: dict[str, Any]) -> None:
     theirs = write_opus_tokenizer(tmp_path, **settings)
     about = json.loads((tmp_path / "tokenizer_config.json").read_text())
     found = foreign_tokenizers(tmp_path, "marian", about)
@@ -179,7 +179,7 @@ def test_marian(tmp_path: Path, settings: dict[str, Any]) -> None:
         ("bert", {"vocab.txt": "[UNK]"}, {"tokenizer_class": "BertJapaneseTokenizer"}, "found a BertJapaneseTokenizer"),
     ],
 )  # fmt: skip
-def test_what_is_no_tokenizer_is_told_in_one_line(
+def test_invalid_tokenizers_are_reported_in_one_line(
     tmp_path: Path, model_type: str, files: dict[str, str | bytes], about: dict[str, Any], message: str
 ) -> None:
     for name, content in files.items():
@@ -190,6 +190,6 @@ def test_what_is_no_tokenizer_is_told_in_one_line(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_directory_without_them(tmp_path: Path) -> None:
+def test_a_directory_without_splits(tmp_path: Path) -> None:
     assert foreign_tokenizers(tmp_path, "marian", {}) is None
     assert foreign_tokenizers(tmp_path, "manyheads-transformer", {}) is None

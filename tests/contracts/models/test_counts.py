@@ -23,7 +23,7 @@ from tests.unit.models.test_transformer import SPECIAL, V, count
         ("small", {}, 11_059_200),
     ],
 )
-def test_counts(name: str, settings: dict[str, Any], core: int) -> None:
+def test_parameter_counts(name: str, settings: dict[str, Any], core: int) -> None:
     with torch.device("meta"):
         model = Transformer(preset(name, "transformer", source_vocab=V, target_vocab=V, **SPECIAL, **settings))
     assert count(model.encoder) + count(model.decoder) == core

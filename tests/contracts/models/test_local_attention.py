@@ -11,7 +11,7 @@ from manyheads.models.local_attention import (
 from tests.unit.models.test_local_attention import relative
 
 
-def test_explicit_and_fused_agree_and_the_maps_are_rows_of_neighbours() -> None:
+def test_explicit_and_fused_agree_with_maps_over_neighbors() -> None:
     torch.manual_seed(1)
     layer = LocalAttention(4, 8, 2, 7, query_block=8)
     x = torch.randn(2, 4, 9, 10, requires_grad=True)
@@ -55,7 +55,7 @@ def by_hand(layer: LocalAttention, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("size", "window"), [((5, 4), 3), ((3, 7), 5), ((1, 1), 7), ((6, 6), 7)])
 @pytest.mark.parametrize("query_block", [1, 2, 4])
-def test_it_is_the_naive_loop(size: tuple[int, int], window: int, query_block: int) -> None:
+def test_the_loss_equals_a_naive_loop(size: tuple[int, int], window: int, query_block: int) -> None:
     torch.manual_seed(1)
     layer = LocalAttention(3, 8, 2, window, query_block=query_block).double()
     x = torch.randn(2, 3, *size, dtype=torch.float64)

@@ -6,7 +6,7 @@ import torch
 from tests.unit.models.test_bert import small, texts
 
 
-def test_with_the_norm_before_each_sublayer_it_is_roberta_prelayernorm() -> None:
+def test_pre_norm_roberta_is_prelayernorm() -> None:
     transformers = pytest.importorskip("transformers")
     mine = small("none", norm="pre")
     c = mine.config

@@ -11,14 +11,14 @@ from manyheads.models.presets import FAMILIES, PRESETS, build, family_of, preset
 
 
 @pytest.mark.parametrize("family", {family_of(name): None for name in PRESETS})
-def test_every_preset_makes_a_model_of_its_family(family: str) -> None:
+def test_every_preset_builds_its_family(family: str) -> None:
     for name in (name for name in PRESETS if family_of(name) == family):
         with torch.device("meta"):
             model = build(preset(name, **({} if "layers" not in PRESETS[name] else {"layers": 1})))
         assert type(model) is FAMILIES[family].model_class(), name
 
 
-def test_gpt3_can_be_planned_but_not_built_here() -> None:
+def test_gpt3_can_be_planned_but_not_built() -> None:
     gpt3 = preset("gpt2/1558m", layers=96, width=12_288, heads=96, max_positions=2048)  # Brown 2020, table 2.1
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build(gpt3).parameters())
@@ -58,6 +58,6 @@ def test_published_counts(name: str, count: int) -> None:
         ("vit/ti16", {"feed_forward": 2**20, "width": 2**20, "heads": 1}, "parameters: expected at most"),
     ],
 )
-def test_what_fits_no_machine_is_told_before_it_is_allocated(name: str, settings: Any, message: str) -> None:
+def test_oversized_settings_are_reported_before_allocation(name: str, settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(preset(name, **settings))

@@ -26,7 +26,7 @@ def bar(**fields: Any) -> page.Bar:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
-def test_the_interval_is_scipys(count: int) -> None:
+def test_the_interval_equals_scipy(count: int) -> None:
     stats = pytest.importorskip("scipy.stats")
     first, second = [0.8 + 0.01 * i**2 for i in range(count)], [0.7 + 0.03 * i for i in range(count)]
     theirs = stats.ttest_rel(first, second).confidence_interval(0.95)
@@ -34,7 +34,7 @@ def test_the_interval_is_scipys(count: int) -> None:
     assert (difference - half, difference + half) == pytest.approx((theirs.low, theirs.high), rel=1e-4)
 
 
-def test_a_difference_counts_once_it_is_large_and_sure_enough() -> None:
+def test_a_difference_counts_if_large_and_significant() -> None:
     better = bar(of="with", than="without", least=0.05)
     sure = of("with", 0.80, 0.81, 0.82) | of("without", 0.70, 0.72, 0.71)
     found, met = better.judged(sure, 3)
@@ -47,7 +47,7 @@ def test_a_difference_counts_once_it_is_large_and_sure_enough() -> None:
     assert better.judged(of("with-more", 0.8, 0.8, 0.8), 3) == ("0 of 3, of the other 0", None)
 
 
-def test_a_number_and_another_library() -> None:
+def test_a_number_is_rejected_and_another_library_named() -> None:
     assert bar(of="x", least=40.0).judged({"x": record(1, 40.2)}, 1) == ("40.200", True)
     assert bar(of="x", most=1.47).judged(of("x", 1.5, 1.46, 1.48), 3)[1] is False
     assert bar(of="x", most=1.47).judged(of("x", 1.45), 3) == ("1 of 3", None)
@@ -61,7 +61,7 @@ def test_a_number_and_another_library() -> None:
         bar(of="x", errors=1)
 
 
-def test_claims_are_told_by_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_are_evaluated_from_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = '[[run]]\nname = "{}"\nclaim = "{}"\nshows = "it"\ntrain = "translation"\nminutes = 7\n'
     bars = '[[bar]]\nclaim = "a"\nof = "x"\nmetric = "accuracy"\nleast = 0.5\n'
     file = tmp_path / "list.toml"
@@ -87,7 +87,7 @@ def test_claims_are_told_by_their_records(tmp_path: Path, monkeypatch: pytest.Mo
         page.read_bars(file)
 
 
-def test_the_bars_are_about_listed_runs() -> None:
+def test_claims_are_about_listed_runs() -> None:
     claims, listed = read_list(LIST)
     entries = {run.entry: run for run in listed}
     for each in page.read_bars():
@@ -99,7 +99,7 @@ def test_the_bars_are_about_listed_runs() -> None:
             assert (other.by == "transformers") == each.than.startswith("peers/")
 
 
-def test_records_of_other_settings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_with_other_settings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_keep, "RECORDS", tmp_path)
     (tmp_path / "runs").mkdir()
     run = Listed("x-1", "x", "a", "it", ("translation", "training.steps=5"), 1, "cpu")

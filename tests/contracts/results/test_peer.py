@@ -54,7 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("recipe", "folder", "metric"), [("sst2", "texts", "accuracy"), ("conll2003", "tags", "entity_f1")]
 )
-def test_it_learns_goes_on_and_is_kept(
+def test_a_listed_run_learns_continues_and_is_recorded(
     recipe: str, folder: str, metric: str, bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -79,7 +79,7 @@ def test_it_learns_goes_on_and_is_kept(
     assert (record["init"], record["evidence"]) == ("model", {"run": "x"})
 
 
-def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
+def test_batches_and_their_order_are_reproducible(bert: Path, data: Path) -> None:
     """Those that our task makes, token by token."""
     config = apply(find("sst2").config, from_arguments([f"data={data / 'texts'}", *SETTINGS]))
     theirs = peer.Peer(config, str(bert))
@@ -101,7 +101,7 @@ def test_the_same_batches_in_the_same_order(bert: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "folder"), [("sst2", "texts"), ("conll2003", "tags")])
-def test_where_nothing_is_drawn_both_loops_give_the_same_weights(
+def test_without_randomness_both_loops_give_equal_weights(
     recipe: str, folder: str, bert: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head of zeros, no dropout, and rates of the same steps (theirs begin with a step at nought, ours end with one):

@@ -15,7 +15,7 @@ from manyheads import files
 RUN = Listed("lm", "lm", "a", "it", ("language-modelling",), 1, "cpu")
 
 
-def test_a_training_whose_call_is_gone_stays_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_orphaned_training_keeps_its_lock(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     two = [Standing([RUN], tmp_path / "runs", None, "cpu") for _ in range(2)]
     with two[0].alone(RUN) as lock:
         assert lock is not None
@@ -28,7 +28,7 @@ def test_a_training_whose_call_is_gone_stays_alone(tmp_path: Path, capfd: pytest
         assert lock is not None
 
 
-def test_leftovers_of_a_kill_are_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_kill_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_keep, "RECORDS", tmp_path)
     (tmp_path / "runs").mkdir()
     record = json.dumps({"evidence": {"run": "lm", "settings": RUN.settings}})

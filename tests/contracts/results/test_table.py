@@ -41,7 +41,7 @@ def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_written_between_its_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "records", lambda kind="runs": [record(1, 40.0)] if kind == "runs" else [])
     monkeypatch.setattr(table, "PAGES", {"results.md": table.PAGES["docs/results.md"]})
     file = tmp_path / "results.md"
@@ -57,7 +57,7 @@ def test_table_goes_between_the_markers_and_nowhere_else(tmp_path: Path, monkeyp
     assert file.read_text() == "no markers"
 
 
-def test_the_first_table_has_one_score_of_each_run_and_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_table_has_one_score_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [record(1, 40.0), record(2, 42.0), record(1, 10.0, recipe="other")]
     monkeypatch.setattr(table, "records", lambda: found)
     monkeypatch.setattr(table, "FIRST", (("translates", "translation", "en-de", "bleu_13a"),))
@@ -77,7 +77,7 @@ def row(run: str, perplexity: float, **changes: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def test_the_rows_of_an_ablation_are_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_an_ablation_form_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         row("post", 20.0, model__encoder_heads=16, model__decoder_heads=16), row("post", 30.0, model__norm="pre"),
         row("post", 40.0, model__encoder_heads=2, model__decoder_heads=2), row("post", 50.0),
@@ -128,7 +128,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
 
 
-def test_speed_is_shown_beside_the_best_setting_of_each_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_is_shown_next_to_the_best_setting_of_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"work": "startup", "case": "first line", "unit": "seconds", "ours": 2.0, "ratio": 0.5, "limit": None,
            "peers": {"fast": 4.0, "other a": 9.0, "other b": 8.0}, "share_of_limit": None,
            "spread": [1.5, 1234.0]}  # fmt: skip
@@ -155,9 +155,7 @@ def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: py
     assert plot.draw(tmp_path / "widths.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_hunger_is_accuracy_over_the_images_that_were_learnt_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_data_curve_plots_accuracy_over_training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def one(recipe: str, count: int, right: float, claim: str = "e") -> dict[str, Any]:
         found = images(recipe, 8, right)
         return found | {"data": {"items": {"train": count, "test": 400}}, "evidence": {"claim": claim}}
@@ -174,19 +172,19 @@ def test_hunger_is_accuracy_over_the_images_that_were_learnt_from(
     assert plot.draw_halting(tmp_path / "none.png") is None
 
 
-def test_records_have_what_the_design_promises() -> None:
+def test_records_are_complete() -> None:
     for found in results.records():
         assert {"recipe", "overrides", "data", "metrics", "wall_seconds", "hardware", "flops", "parameters", "seed",
                 "commit"} <= set(found)  # fmt: skip
         assert all("value" in metric for metric in found["metrics"].values())
 
 
-def test_kept_records_name_no_folder() -> None:
+def test_records_contain_no_paths() -> None:
     given = {"data": "/home/someone/corpus/train", "pairs": 3, "files": ["a/b.en", "c.de"], "none": None}
     assert without_folders(given) == {"data": "train", "pairs": 3, "files": ["b.en", "c.de"], "none": None}
 
 
-def test_the_curves_of_a_run_that_was_validated_at_the_end_of_each_epoch(tmp_path: Path) -> None:
+def test_curves_of_runs_validated_per_epoch(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
 
     def curves(*entries: dict[str, Any]) -> list[dict[str, dict[str, float]]]:
@@ -204,7 +202,7 @@ def test_the_curves_of_a_run_that_was_validated_at_the_end_of_each_epoch(tmp_pat
     assert curves({"step": 10, "epoch": 1, "loss": 0.6}, first[2]) == []  # no accuracy in training
 
 
-def test_what_more_processes_bring_is_told_beside_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_speedup_of_processes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {"1": [900.0, 1000.0, 1100.0], "2 sharded": [1400.0, 1500.0, 1700.0]}
     ranks = {"survival": "ranks", "tokens_per_second": speeds, "hardware": {"cpu": "Some Processor"}}
     monkeypatch.setattr(survival_page, "records", lambda kind: [ranks])
@@ -214,7 +212,7 @@ def test_what_more_processes_bring_is_told_beside_one(monkeypatch: pytest.Monkey
     assert survival_page.throughput() == ""
 
 
-def test_time_spent_waiting_for_images_is_a_column_for_each_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_wait_time_has_a_column_per_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [
         {"data": "Parquet", "model": "m", "workers": n, "waiting": {"median": w}, "images_per_second": {"median": r}}
         for n, w, r in ((1, 0.02, 98.0), (0, 0.5, 50.0))

@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_checkpoint_holds_the_settings_that_it_always_held(folder: Path, name: str) -> None:
+def test_checkpoint_settings_keep_their_format(folder: Path, name: str) -> None:
     recipe, settings = RUNS[name]
     once = {"training.steps": 1, "training.warmup": 1}
     manyheads.train(recipe, {**once, **settings}, out=folder / "run", max_minutes=0, skip_bad_lines=name in SKIPPING)
@@ -84,7 +84,7 @@ def test_a_checkpoint_holds_the_settings_that_it_always_held(folder: Path, name:
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "directions"])  # no verb scores an encoder of these
-def test_a_record_leads_to_the_data_that_a_run_was_scored_on(folder: Path, name: str) -> None:
+def test_a_record_identifies_its_test_data(folder: Path, name: str) -> None:
     record = json.loads(json.dumps(FORMER[name]["record"]).replace("{folder}", str(folder)))
     source = source_of(record)
     assert source is not None
@@ -115,7 +115,7 @@ def without(path: Path, *keys: str) -> None:
     ],
     ids=str,
 )
-def test_a_setting_that_an_older_run_lacks_means_its_default(
+def test_a_setting_missing_in_an_older_run_has_its_default(
     folder: Path, keys: tuple[str, ...], other: dict[str, Any]
 ) -> None:
     recipe, settings = RUNS["labelled"]

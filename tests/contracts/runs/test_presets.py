@@ -3,7 +3,7 @@
 from manyheads.tasks.train import train
 
 
-def test_what_a_recipe_says_of_its_model_goes_with_its_preset() -> None:
+def test_model_settings_of_a_recipe_belong_to_its_preset() -> None:
     planned = [
         train("text-classification", settings, dry_run=True)["model"]
         for settings in ({}, {"preset": "text-classifier/textbook"}, {"preset": "sequence-baseline/lstm"})

@@ -41,7 +41,7 @@ def writer(path: Path, rows: int = 4, max_waiting: int = 512) -> tuple[Any, Gene
 
 
 @pytest.mark.parametrize("chunk", [3, 256])
-def test_texts_that_come_and_go_are_written_as_if_alone(
+def test_joining_and_leaving_texts_do_not_change_results(
     tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than there are rows, each with its own settings, seed and length, arriving one after the other."""
@@ -66,7 +66,7 @@ def test_texts_that_come_and_go_are_written_as_if_alone(
     assert len(set(found)) > 10
 
 
-def test_who_leaves_makes_room_and_changes_nothing_for_the_others(tmp_path: Path) -> None:
+def test_finished_texts_free_memory_without_changing_others(tmp_path: Path) -> None:
     predictor, served = writer(language_model(tmp_path / "lm"), rows=2)
 
     async def scene() -> str:
@@ -84,7 +84,7 @@ def test_who_leaves_makes_room_and_changes_nothing_for_the_others(tmp_path: Path
     assert found == predictor.continuations(["the cat"], Sampling(), max_tokens=20, seed=3)[0].text
 
 
-def test_a_full_queue_of_texts_is_told(tmp_path: Path) -> None:
+def test_a_full_queue_is_reported(tmp_path: Path) -> None:
     predictor, served = writer(language_model(tmp_path / "lm"), rows=1, max_waiting=2)
 
     async def scene() -> None:
@@ -125,7 +125,7 @@ def batcher(**more: int) -> Batcher:
 
 
 @pytest.mark.parametrize("kind", ["translate", "classify", "embed"])
-def test_whole_texts_in_company_and_alone(tmp_path: Path, kind: str) -> None:
+def test_whole_texts_in_a_batch_and_alone(tmp_path: Path, kind: str) -> None:
     head: dict[str, Any] = {"head": "sequence", "labels": ("en", "de")} if kind == "classify" else {"head": "none"}
     predictor = manyheads.load(translator(tmp_path / "m") if kind == "translate" else bert(tmp_path / "m", **head))
     predictor.model.double()
@@ -145,7 +145,7 @@ def test_whole_texts_in_company_and_alone(tmp_path: Path, kind: str) -> None:
             assert together.vector == pytest.approx(alone.vector, abs=1e-6)
 
 
-def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_requests() -> None:
+def test_batches_form_while_the_model_is_busy_and_isolate_malformed_texts() -> None:
     served, held, sizes = batcher(), Held(), list[int]()
 
     def doubled(items: list[int]) -> list[int]:
@@ -174,7 +174,7 @@ def test_batches_form_while_the_model_is_busy_and_a_faulty_text_is_its_own_reque
     assert sizes == [1, 6, 1]
 
 
-def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
+def test_many_texts_take_several_batches_and_a_full_queue_is_reported() -> None:
     served, held = batcher(max_waiting=20), Held()
 
     def same(items: list[int]) -> list[int]:
@@ -197,7 +197,7 @@ def test_many_texts_take_several_batches_and_a_full_queue_is_told() -> None:
     served.close()
 
 
-def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
+def test_a_batch_respects_the_limit_of_characters_per_request() -> None:
     """As all models wait for it. A longer text is read alone."""
     served, held, batches = batcher(max_characters=10), Held(), list[list[Any]]()
 
@@ -216,7 +216,7 @@ def test_a_batch_has_no_more_characters_than_a_request_may_have() -> None:
     assert batches == [["a" * 99], texts[0], ["d", "g" * 6], texts[2], ["h" * 5, "i"]]
 
 
-def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() -> None:
+def test_an_internal_error_fails_its_requests_but_not_the_service() -> None:
     served = batcher()
 
     def broken(items: list[int]) -> list[int]:
@@ -228,7 +228,7 @@ def test_an_error_that_is_nobodys_fault_ends_its_requests_and_not_the_service() 
     served.close()
 
 
-def test_any_number_of_requests_in_a_row_may_be_given_up() -> None:
+def test_any_number_of_cancelled_requests_is_handled() -> None:
     batcher = Batcher("m", FairLock(), Metrics(), max_items=8, max_characters=1000, max_waiting=9)
     for _ in range(1500):  # more than the interpreter's stack has frames
         with batcher._changed:  # so that the thread finds it given up

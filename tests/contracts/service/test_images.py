@@ -37,7 +37,7 @@ def png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def test_images_get_the_labels_that_their_files_get(tmp_path: Path) -> None:
+def test_images_in_memory_get_the_labels_of_their_files(tmp_path: Path) -> None:
     predictor = classifier(tmp_path / "m")
     dice = np.random.default_rng(0)
     images = [Image.fromarray(dice.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)) for i in range(3)]
@@ -48,7 +48,7 @@ def test_images_get_the_labels_that_their_files_get(tmp_path: Path) -> None:
         assert label.probability == pytest.approx(expected[0].probability, abs=1e-6)
 
 
-def test_a_large_image_is_told_and_never_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oversized_image_is_refused_without_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, small, large = classifier(tmp_path / "m"), png(Image.new("P", (9, 9))), png(Image.new("P", (4001, 4000)))
     loaded, load = list[tuple[int, int]](), PngImageFile.load
 
@@ -67,7 +67,7 @@ def encoded(*files: bytes) -> list[str]:
     return [base64.b64encode(file).decode() for file in files]
 
 
-def test_each_image_is_reduced_before_the_next_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_reduced_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of other requests: what waits for the model is no larger than what it sees."""
     preprocessing = type(classifier(tmp_path / "m").preprocessing)
     service, order = service_of(Settings({"m": str(tmp_path / "m")})), list[str]()
@@ -99,7 +99,7 @@ def test_each_image_is_reduced_before_the_next_is_opened(tmp_path: Path, monkeyp
     assert [each.nbytes for each in waiting] == [32 * 32 * 3] * 12
 
 
-def test_nobody_waits_for_an_image_to_be_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_do_not_wait_for_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier(tmp_path / "see")
     models = {"see": tmp_path / "see", "tell": bert(tmp_path / "tell", head="sequence", labels=("a", "b"))}
     service = service_of(Settings({name: str(path) for name, path in models.items()}))
@@ -123,7 +123,7 @@ def test_nobody_waits_for_an_image_to_be_decoded(tmp_path: Path, monkeypatch: py
     assert (images.status_code, images.json()["error"]["param"]) == (400, "images.1")
 
 
-def test_images_that_were_decoded_while_a_new_version_came_are_classified_by_that(
+def test_images_in_progress_are_classified_by_their_model_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "m"
@@ -146,7 +146,7 @@ def test_images_that_were_decoded_while_a_new_version_came_are_classified_by_tha
     assert service.registry.of("m", None) is not first
 
 
-def test_no_memory_is_no_corrupt_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_not_a_corrupt_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 

@@ -51,12 +51,12 @@ def _received(port: int, *, pause: float, size: int, before: float = 0.0) -> int
     return received
 
 
-def test_who_reads_steadily_gets_the_whole_answer(port: int) -> None:
+def test_slow_steady_clients_get_the_whole_response(port: int) -> None:
     """It takes several times as long as nothing may be read."""
     began = time.monotonic()
     assert _received(port, pause=0.1, size=2**20) > SIZE
     assert time.monotonic() - began > 4
 
 
-def test_who_reads_nothing_is_not_waited_for(port: int) -> None:
+def test_clients_that_do_not_read_are_disconnected(port: int) -> None:
     assert _received(port, pause=0.0, size=2**20, before=3.0) < SIZE

@@ -62,7 +62,7 @@ def characters() -> Tokenizer:
     return Tokenizer(models.BPE({each: i for i, each in enumerate("abc de\n")}, []))
 
 
-def test_a_translation_has_three_axes_and_its_rows_are_what_is_written(translator: Any) -> None:
+def test_a_translation_has_three_axes_with_target_rows(translator: Any) -> None:
     source, target = "two dogs", "zwei Hunde"
     maps = translator.attend(source, target)
     written, given = translator.target_tokenizer.encode(target), translator.tokenizer.encode(source)
@@ -81,7 +81,7 @@ def test_a_translation_has_three_axes_and_its_rows_are_what_is_written(translato
     assert np.triu(decoder.weights[0, 0], 1).max() == 0
 
 
-def test_rows_are_what_decoding_step_by_step_looks_at(translator: Any) -> None:
+def test_rows_equal_step_by_step_decoding(translator: Any) -> None:
     """Recorded while the same tokens are written one by one, from the cache."""
     model, target = translator.model, "zwei Hunde"
     maps = translator.attend("two dogs", target, axis="cross")
@@ -95,14 +95,14 @@ def test_rows_are_what_decoding_step_by_step_looks_at(translator: Any) -> None:
         np.testing.assert_allclose(layer.weights, torch.cat(calls[layer.name], 2).numpy(), atol=1e-5)
 
 
-def test_a_translator_translates_first_where_no_target_is_given(translator: Any, monkeypatch: Any) -> None:
+def test_a_translator_translates_if_no_target_is_given(translator: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(
         translator, "translate", lambda text, truncate: {"two dogs": "zwei Hunde"}[text]
     )  # new weights write for ever
     assert translator.attend("two dogs").title == "two dogs → zwei Hunde"
 
 
-def test_texts_too_long_for_a_translator_are_cut_when_asked(translator: Any, monkeypatch: Any) -> None:
+def test_overlong_texts_are_truncated_on_request(translator: Any, monkeypatch: Any) -> None:
     room = translator.model.config.max_positions
     long = "two dogs " * room
     monkeypatch.setattr(translator, "translate", lambda text, truncate: "zwei Hunde")
@@ -137,7 +137,7 @@ def test_every_head_of_bert_can_be_opened(tmp_path: Path, wordpiece: Tokenizer, 
     assert maps["self"][0].keys.words[0] == SPECIAL
 
 
-def test_a_filler_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
+def test_a_prediction_of_masked_words_sees_the_mask(tmp_path: Path, wordpiece: Tokenizer) -> None:
     predictor = bert(tmp_path, wordpiece, head="masked_lm")
     side = predictor.attend("A [MASK] barks unaffably")["self"][0].keys
     assert side.tokens[:4] == ("[CLS]", "A", "[MASK]", "bark")
@@ -180,14 +180,14 @@ TRAINERS: list[Callable[[list[str]], Tokenizer]] = [
 
 
 @pytest.mark.parametrize("train", TRAINERS)
-def test_ids_are_shown_as_the_text_that_gives_them(train: Callable[[list[str]], Tokenizer]) -> None:
+def test_ids_are_shown_with_their_text(train: Callable[[list[str]], Tokenizer]) -> None:
     tokenizer = train(["to be or not to be", "dogs bark, unaffably, and often.", "a man\nis here bé 😀x"] * 5)
     for text in ("to bé\nor not", "dogs bark 😀x often.", "\n\nor"):
         expected = tokenized(tokenizer, text, special=False)
         assert tokenized_ids(tokenizer, expected.ids) == expected
 
 
-def test_tokens_that_no_text_gives_are_shown_as_they_were_written() -> None:
+def test_unreachable_tokens_are_shown_as_written() -> None:
     tokenizer = byte_level()
     whole = tokenizer.encode("to", add_special_tokens=False).ids
     ids = [*tokenizer.encode("t").ids, *tokenizer.encode("o").ids]
@@ -197,13 +197,13 @@ def test_tokens_that_no_text_gives_are_shown_as_they_were_written() -> None:
     assert len(set(found.side.words)) == 1
 
 
-def test_blanks_part_words_where_the_tokenizer_does_not() -> None:
+def test_blanks_separate_words_if_the_tokenizer_does_not() -> None:
     side = tokenized(characters(), "ab cd\nde", special=False).side
     assert side.tokens == ("a", "b", "␣", "c", "d", "⏎", "d", "e")
     assert side.words == (0, 0, 1, 2, 2, 3, 4, 4)
 
 
-def test_a_text_that_the_tokenizer_splits_into_nothing_is_told(tmp_path: Path, wordpiece: Tokenizer) -> None:
+def test_a_text_without_tokens_is_reported(tmp_path: Path, wordpiece: Tokenizer) -> None:
     predictor = bert(tmp_path, wordpiece)
     with pytest.raises(ValueError, match="the text is empty after tokenization"):
         predictor.attend("\u200b\u0000 ")
@@ -215,7 +215,7 @@ def test_a_text_that_the_tokenizer_splits_into_nothing_is_told(tmp_path: Path, w
         predictor.attend("a dog", "\ud800")
 
 
-def test_half_characters_are_told(translator: Any) -> None:
+def test_half_characters_are_reported(translator: Any) -> None:
     for target in (None, "ein"):
         with pytest.raises(ValueError, match="text.* contains half a character .* at position 2"):
             translator.attend("a\ud800", target)
@@ -233,7 +233,7 @@ def png(path: Path) -> Path:
     return path
 
 
-def test_an_image_comes_with_its_maps(tmp_path: Path) -> None:
+def test_an_image_has_maps(tmp_path: Path) -> None:
     directory.save(tmp_path / "vit", ViT(preset("vit/2-8", layers=1)))
     maps = load(tmp_path / "vit").attend(png(tmp_path / "a.png"))
     assert maps["self"][0].weights.shape == (1, 4, 17, 17)
@@ -248,7 +248,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return status, *capsys.readouterr()
 
 
-def test_the_verb_writes_pages_pictures_and_arrays(
+def test_the_command_writes_pages_pictures_and_arrays(
     translator: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page, picture, arrays = (tmp_path / f"map.{suffix}" for suffix in ("html", "svg", "npz"))
@@ -275,7 +275,7 @@ def test_the_verb_writes_pages_pictures_and_arrays(
         assert found["cross/0/queries"].tolist() == ["</s>"]
 
 
-def test_what_cannot_be_asked_is_told_in_one_line(
+def test_impossible_requests_are_reported_in_one_line(
     translator: Any, wordpiece: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert(tmp_path / "bert", wordpiece)

@@ -10,7 +10,7 @@ from manyheads.tasks.evaluation import LabelResult, compare, scored_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
-def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+def test_a_damaged_record_is_reported_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"result\.json: expected the record of a run, found damaged content"):
         scored_data(tmp_path, None, QuestionSource())
@@ -30,7 +30,7 @@ class Fixed:
         return self._outcome
 
 
-def test_items_are_ranked_by_the_probability_of_the_right_label_both_ways() -> None:
+def test_items_are_ranked_by_the_probability_of_the_correct_label() -> None:
     """Among items that are all right in one model and wrong in the other, names would decide."""
     first = Fixed("bbbbbbbbaaaa", [0.4, 0.1, 0.3, 0.2, 0.4, 0.4, 0.4, 0.4, 0.6, 0.9, 0.7, 0.5])
     second = Fixed("aaaaaaaabbba", [0.6, 0.9, 0.7, 0.8, 0.6, 0.6, 0.6, 0.6, 0.4, 0.1, 0.3, 0.5])

@@ -62,7 +62,7 @@ def likeliest(logits: Tensor, tokenizer: Tokenizer, top: int) -> tuple[list[list
 
 
 @torch.no_grad()
-def test_the_last_layer_of_a_language_model_is_what_it_says(writer: Any) -> None:
+def test_the_lens_of_a_language_models_last_layer_equals_its_prediction(writer: Any) -> None:
     lens = writer.lens("to be or", top=20)
     ids = writer.tokenizer.encode("to be or").ids
     logits = writer.model(torch.tensor([ids]))[0]
@@ -81,7 +81,7 @@ def test_the_last_layer_of_a_language_model_is_what_it_says(writer: Any) -> None
 
 
 @torch.no_grad()
-def test_each_layer_is_its_state_through_norm_and_matrix(writer: Any) -> None:
+def test_each_layer_is_projected_by_norm_and_matrix(writer: Any) -> None:
     """By hand, with PyTorch's functions alone, from states that hooks see."""
     model, tokens = writer.model, torch.tensor([[1, 5, 9, 2, 7]])
     states: list[Tensor] = []
@@ -102,7 +102,7 @@ def test_each_layer_is_its_state_through_norm_and_matrix(writer: Any) -> None:
 
 
 @torch.no_grad()
-def test_the_last_layer_of_a_bert_is_what_it_says(reader: Any) -> None:
+def test_the_lens_of_berts_last_layer_equals_its_prediction(reader: Any) -> None:
     text = "dogs [MASK], and often"
     lens = reader.lens(text, top=3)
     ids = reader._encode(text, 0)  # as for `fill`
@@ -117,7 +117,7 @@ def test_the_last_layer_of_a_bert_is_what_it_says(reader: Any) -> None:
 
 
 @torch.no_grad()
-def test_the_last_layer_of_a_translator_is_what_it_writes(translator: Any) -> None:
+def test_the_lens_of_a_translators_last_layer_equals_its_prediction(translator: Any) -> None:
     source, target = "two dogs", "zwei Hunde"
     lens = translator.lens(source, target, top=2)
     given, written = translator.tokenizer.encode(source).ids, translator.target_tokenizer.encode(target).ids
@@ -133,7 +133,7 @@ def test_the_last_layer_of_a_translator_is_what_it_writes(translator: Any) -> No
     assert scored.log_probability == pytest.approx(score - float((1 - never).log().sum()), abs=1e-3)
 
 
-def test_models_without_a_stack_of_layers_are_told(tmp_path: Path) -> None:
+def test_models_without_a_stack_are_refused(tmp_path: Path) -> None:
     tokenizer = train_byte_bpe(TEXTS, vocabulary=290)
     size = tokenizer.get_vocab_size()
     universal = UniversalSequenceConfig(vocab=size, head="decoder", feed_forward=8, **SMALL)
@@ -150,7 +150,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return status, *capsys.readouterr()
 
 
-def test_the_verb_prints_a_table_or_json_and_draws(
+def test_the_command_prints_a_table_or_json_and_draws(
     translator: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = (translator.path, "two dogs", "--target", "zwei Hunde")
@@ -171,7 +171,7 @@ def test_the_verb_prints_a_table_or_json_and_draws(
     assert [each["probability"] for each in first] == pytest.approx(lens.probabilities[-1, 0].tolist())
 
 
-def test_what_cannot_be_asked_is_told_in_one_line(
+def test_impossible_requests_are_reported_in_one_line(
     writer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, message in (

@@ -48,7 +48,7 @@ def test_every_row_names_a_class(row: Any) -> None:
     assert isinstance(getattr(import_module(f"manyheads.tasks.{module}"), name), type)
 
 
-def test_only_what_is_wanted_is_imported(tmp_path: Path) -> None:
+def test_only_needed_modules_are_imported(tmp_path: Path) -> None:
     bert(tmp_path, head="token", labels=("O", "B-X"))
     code = f"""import sys, manyheads
 print(type(manyheads.load({str(tmp_path)!r})).__name__)
@@ -66,16 +66,18 @@ print(*(name for name in sys.modules if name.startswith("manyheads.tasks.") and 
         ({}, "Translator"), ("damaged", "Translator"),
     ],
 )  # fmt: skip
-def test_a_run_on_digits_is_known_by_its_record(tmp_path: Path, record: Any, name: str) -> None:
+def test_a_digit_run_is_identified_by_its_record(tmp_path: Path, record: Any, name: str) -> None:
     translator(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(record))
     model = load(tmp_path)
     assert repr(model).startswith(f"{name}({str(tmp_path)!r}, marian, ")
 
 
-def test_a_method_that_is_no_declared_verb_is_refused(tmp_path: Path) -> None:
+def test_a_method_without_a_declared_verb_is_refused(tmp_path: Path) -> None:
     translator(tmp_path)
-    with pytest.raises(ValueError, match="this model is not for score: use it with manyheads translate or attend"):
+    with pytest.raises(
+        ValueError, match="this model does not support score: use it with manyheads translate or attend"
+    ):
         model_for("score", str(tmp_path))
 
 
@@ -91,7 +93,7 @@ class Untouched:
         return getattr(self._tokenizer, name)
 
 
-def test_the_length_of_a_text_is_looked_at_before_it_is_tokenized(tmp_path: Path) -> None:
+def test_text_length_is_checked_before_tokenizing(tmp_path: Path) -> None:
     words = bert(tmp_path / "words", head="masked_lm")
     labels = bert(tmp_path / "labels", head="sequence", labels=("a", "b"))
     answers = bert(tmp_path / "answers", head="question")
@@ -121,7 +123,7 @@ def test_the_length_of_a_text_is_looked_at_before_it_is_tokenized(tmp_path: Path
             one()
 
 
-def test_a_long_text_is_cut_where_that_is_asked(tmp_path: Path) -> None:
+def test_a_long_text_is_truncated_on_request(tmp_path: Path) -> None:
     labels = bert(tmp_path / "labels", head="sequence", labels=("a", "b"))
     long = "a dog " * ROOM * CHARACTERS
     assert labels.classify(long, truncate=True) == labels.classify("a dog " * ROOM, truncate=True)
@@ -133,7 +135,7 @@ def test_a_long_text_is_cut_where_that_is_asked(tmp_path: Path) -> None:
     assert (len(side), side.tokens[:3], side.tokens[-1]) == (ROOM, ("[CLS]", "a", "[MASK]"), "[SEP]")
 
 
-def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lines_are_bounded_by_their_expansion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, positions = translator(tmp_path), list[int]()
     start = type(model.model).start
 
@@ -152,7 +154,7 @@ def test_short_lines_are_bounded_by_what_they_may_become(tmp_path: Path, monkeyp
     assert max(positions) <= most
 
 
-def test_beams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beam_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = translator(tmp_path)
     for beam in (0, 1025, 10**9):
         with pytest.raises(ValueError, match=f"beam is {beam}: expected 1 to 1024"):

@@ -26,14 +26,14 @@ def predictor_classes() -> list[type[Any]]:
 
 
 @pytest.mark.parametrize("predictor", predictor_classes(), ids=lambda kind: kind.__name__)
-def test_a_predictor_has_a_method_for_each_verb_that_it_declares(predictor: type[Any]) -> None:
+def test_each_declared_verb_has_a_method(predictor: type[Any]) -> None:
     assert predictor.verbs
     for verb in predictor.verbs:
         assert verb in {*COMMANDS, *SERVED}, f"{verb} is in no table: add it to manyheads/tasks/verbs.py"
         assert callable(getattr(predictor, METHODS.get(verb, verb)))
 
 
-def test_a_predictor_declares_each_verb_that_it_has_a_method_for() -> None:
+def test_each_verb_method_is_declared() -> None:
     for predictor in predictor_classes():
         methods = {verb for verb in (*COMMANDS, *SERVED) if hasattr(predictor, METHODS.get(verb, verb))}
         assert methods == set(predictor.verbs), predictor.__name__
@@ -55,7 +55,7 @@ def test_an_unknown_kind_of_data_is_refused_by_name() -> None:
         source_of({"data": {"kind": "sounds"}})
 
 
-def test_the_fuzzers_name_the_table_for_a_new_kind_of_data() -> None:
+def test_fuzzing_an_unknown_data_kind_names_the_table() -> None:
     assert all(rows_of(kind) for kind in KINDS)
     with pytest.raises(AssertionError, match=r"'sounds': add rows to ROWS_OF in tests/stress/fuzzing/targets/runs\.py"):
         rows_of("sounds")

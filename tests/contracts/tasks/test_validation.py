@@ -66,7 +66,7 @@ def directions_task(_: Path) -> Task:
 
 @pytest.mark.parametrize("same_calls", [False, True])
 @pytest.mark.parametrize("make", [translation_task, directions_task])
-def test_ranks_divide_a_validation(make: Any, same_calls: bool, tmp_path: Path, monkeypatch: Any) -> None:
+def test_ranks_share_a_validation(make: Any, same_calls: bool, tmp_path: Path, monkeypatch: Any) -> None:
     torch.manual_seed(1)
     task = make(tmp_path)
     task.model.eval()

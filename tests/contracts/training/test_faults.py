@@ -74,13 +74,13 @@ class Faulty(ToyTask):
     [("input", "input inputs of micro-batch 2 of 3"), ("loss", "the loss of micro-batch 2 of 3"),
      ("gradient", "gradient of first.weight")],
 )  # fmt: skip
-def test_the_first_tensor_that_is_not_finite_is_named(tmp_path: Path, fault: str, told: str) -> None:
+def test_the_first_non_finite_tensor_is_named(tmp_path: Path, fault: str, told: str) -> None:
     with pytest.raises(NonFiniteError, match=rf"^step 5: not finite .*first bad tensor: {told}; .*skip_nonfinite=10"):
         run(tmp_path, task=Faulty(fault))
 
 
 @pytest.mark.parametrize("fault", ["input", "loss", "gradient"])
-def test_such_steps_are_left_out_within_a_budget_and_a_resume_does_so_alike(tmp_path: Path, fault: str) -> None:
+def test_non_finite_steps_are_skipped_within_a_budget_and_after_a_resume(tmp_path: Path, fault: str) -> None:
     config = TrainingConfig(**{**SETTINGS, "skip_nonfinite": 2, "log_every": 5, "average": 1, "ema": 0.9})
     faults = (10, 66)
     run(tmp_path / "whole", task=Faulty(fault, faults), config=config)
@@ -95,7 +95,7 @@ def test_such_steps_are_left_out_within_a_budget_and_a_resume_does_so_alike(tmp_
     assert all(tensor.isfinite().all() for tensor in task.model.state_dict().values())
 
 
-def test_a_step_that_is_left_out_changes_nothing_but_the_place_in_the_data(tmp_path: Path) -> None:
+def test_a_skipped_step_only_advances_the_data(tmp_path: Path) -> None:
     flat: dict[str, Any] = {"schedule": "constant", "learning_rate": 0.1, "optimiser": "sgd", "betas": (0, 0)}
     task = Faulty("loss", at=(3,), dropout=0.0)
     train(task, TrainingConfig(steps=4, skip_nonfinite=1, **flat), tmp_path / "four", compute=toy_route())
@@ -105,7 +105,7 @@ def test_a_step_that_is_left_out_changes_nothing_but_the_place_in_the_data(tmp_p
         assert torch.equal(task.model.state_dict()[name], tensor), name
 
 
-def test_a_budget_that_is_used_up_stops_the_run_which_goes_on_with_a_larger_one(tmp_path: Path) -> None:
+def test_an_exhausted_budget_stops_the_run_and_a_larger_one_resumes_it(tmp_path: Path) -> None:
     smaller, larger = (TrainingConfig(**{**SETTINGS, "skip_nonfinite": budget}) for budget in (1, 5))
     faults = (4, 50, 90)
     with pytest.raises(NonFiniteError, match="the limit of 1 skipped steps is reached"):
@@ -116,7 +116,7 @@ def test_a_budget_that_is_used_up_stops_the_run_which_goes_on_with_a_larger_one(
 
 
 @pytest.mark.parametrize("blocks", ["none", "frozen", "whole", "checkpointed"])
-def test_a_batch_that_the_memory_does_not_hold_is_described(tmp_path: Path, blocks: str) -> None:
+def test_out_of_memory_describes_a_batch(tmp_path: Path, blocks: str) -> None:
     """Computing blocks twice is advised where it would spare something."""
 
     def fill(call: int) -> None:
@@ -163,7 +163,7 @@ class Slotted:
 
 
 @pytest.mark.parametrize("kind", [Pair, Slotted])
-def test_batches_of_any_class_are_described_and_their_bad_inputs_named(tmp_path: Path, kind: Any) -> None:
+def test_errors_describe_batches_of_any_class(tmp_path: Path, kind: Any) -> None:
     class Other(ToyTask):
         bad = False
 
@@ -197,9 +197,7 @@ class Slow:
         monkeypatch.setattr(checkpoints_module, "_write", slow)
 
 
-def test_a_checkpoint_is_that_of_its_step_though_the_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_background_checkpoint_holds_the_weights_of_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     weights, counters = torch.zeros(5), {"best": {"value": 1}}
     with Checkpoints(tmp_path) as checkpoints:
@@ -218,9 +216,7 @@ def test_a_checkpoint_is_that_of_its_step_though_the_training_goes_on(
         assert [*found[0]["files"]] == ["weights-00000001.safetensors", "checkpoint-00000001.safetensors"]
 
 
-def test_who_brings_another_checkpoint_waits_for_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saving_waits_for_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, {"w": torch.zeros(3)}, {}, [])
@@ -234,7 +230,7 @@ def test_who_brings_another_checkpoint_waits_for_the_one_before(
         assert load_file(tmp_path / f"checkpoint-0000000{step}.safetensors")["w"][0] == value
 
 
-def test_a_write_that_failed_is_told_at_the_next_look_and_nothing_is_committed_after_it(
+def test_a_failed_background_write_is_reported_and_nothing_is_committed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Checkpoints(tmp_path) as checkpoints:
@@ -255,7 +251,7 @@ def test_a_write_that_failed_is_told_at_the_next_look_and_nothing_is_committed_a
     assert found[0]["step"] == 1
 
 
-def test_the_best_and_the_last_good_are_never_removed(tmp_path: Path) -> None:
+def test_the_best_and_latest_checkpoints_are_never_removed(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
         best = checkpoints.snapshot(1, {"w": torch.zeros(1)})
         for step in range(1, 6):

@@ -28,7 +28,7 @@ def trained(task: ToyTask, out, **settings) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])  # 10 micro-batches an epoch: 4 leaves an incomplete last group
-def test_accumulation_is_the_big_batch(tmp_path, accumulate):
+def test_accumulation_equals_a_large_batch(tmp_path, accumulate):
     exact: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
     sizes = {batch.items for batch in ToyBatches(10, 0, torch.float64)}
     assert len(sizes) > 3
@@ -45,7 +45,7 @@ def test_the_last_incomplete_group_of_an_epoch_is_a_step(tmp_path):
     assert summary.tokens == sum(batch.items for epoch in (0, 1) for batch in task.batches(epoch))
 
 
-def test_adam_is_that_of_the_paper(tmp_path):
+def test_adam_equals_the_paper(tmp_path):
     """Kingma and Ba 2015, algorithm 1, written out; betas and epsilon of Vaswani 2017, the schedule Noam's."""
     task = ToyTask(dropout=0.0, dtype=torch.float64)
     model = ToyTask(dropout=0.0, dtype=torch.float64).model
@@ -92,7 +92,7 @@ def test_clipping_bounds_the_global_norm(tmp_path):
     assert lengths[1e-3] / lengths[None] == pytest.approx(1e-3 / norm, rel=1e-2)
 
 
-def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
+def test_a_non_finite_loss_names_step_and_tensor(tmp_path):
     class Diverging(ToyTask):
         def loss(self, batch):
             loss = super().loss(batch)
@@ -105,14 +105,14 @@ def test_a_loss_that_is_not_finite_names_step_and_tensor(tmp_path):
     assert all(tensor.isfinite().all() for tensor in saved.values())
 
 
-def test_a_bad_parameter_is_named(tmp_path):
+def test_an_invalid_parameter_is_named(tmp_path):
     task = ToyTask()
     task.before_loss = lambda call: call == 5 and task.model.second.bias.data.fill_(float("nan"))
     with pytest.raises(NonFiniteError, match=r"^step 5: .*first bad tensor: parameter second.bias"):
         train(task, TrainingConfig(steps=60, **FLAT), tmp_path, compute=toy_route())
 
 
-def test_the_final_weights_are_the_mean_of_the_last_snapshots(tmp_path):
+def test_the_final_weights_average_the_last_snapshots(tmp_path):
     final = trained(ToyTask(), tmp_path, steps=25, average=3, average_every=8, checkpoint_every=5)
     state = tmp_path / "state"
     last = load_file(state / "checkpoint-00000025.safetensors")
@@ -123,7 +123,7 @@ def test_the_final_weights_are_the_mean_of_the_last_snapshots(tmp_path):
     assert torch.equal(load_file(tmp_path / "model.safetensors")["first.weight"], final["first.weight"])
 
 
-def test_the_moving_average_is_that_of_torch(tmp_path):
+def test_ema_weights_equal_torch(tmp_path):
     task = ToyTask()
 
     def follow(moving: Any, latest: Any, updates: Any) -> Any:
@@ -161,7 +161,7 @@ EARLY: dict[str, Any] = {
 }
 
 
-def test_models_of_some_epochs_stay(tmp_path):
+def test_models_of_selected_epochs_are_saved(tmp_path):
     """Those of a run of two epochs are, where the rate is constant, those that longer runs have after two."""
     start = {name: tensor.clone() for name, tensor in weights(ToyTask().model).items()}
     last = trained(ToyTask(), tmp_path / "long", epochs=5, keep_every=2)
@@ -196,13 +196,13 @@ def test_early_stopping_keeps_the_best_weights(tmp_path, metric, sign):
     [([0, math.nan, 1, 3, 2], (20, "best (step 15)")), ([0, 1, 3, 2, math.nan], (20, "best (step 10)")),
      ([0, math.nan], (15, "last"))],
 )  # fmt: skip
-def test_what_is_no_number_is_never_the_best(tmp_path, values, end):
+def test_nan_is_never_the_best(tmp_path, values, end):
     settings = {**EARLY, "patience": 2}
     summary = train(Watched(values), TrainingConfig(steps=20, **settings, **FLAT), tmp_path, compute=toy_route())
     assert (summary.step, summary.weights) == end
 
 
-def test_the_mean_wins_where_it_validates_better(tmp_path):
+def test_averaged_weights_win_if_they_validate_better(tmp_path):
     task = Watched([0, 1, 3, 2])
     settings = {**EARLY, "patience": None, "average": 2, "average_every": 5}
     task.values = [0, 1, 3, 2, 5]  # what is measured at the end is better than the best so far
@@ -210,14 +210,14 @@ def test_the_mean_wins_where_it_validates_better(tmp_path):
     assert summary.weights == "mean of 2"
 
 
-def test_an_unknown_metric_is_named_without_a_validation(tmp_path, monkeypatch):
+def test_an_unknown_metric_is_refused_before_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyTask, "validate", lambda task: pytest.fail("validated"))
     with pytest.raises(ValueError, match="the validation has no metric 'bleu': expected one of loss"):
         trained(ToyTask(), tmp_path, steps=10, metric="bleu")
     assert run_status(tmp_path) == "none"  # told before the first step
 
 
-def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     task = ToyTask()
     calls = []
 
@@ -240,7 +240,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_intact(tmp_path, monkeypatc
     assert all(torch.equal(whole[name], tensor) for name, tensor in weights(resumed.model).items())
 
 
-def test_data_that_cannot_be_read_are_told_by_their_own_file(tmp_path):
+def test_unreadable_data_are_reported_with_their_file(tmp_path):
     def broken(call: int) -> None:
         raise OSError(errno.EIO, "Input/output error", "/images/cat.png")
 
@@ -278,19 +278,19 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
         train(ToyTask(), config, run, compute=toy_route())
 
 
-def test_no_batches_are_told(tmp_path):
+def test_empty_batches_are_reported(tmp_path):
     with pytest.raises(ValueError, match="training data is empty"):
         trained(ToyTask(batches=0), tmp_path, steps=3)
 
 
 @pytest.mark.parametrize("schedule", ["noam", "constant", "linear"])
-def test_a_warmup_that_outlasts_the_run_is_told(tmp_path, log, schedule):
+def test_a_warmup_beyond_the_run_is_reported(tmp_path, log, schedule):
     told = r"the warm-up of 31 steps is longer than the run of 30 steps: the learning rate never reaches its peak"
     for warmup in (30, 31):  # 10 batches an epoch
         trained(ToyTask(), tmp_path / str(warmup), epochs=3, schedule=schedule, width=8, warmup=warmup)
         assert (told in " ".join(log.text.split())) == (warmup == 31)
 
 
-def test_checkpointing_needs_blocks(tmp_path):
+def test_checkpointing_requires_blocks(tmp_path):
     with pytest.raises(ValueError, match="checkpointing=true, but ToyModel has no trainable stack of blocks"):
         trained(ToyTask(), tmp_path, steps=1, checkpointing=True)

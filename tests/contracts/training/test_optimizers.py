@@ -13,7 +13,7 @@ from tests.unit.training.test_optimizers import KERAS, PAPER, SGD
 
 
 @pytest.mark.parametrize("way", [PAPER, SGD, KERAS])
-def test_a_run_with_it_resumes_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
+def test_ema_weights_resume_bit_for_bit(way: dict[str, Any], tmp_path: Path) -> None:
     settings = {**way, "schedule": "linear", "warmup": 3, "learning_rate": 1e-2, "checkpoint_every": 4, "clip": 1.0}
     config = TrainingConfig(steps=12, **settings)
     train(ToyTask(), config, tmp_path / "whole", compute=toy_route())

@@ -52,12 +52,12 @@ def evaluated(capsys: pytest.CaptureFixture[str], run: Path, *more: str) -> tupl
     return status, capsys.readouterr().err
 
 
-def test_ones_own_run_is_evaluated_wherever_it_lies(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_runs_are_evaluated_in_any_place(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     moved = run.rename(run.with_name("moved"))
     assert evaluated(capsys, moved) == (0, "")
 
 
-def test_a_foreign_one_is_asked_about_once(
+def test_a_foreign_family_is_looked_up_once(
     run: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(run.with_name("of another user")))
@@ -75,7 +75,7 @@ def test_a_foreign_one_is_asked_about_once(
     assert main(["compare", str(run), str(run)]) == 0
 
 
-def test_the_file_of_own_runs_keeps_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_own_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(own_runs, "MAX_RUNS", 5)
     for number in range(33):
@@ -88,9 +88,7 @@ def test_the_file_of_own_runs_keeps_the_last_ones(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("split", ["data", "validation", "test"])
-def test_not_even_a_look_is_taken_at_what_an_altered_record_names(
-    run: Path, capsys: pytest.CaptureFixture[str], split: str
-) -> None:
+def test_paths_of_an_altered_record_are_not_opened(run: Path, capsys: pytest.CaptureFixture[str], split: str) -> None:
     """A file that is not there is told as such only after it was looked for."""
     record = json.loads((run / "result.json").read_text())
     record["data"][split] = "/secret/of/theirs.csv"
@@ -102,7 +100,7 @@ def test_not_even_a_look_is_taken_at_what_an_altered_record_names(
     assert "no such" not in told
 
 
-def test_where_no_state_can_be_kept_it_is_told(
+def test_an_unwritable_state_folder_is_reported(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     log: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip

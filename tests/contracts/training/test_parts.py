@@ -13,7 +13,7 @@ from manyheads.training.distributed_map import distributed_map, read_once
 from manyheads.training.task import Loss, LossPart
 
 
-def test_the_parts_of_a_batch_are_the_batch() -> None:
+def test_parts_of_a_batch_equal_the_batch() -> None:
     rows = [np.arange(7), np.array([4, 9]), np.array([3])]
     batches: Lazy[list[int]] = Lazy(rows, lambda of_batch: of_batch.tolist())
     for world in (1, 2, 3, 4, 8):
@@ -26,7 +26,7 @@ def test_the_parts_of_a_batch_are_the_batch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_parts_of_a_batch_of_images_are_mixed_as_in_the_whole(workers: int) -> None:
+def test_mixing_parts_of_an_image_batch_equals_mixing_the_whole(workers: int) -> None:
     data = ImageSource(seed=1).read().train.subset(range(23))
     preparing = Preprocessing.of_channels(8, 1, mean=(0.5,), std=(0.5,))
     mixing = Augmentation(crop="padded", mixup=0.8, cutmix=1.0)
@@ -47,7 +47,7 @@ def test_the_parts_of_a_batch_of_images_are_mixed_as_in_the_whole(workers: int) 
     other.close()
 
 
-def test_means_over_different_things_are_added() -> None:
+def test_means_over_different_counts_are_combined() -> None:
     words, follows = torch.rand(7, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
     loss = Loss(words.sum(), 7, others=(LossPart(follows.sum(), 3),))
     torch.testing.assert_close(loss.mean, words.mean() + follows.mean())
@@ -57,7 +57,7 @@ def test_means_over_different_things_are_added() -> None:
     torch.testing.assert_close(torch.stack(sums).sum() / 7, loss.mean)
 
 
-def test_alone_every_batch_is_computed_here_and_in_order() -> None:
+def test_one_process_computes_all_batches_in_order() -> None:
     assert [*distributed_map(range(5), lambda n: n * n)] == [0, 1, 4, 9, 16]
     assert [*distributed_map([], lambda n: n)] == []
     assert [*read_once(iter("abc"))] == ["a", "b", "c"]

@@ -11,7 +11,7 @@ from tests.support.toy import ToyTask, toy_route
 from tests.unit.training.test_progress import CONFIG
 
 
-def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
+def test_a_run_writes_metrics_events_and_a_curve(tmp_path):
     train(ToyTask(), CONFIG, tmp_path, compute=toy_route())
     entries = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     training = [entry for entry in entries if "loss" in entry]
@@ -27,7 +27,7 @@ def test_a_run_leaves_metrics_events_and_a_curve(tmp_path):
         assert len(image.getcolors(10**6) or []) > 50
 
 
-def test_what_is_logged_again_after_a_resume_is_in_the_events_once(tmp_path):
+def test_relogged_metrics_appear_once_in_events(tmp_path):
     def broken(call):
         if call == 25:
             raise OSError("the disk is gone")

@@ -56,7 +56,7 @@ def whole(tmp_path_factory):
     return outcome(out)
 
 
-def test_a_crash_leaves_no_trace_in_the_result(tmp_path, whole):
+def test_a_crash_does_not_change_the_result(tmp_path, whole):
     for crash in (2, 40, 61, 33):  # before the first checkpoint, in the middle of an epoch, of a group, of a window
         with pytest.raises(Crash):
             run(tmp_path / "run", crash, resume=(tmp_path / "run").exists())
@@ -65,7 +65,7 @@ def test_a_crash_leaves_no_trace_in_the_result(tmp_path, whole):
     assert outcome(tmp_path / "run") == whole
 
 
-def test_a_damaged_end_is_named(tmp_path):
+def test_a_damaged_end_is_reported(tmp_path):
     config = TrainingConfig(**{**SETTINGS, "steps": 3, "warmup": 1})
     run(tmp_path, config=config)
     for content in (b"{}", b"not json", b"\xff"):
@@ -79,7 +79,7 @@ def test_a_damaged_end_is_named(tmp_path):
     assert json.loads((tmp_path / "state" / "finished.json").read_text())["step"] == 3
 
 
-def test_metrics_are_complete_and_without_doubles(whole):
+def test_metrics_are_complete_without_duplicates(whole):
     steps = [entry["step"] for entry in whole[1] if "loss" in entry]
     assert steps == list(range(7, 61, 7))
     assert [entry["step"] for entry in whole[1] if "validation" in entry] == list(range(9, 61, 9))
@@ -124,7 +124,7 @@ def test_bf16_resumes_bit_for_bit(tmp_path):
     assert outcome(tmp_path / "crashed") == outcome(tmp_path / "whole")
 
 
-def test_max_minutes_stops_cleanly_and_changes_nothing(tmp_path, whole, monkeypatch):
+def test_max_minutes_stops_without_changing_the_result(tmp_path, whole, monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr(
         session, "time", SimpleNamespace(monotonic=lambda: next(clock))
@@ -163,7 +163,7 @@ class Counted(ToyTask):
         ({"steps": 54, "average": 2}, "best (step 18)", 7),  # and of the mean
     ],
 )
-def test_no_weights_are_validated_twice(tmp_path, settings, weights, validations):
+def test_weights_are_never_validated_twice(tmp_path, settings, weights, validations):
     task = Counted(best=18 * 27 // 10)
     run(tmp_path, task=task, config=TrainingConfig(**{**SETTINGS, **settings}))
     summary = json.loads((tmp_path / "state" / "finished.json").read_text())
@@ -173,7 +173,7 @@ def test_no_weights_are_validated_twice(tmp_path, settings, weights, validations
     assert chosen not in logged or summary["metrics"] == logged[chosen]
 
 
-def test_another_config_or_setting_is_no_resume(tmp_path):
+def test_another_config_or_setting_cannot_resume(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path / "run", 60, settings={"dropout": 0.1})
     other = TrainingConfig(**{**SETTINGS, "warmup": 30, "clip": None, "steps": 50})
@@ -195,7 +195,7 @@ def test_the_budget_that_shapes_a_schedule_cannot_be_raised(tmp_path):
         run(tmp_path, resume=True, config=TrainingConfig(**{**settings, "steps": 70}))
 
 
-def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, log):
+def test_a_finished_run_continues_with_a_larger_budget(tmp_path, log):
     run(tmp_path / "run")
     before = outcome(tmp_path / "run")
     assert run(tmp_path / "run", resume=True).calls == 0
@@ -207,7 +207,7 @@ def test_a_finished_run_says_so_and_goes_on_with_a_raised_budget(tmp_path, log):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_another_route_is_warned_of(tmp_path, log):
+def test_another_compute_config_is_a_warning(tmp_path, log):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     run(tmp_path, resume=True, compute=toy_route(precision="bf16"))
@@ -223,7 +223,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, path.stat().st_size // 2), os.unlink])
 @pytest.mark.parametrize("file", ["checkpoint-00000016.safetensors", "checkpoint-00000016.json"])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_used(tmp_path, whole, log, file, damage):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, whole, log, file, damage):
     with pytest.raises(Crash):
         run(tmp_path, 60)
     damage(tmp_path / "state" / file)
@@ -246,7 +246,7 @@ def test_a_damaged_snapshot_makes_its_checkpoint_unusable(tmp_path, whole, log):
 
 
 @pytest.mark.parametrize("damage", [flip, os.unlink])
-def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp_path, log, damage):
+def test_missing_best_weights_are_reported_and_the_run_continues(tmp_path, log, damage):
     settings = {**SETTINGS, "steps": 30, "average": 1}
     with pytest.raises(Crash):
         run(tmp_path / "run", 66, task=Growing(), config=TrainingConfig(**settings))  # after step 24
@@ -263,7 +263,7 @@ def test_best_weights_that_all_checkpoints_lack_are_told_and_the_run_goes_on(tmp
     assert outcome(tmp_path / "run")[0] == outcome(tmp_path / "whole")[0]
 
 
-def test_weights_to_average_that_all_checkpoints_lack_are_told_and_left_out(tmp_path, log):
+def test_missing_snapshots_are_reported_and_skipped(tmp_path, log):
     settings = {**SETTINGS, "steps": 39, "average": 4, "metric": None}
     with pytest.raises(Crash):
         run(tmp_path, 85, config=TrainingConfig(**settings))  # after step 32
@@ -282,7 +282,7 @@ def test_only_damaged_checkpoints_are_an_error(tmp_path):
         run(tmp_path, resume=True)
 
 
-def test_a_checkpoint_holds_tied_tensors_once_and_no_pickle(tmp_path):
+def test_a_checkpoint_stores_tied_tensors_once_without_pickle(tmp_path):
     run(tmp_path)
     state = tmp_path / "state"
     assert {path.suffix for path in state.iterdir() if path.name != "lock"} == {".json", ".safetensors"}

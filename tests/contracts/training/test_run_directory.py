@@ -40,7 +40,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_second_process_is_refused_until_the_first_dies(
+def test_a_second_process_is_refused_while_the_first_runs(
     tmp_path: Path, holder: "subprocess.Popen[str]", resume: bool
 ) -> None:
     out = tmp_path / "run"
@@ -51,7 +51,7 @@ def test_a_second_process_is_refused_until_the_first_dies(
     assert train(ToyTask(), CONFIG, out, compute=toy_route(), resume=resume).status == "finished"
 
 
-def test_a_process_may_lock_its_run_again_and_frees_it_at_the_end(tmp_path: Path) -> None:
+def test_a_process_may_relock_its_run_and_unlocks_it_at_the_end(tmp_path: Path) -> None:
     with locked_run_directory(tmp_path, resume=False):
         with locked(tmp_path):
             pass
@@ -61,7 +61,7 @@ def test_a_process_may_lock_its_run_again_and_frees_it_at_the_end(tmp_path: Path
     assert subprocess.run(claiming, check=False).returncode == 0
 
 
-def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_run_names_its_resume_command(tmp_path: Path) -> None:
     assert describe_unfinished(tmp_path) is None
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call == 12 else None
@@ -75,7 +75,7 @@ def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path) -> None:
     assert describe_unfinished(tmp_path) is None
 
 
-def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_checkpoint_can_be_restarted(tmp_path: Path) -> None:
     with locked_run_directory(tmp_path, resume=False):
         pass
     with pytest.raises(ValueError, match="this run has no checkpoint yet"):
@@ -83,7 +83,7 @@ def test_a_run_stopped_before_its_first_checkpoint_is_no_foreign_directory(tmp_p
 
 
 @pytest.mark.parametrize("name", [f"{LEFTOVER}1234abcd-command.json", "command.json.tmp", "command.json"])
-def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path, name: str) -> None:
+def test_a_kill_during_the_first_write_leaves_a_resumable_directory(tmp_path: Path, name: str) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / name).write_text('"x')
     assert run_status(tmp_path) == "none"
@@ -91,7 +91,7 @@ def test_a_kill_during_the_first_write_leaves_a_directory_of_ours(tmp_path: Path
     assert not list(tmp_path.rglob(f"{LEFTOVER}*"))
 
 
-def test_runs_of_other_recipes_below_it_are_no_foreign_files(tmp_path: Path) -> None:
+def test_runs_of_other_recipes_below_are_allowed(tmp_path: Path) -> None:
     """runs/translation beside runs/translation/multi30k and the rows of runs/translation/ablate."""
     (tmp_path / "multi30k" / "state").mkdir(parents=True)
     (tmp_path / "ablate" / "base" / "state").mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_runs_of_other_recipes_below_it_are_no_foreign_files(tmp_path: Path) -> 
     assert run_status(tmp_path) == "foreign"
 
 
-def test_a_run_that_trains_nothing_is_finished_by_its_result(tmp_path: Path) -> None:
+def test_a_run_without_training_is_finished_by_its_result(tmp_path: Path) -> None:
     with locked_run_directory(tmp_path, resume=False):
         pass
     assert run_status(tmp_path) == "none"

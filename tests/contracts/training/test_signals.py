@@ -50,7 +50,7 @@ def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, n
     assert outcome(tmp_path / "run") == whole
 
 
-def test_a_closed_terminal_is_ignored_where_the_user_said_so(tmp_path):
+def test_nohup_ignores_a_closed_terminal(tmp_path):
     """As nohup does."""
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
@@ -113,14 +113,14 @@ def interrupted(task: ToyTask, out: Path, **options: Any) -> str:
     return out.with_suffix(".txt").read_text()
 
 
-def test_a_signal_within_the_last_validation_is_told_and_the_run_is_whole(tmp_path):
+def test_a_signal_during_the_last_validation_completes_the_run(tmp_path):
     config = TrainingConfig(**{**SETTINGS, "validate_every": 10**6})
     told = interrupted(EndedInValidation(), tmp_path / "run", config=config)
     assert re.fullmatch(r"interrupted after training; the model in .* is complete; to evaluate it: again", told)
     assert run_status(tmp_path / "run") == "finished"
 
 
-def test_a_signal_within_the_first_validation_stops_the_run_with_a_checkpoint(tmp_path, whole):
+def test_a_signal_during_the_first_validation_writes_a_checkpoint(tmp_path, whole):
     told = interrupted(EndedInValidation(), tmp_path / "run")
     assert told == "SIGTERM after step 10; wrote a checkpoint; resume with: again"
     run(tmp_path / "run", resume=True)

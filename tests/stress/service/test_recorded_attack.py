@@ -18,7 +18,7 @@ RECORDS = records("service")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_requests_are_those_of_the_seed(kind: str) -> None:
+def test_requests_are_determined_by_the_seed(kind: str) -> None:
     def made(seed: int) -> list[Any]:
         dice = random.Random(seed)
         return [KINDS[kind](dice) for _ in range(50)]
@@ -28,7 +28,7 @@ def test_requests_are_those_of_the_seed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["attack"])
-def test_what_is_recorded_found_no_fault_and_one_would_be_told(record: dict[str, Any]) -> None:
+def test_recorded_attacks_found_no_fault(record: dict[str, Any]) -> None:
     assert faults_of(record) == []
     kinds = record["malformed"].values()
     assert sum(sum(by.values()) for by in kinds) == int(record["attack"].split()[0].replace(",", ""))
@@ -45,12 +45,12 @@ def test_what_is_recorded_found_no_fault_and_one_would_be_told(record: dict[str,
         assert len(faults_of(worse)) == 1
 
 
-def test_the_table_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_works_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_page, "records", lambda kind: [])
     assert service_page.attacks() == "Nothing is recorded yet."
 
 
-def test_a_row_for_each_measured_load_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_load_of_a_service_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(unit: str, one: float, many: float) -> dict[str, Any]:
         return {"one": {unit: one}, "many": {unit: many, "p99_seconds": 0.256}, "p99_over_batch": 3.5}
 
@@ -70,7 +70,7 @@ def test_a_row_for_each_measured_load_of_a_service(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_an_attack_is_survived(tmp_path: Path) -> None:
+def test_attacks_do_not_stop_the_service(tmp_path: Path) -> None:
     record = attack(requests=800, minutes=0.0, examples=5, seed=random.randrange(2**32), folder=tmp_path)
     assert faults_of(record) == [], record
     assert max(record["memory_mib"]) < record["memory_mib"][0] + 100, record["memory_mib"]

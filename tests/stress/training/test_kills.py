@@ -32,7 +32,7 @@ def start(out: Path, resume: bool = False) -> BaseProcess:
     return process
 
 
-def test_kill_9_at_random_moments_while_writing_included(tmp_path):
+def test_random_kills_during_writes_lose_nothing(tmp_path):
     began = time.monotonic()
     whole = start(tmp_path / "whole")
     whole.join()

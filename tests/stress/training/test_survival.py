@@ -21,7 +21,7 @@ def made(script: str, out: Path, *options: str) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kills_leave_no_trace_in_the_weights_of_any_family(tmp_path: Path) -> None:
+def test_kills_do_not_change_the_weights_of_any_family(tmp_path: Path) -> None:
     found = made("kills", tmp_path / "kills.json", "--kills", "3")
     assert found["runs"] == found["equal"]
     assert found["kills"]["all"] >= 3 * len(FAMILIES)  # type: ignore[index]
@@ -29,7 +29,7 @@ def test_kills_leave_no_trace_in_the_weights_of_any_family(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_faults_are_told_in_a_line_or_leave_no_trace(tmp_path: Path) -> None:
+def test_faults_are_reported_in_one_line_or_have_no_effect(tmp_path: Path) -> None:
     rows = made("faults", tmp_path / "faults.json")["faults"]
     assert isinstance(rows, list)
     assert all(row["same_weights"] or "start again in another directory" in row["told"] for row in rows)

@@ -17,7 +17,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.DECODER, "width", 16)
 
 
-def test_the_verb_measures_every_curve(small: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_every_curve(small: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["growth", "--json", "--threads", "1"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["bench"] == ["growth"]

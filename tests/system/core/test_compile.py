@@ -23,7 +23,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("way", [True, False])
-def test_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_attention_works_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
     """Traced as for the inductor, which itself needs a compiler and minutes: a graph made without recording is made
     anew for it, and the first serves again afterwards."""
     explicit(model, way)
@@ -42,7 +42,7 @@ def test_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...])
         torch.testing.assert_close(maps[name], expected[name], atol=1e-5, rtol=1e-5)
 
 
-def test_under_compile_edits_are_not_forgotten() -> None:
+def test_edits_are_applied_under_compile() -> None:
     """A hook that is added behind a compilation is not seen by it: one of the reasons for taps."""
     model = built("gpt")
     given = inputs(model)

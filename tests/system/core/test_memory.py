@@ -10,7 +10,7 @@ import torch
 from manyheads.core import runtime
 
 
-def test_memory_is_kept_while_it_lasts() -> None:
+def test_freed_memory_is_reused() -> None:
     """Blocks of one step are those of the next: no page is cleared twice. Afterwards all of it goes back."""
     resource = pytest.importorskip("resource")
     if platform.libc_ver()[0] != "glibc":
@@ -42,7 +42,7 @@ with runtime.retain_memory(low_memory={low_memory}):
 
 
 @pytest.mark.parametrize("low_memory", [True, False])
-def test_large_blocks_are_handed_back_at_once_where_memory_is_short(low_memory: bool) -> None:
+def test_large_blocks_are_released_if_memory_is_short(low_memory: bool) -> None:
     """Also where small ones that are still in use lie between them; in a process whose heap has no holes yet."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
@@ -51,7 +51,7 @@ def test_large_blocks_are_handed_back_at_once_where_memory_is_short(low_memory: 
     assert (held < 2**25) == low_memory
 
 
-def test_memory_that_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("another C library")
     monkeypatch.setattr(runtime, "MAX_GROWTH", 1.05)

@@ -43,7 +43,7 @@ def test_multi30k_round_trip_and_size(multi30k: Pairs) -> None:
 
 
 @pytest.mark.parametrize(("language", "size", "published"), [("de", 19_194, 19_214), ("en", 10_832, 10_837)])
-def test_vocabularies_of_words_are_the_tutorial_s(
+def test_word_vocabularies_equal_the_tutorials(
     real_data: Callable[[str], Path], language: str, size: int, published: int
 ) -> None:
     texts = (real_data("multi30k") / f"train.{language}").read_text(encoding="utf-8").split("\n")
@@ -73,7 +73,9 @@ def test_conll_2003(real_data: Callable[[str], Path]) -> None:
         ("mrpc", (None, None, 1_725), {"negative", "positive"}),
     ],
 )
-def test_real_data(real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]) -> None:
+def test_real_data_are_read(
+    real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]
+) -> None:
     labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
     parts: list[Labeled | None] = [labelled.train, labelled.validation, labelled.test]
     for part, count in zip(parts, counts, strict=True):

@@ -76,7 +76,7 @@ def compress(file: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["txt", "txt.gz", "txt.zst", "jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
-def test_every_form_gives_the_same_tokens(tmp_path: Path, form: str) -> None:
+def test_every_form_gives_equal_tokens(tmp_path: Path, form: str) -> None:
     texts = read_texts(written(tmp_path / "data", form))
     assert texts.texts == TEXTS
     assert texts.facts.fingerprint == fingerprint(TEXTS)
@@ -84,7 +84,7 @@ def test_every_form_gives_the_same_tokens(tmp_path: Path, form: str) -> None:
     assert stream[:].tolist() == [i for text in TEXTS for i in [END, *TOKENIZER.encode(text).ids]]
 
 
-def test_to_cut_a_text_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncating_a_text_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     text = prose(3000)
     monkeypatch.setattr(corpus, "MAX_PIECE", 97)
     pieces = list(cut([text[i : i + 50] for i in range(0, len(text), 50)]))
@@ -97,7 +97,7 @@ def test_to_cut_a_text_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(cut([""])) == [""]
 
 
-def test_a_long_text_is_what_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_on_disk_equals_one_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "MAX_PIECE", 97)
     long = [prose(4000, seed) for seed in (1, 2, 3)]
     for number, text in enumerate(long):
@@ -113,7 +113,7 @@ def test_a_long_text_is_what_it_is_in_memory(tmp_path: Path, monkeypatch: pytest
     assert one.validation.facts.fingerprint == fingerprint([long[0][at:]])
 
 
-def test_a_bad_byte_far_into_a_file_has_its_line(tmp_path: Path) -> None:
+def test_an_invalid_byte_is_reported_with_its_line(tmp_path: Path) -> None:
     content = "häuser\n".encode() * 400_000
     (tmp_path / "a.txt").write_bytes(content + b"\xff\n" + content)
     (tmp_path / "b.txt").write_text("good")
@@ -122,7 +122,7 @@ def test_a_bad_byte_far_into_a_file_has_its_line(tmp_path: Path) -> None:
     assert read_texts(tmp_path, skip_bad_lines=True).texts == ["good"]
 
 
-def test_shards_are_one_corpus(tmp_path: Path) -> None:
+def test_shards_form_one_corpus(tmp_path: Path) -> None:
     for number, text in enumerate(TEXTS):
         compress(tmp_path / f"train-{number:05}-of-00008.jsonl.zst", json.dumps({"text": text}).encode())
     (tmp_path / "validation-00000-of-00001.jsonl").write_text(json.dumps({"text": "v"}))
@@ -137,7 +137,7 @@ def test_shards_are_one_corpus(tmp_path: Path) -> None:
     assert read_texts(listed).texts == [TEXTS[2], TEXTS[0]]
 
 
-def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = written(tmp_path / "data", "jsonl")
     source = TextSource(data=str(data), share=0.3, kept=tmp_path / "kept")
     first = source.read()
@@ -201,7 +201,7 @@ def large(folder: Path, megabytes: float, form: str = "jsonl") -> Path:
     return folder
 
 
-def test_any_number_of_threads_and_any_kill_gives_the_same_file(tmp_path: Path) -> None:
+def test_threads_and_kills_do_not_change_the_file(tmp_path: Path) -> None:
     data = large(tmp_path / "data", 3, "jsonl.gz")
     files = []
     for threads in (1, 2, 3):
@@ -248,7 +248,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("random", [True, False])
-def test_the_order_of_very_many_blocks_is_computed(random: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_very_many_blocks_is_computed_lazily(random: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyheads.data.text.blocks.MAX_LISTED", 10)
     for tokens, block in ((1000, 7), (4097, 1), (100, 9)):
         starts = Groups(block_starts(tokens, block, seed=1, epoch=2, random=random), 8)
@@ -266,7 +266,7 @@ def test_the_order_of_very_many_blocks_is_computed(random: bool, monkeypatch: py
         assert np.concatenate([other[i] for i in range(len(other))]).tolist() != every.tolist()
 
 
-def test_computed_places_look_random() -> None:
+def test_computed_positions_look_random() -> None:
     starts = block_starts(MAX_LISTED * 8 + 1, 4, seed=1, epoch=0, random=False)
     some = starts[100_000:200_000] / (MAX_LISTED * 8)
     counts, _ = np.histogram(some, 100, (0, 1))
@@ -274,7 +274,7 @@ def test_computed_places_look_random() -> None:
     assert abs(np.corrcoef(some[:-1], some[1:])[0, 1]) < 0.02
 
 
-def test_the_last_batch_of_an_epoch_comes_as_fast_as_the_first() -> None:
+def test_the_last_batch_of_an_epoch_is_as_fast_as_the_first() -> None:
     began = time.process_time()
     starts = Groups(block_starts(10**13, 128, seed=1, epoch=0, random=False), 8)
     assert len(starts[len(starts) - 1]) > 0
@@ -283,7 +283,7 @@ def test_the_last_batch_of_an_epoch_comes_as_fast_as_the_first() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_torn_files_are_told_in_a_line(tmp_path: Path, suffix: str) -> None:
+def test_truncated_files_are_reported_in_one_line(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"a.jsonl{suffix}"
     content = "".join(json.dumps({"text": Random(i).randbytes(40).hex()}) + "\n" for i in range(20_000)).encode()
     compress(file, content)
@@ -296,7 +296,7 @@ def test_torn_files_are_told_in_a_line(tmp_path: Path, suffix: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_torn_files_cost_no_memory(tmp_path: Path) -> None:
+def test_truncated_files_use_no_memory(tmp_path: Path) -> None:
     """pyarrow's read() loses what it was to read into where it raises: here 500 KB of each torn file."""
     compress(tmp_path / "a.jsonl.zst", Random(0).randbytes(250_000).hex().encode())
     whole = (tmp_path / "a.jsonl.zst").read_bytes()
@@ -312,7 +312,7 @@ def test_torn_files_cost_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.txt.zst", "a.jsonl.zst"])
-def test_bombs_are_refused_before_memory_goes(tmp_path: Path, name: str) -> None:
+def test_decompression_bombs_are_refused_early(tmp_path: Path, name: str) -> None:
     compress(tmp_path / name, b'{"text": "' + b"a" * 200_000_000)
     code = (
         "import re, sys; from manyheads.data.readers.texts import read_texts\n"
@@ -326,14 +326,14 @@ def test_bombs_are_refused_before_memory_goes(tmp_path: Path, name: str) -> None
     assert int(peak) < 400, "MiB"
 
 
-def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
+def test_an_endless_line_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "a.jsonl").open("wb") as file:
         file.truncate(MAX_LINE_BYTES * 40)  # a sparse file
     with pytest.raises(ValueError, match=r"a\.jsonl:1: the line is longer than 67,108,864 bytes; split it"):
         next(lines(tmp_path / "a.jsonl"))
 
 
-def test_a_footer_that_declares_too_much_is_refused(tmp_path: Path) -> None:
+def test_an_oversized_parquet_footer_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), file)
     content = file.read_bytes()
@@ -345,14 +345,14 @@ def test_a_footer_that_declares_too_much_is_refused(tmp_path: Path) -> None:
         read_texts(file)
 
 
-def test_given_texts_have_the_same_facts(tmp_path: Path) -> None:
+def test_given_texts_have_equal_statistics(tmp_path: Path) -> None:
     given, read = Texts(TEXTS), read_texts(written(tmp_path, "jsonl"))
     assert given.facts == read.facts
     assert given.hashes.tolist() == read.hashes.tolist()
     assert list(given.subset([1, 3]).texts) == [TEXTS[1], TEXTS[3]]
 
 
-def test_a_vocabulary_is_learned_from_a_sample_that_is_always_the_same() -> None:
+def test_a_vocabulary_is_trained_on_a_fixed_sample() -> None:
     texts = Texts([prose(50, seed) for seed in range(2000)])
     assert list(texts.sample(texts.bytes)) == texts.texts
     some = list(texts.sample(texts.bytes // 10))
@@ -371,7 +371,7 @@ def test_names_of_compressed_files(tmp_path: Path) -> None:
     assert isinstance(TOKENIZER, Tokenizer)
 
 
-def test_a_run_of_blanks_is_cut_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blanks_are_split_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A blank that stands behind a letter is where a piece ends: by the plain search, as slow as it is."""
     monkeypatch.setattr(corpus, "MAX_PIECE", 97)
 

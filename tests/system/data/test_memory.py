@@ -41,7 +41,7 @@ print("".join(line for line in Path("/proc/self/status").read_text().splitlines(
 
 
 @pytest.mark.parametrize("kind", ["pairs", "documents"])
-def test_memory_hardly_grows_with_the_corpus(tmp_path: Path, kind: str) -> None:
+def test_memory_hardly_grows_with_corpus_size(tmp_path: Path, kind: str) -> None:
     peaks = []
     for count in (5_000, 45_000):
         data = pairs(tmp_path / str(count), count)
@@ -55,7 +55,7 @@ def test_memory_hardly_grows_with_the_corpus(tmp_path: Path, kind: str) -> None:
     assert (peaks[1] - peaks[0]) / 40_000 < 230, "bytes for each, which has two texts of 45 to 50 characters"
 
 
-def test_parquet_that_expands_beyond_measure_is_refused_before_it_does(tmp_path: Path) -> None:
+def test_expanding_parquet_is_refused_early(tmp_path: Path) -> None:
     content = pyarrow.table({"text": ["a" * 2**27], "label": ["x"]})
     pyarrow.parquet.write_table(content, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
     assert (tmp_path / "a.parquet").stat().st_size < 100_000

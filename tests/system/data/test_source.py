@@ -22,7 +22,7 @@ from tests.contracts.data.test_source import RUNS
     ],
     ids=lambda source: source.kind,
 )  # fmt: skip
-def test_embedded_data_are_made_again(source: Source[Any]) -> None:
+def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
     splits = source.read()
     assert source.peek() is None
     again = source_of({"data": source.describe(splits)})
@@ -41,7 +41,7 @@ def test_embedded_data_are_made_again(source: Source[Any]) -> None:
         pytest.param("text-classification", marks=pytest.mark.slow),  # phrases of many languages
     ],
 )  # fmt: skip
-def test_what_kept_runs_were_scored_on_is_made_again(name: str) -> None:
+def test_test_data_of_records_are_reproducible(name: str) -> None:
     record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
     source = source_of(record)
     assert source is not None

@@ -45,7 +45,7 @@ def is_tried(given: list[str]) -> bool:
     return given[0] == "train" and "--init" not in given
 
 
-def test_a_training_of_a_page_can_begin(
+def test_training_commands_of_pages_start(
     subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings, too: a dry run looks at the data, and at the teacher."""

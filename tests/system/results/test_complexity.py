@@ -31,7 +31,7 @@ INFLUENCE = {
 }  # fmt: skip
 
 
-def test_the_page_shows_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"runs": [INFLUENCE], "bench": [growth(), growth("cuda"), {"bench": ["startup"]}]}
     monkeypatch.setattr(page, "records", lambda kind="runs": kept[kind])
     text = page.page()
@@ -43,5 +43,5 @@ def test_the_page_shows_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "`gpt3/175b` | text | 174,604,259,328 |" in text
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures_are_drawn(tmp_path: Path) -> None:
     assert page.draw_growth(growth(), tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

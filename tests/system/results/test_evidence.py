@@ -79,7 +79,7 @@ def finished(folder: Path, run: Listed) -> None:
     (folder / f"{run.name}.json").write_text(json.dumps(note))
 
 
-def test_every_listed_run_is_understood(subtests: pytest.Subtests) -> None:
+def test_every_listed_run_parses(subtests: pytest.Subtests) -> None:
     for run in LISTED:
         with subtests.test(run.name):
             _understood(run)
@@ -97,7 +97,7 @@ def _understood(run: Listed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", FIRST, ids=lambda run: run.entry)
-def test_the_listed_runs_can_be_planned(
+def test_the_listed_runs_have_plans(
     run: Listed, real_data: Callable[[str], Path], minilm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if run.after:
@@ -114,14 +114,14 @@ def _in(real_data: Callable[[str], Path], word: str) -> str:
     return word.replace("$DATA", str(real_data(folder).parent))
 
 
-def test_a_record_that_was_kept_is_that_of_the_list() -> None:
+def test_records_match_the_list() -> None:
     """Whoever changes the settings of a kept run sees it here."""
     settings = {run.name: run.settings for run in LISTED}
     for kept in kept_records():
         assert kept["settings"] == settings[kept["run"]]
 
 
-def test_interrupted_it_goes_on_and_is_kept_once(
+def test_an_interrupted_list_continues_and_records_once(
     call: Callable[..., int], tmp_path: Path, records: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = entry("bad", LM + "many")
@@ -165,7 +165,7 @@ def test_interrupted_it_goes_on_and_is_kept_once(
     assert "0 kept, 1 left" in capfd.readouterr().err, "nothing is trained twice"
 
 
-def test_the_time_is_kept_and_other_settings_are_told(
+def test_the_duration_is_recorded_and_other_settings_reported(
     call: Callable[..., int], tmp_path: Path, records: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     started = time.monotonic()
@@ -183,7 +183,7 @@ def test_the_time_is_kept_and_other_settings_are_told(
     assert json.loads((records / "lm.json").read_text())["steps"] == 20
 
 
-def test_a_full_disk_loses_no_record(
+def test_a_full_disk_keeps_every_record(
     call: Callable[..., int], tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [entry("lm", LM + "20")]
@@ -209,7 +209,7 @@ def test_a_full_disk_loses_no_record(
     assert kept["evidence"] == {"claim": "a", "run": "lm", "settings": run.settings, "seconds": 60.0}
 
 
-def test_the_parts_of_a_run_are_kept_together(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
+def test_parts_of_a_run_are_grouped(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
     entries = [entry("rows", "translation/ablate")]
     [run] = listed(tmp_path, *entries)
     for part in ("base", "A-heads-1"):
@@ -220,7 +220,7 @@ def test_the_parts_of_a_run_are_kept_together(call: Callable[..., int], tmp_path
     assert sorted(path.stem for path in records.iterdir()) == ["rows-A-heads-1", "rows-base"]
 
 
-def test_a_curve_of_the_runs_own_stays(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
+def test_an_existing_curve_is_kept(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
     entries = [entry("digits", "universal/copy")]
     [run] = listed(tmp_path, *entries)
     finished(tmp_path / "runs", run)
@@ -232,7 +232,7 @@ def test_a_curve_of_the_runs_own_stays(call: Callable[..., int], tmp_path: Path,
     assert kept["evidence"]["run"] == "digits"
 
 
-def test_on_a_gpu_its_runs_come_first_with_what_they_start_from(tmp_path: Path, records: Path) -> None:
+def test_gpu_runs_are_ordered_with_their_prerequisites(tmp_path: Path, records: Path) -> None:
     runs = listed(
         tmp_path, entry("small", LM + "1"), entry("teacher", LM + "2"),
         entry("pupil", "cifar10/vit teacher=teacher", device="cuda"), entry("large", LM + "3", device="cuda"),
@@ -251,7 +251,7 @@ def test_on_a_gpu_its_runs_come_first_with_what_they_start_from(tmp_path: Path, 
     assert Standing(runs, tmp_path, None, "cpu").obstacle(runs[0]) == ("needs text.txt: give DATA=FOLDER that has it")
 
 
-def test_what_starts_from_a_changed_run_has_changed_too(tmp_path: Path, records: Path) -> None:
+def test_runs_that_start_from_a_changed_run_change_too(tmp_path: Path, records: Path) -> None:
     tuned = entry("tuned", "single-sentence data=$DATA/labelled --init lm")
     runs = listed(tmp_path, entry("lm", LM + "20"), tuned)
     for run in runs:
@@ -285,7 +285,7 @@ def test_two_calls_take_different_runs(call: Callable[..., int], tmp_path: Path,
         (["["], "list.toml"),
     ],
 )
-def test_a_faulty_list_is_one_line(
+def test_a_malformed_list_is_reported_in_one_line(
     call: Callable[..., int], capfd: pytest.CaptureFixture[str], entries: list[str], message: str
 ) -> None:
     assert call(entries=entries) == 2
@@ -294,7 +294,7 @@ def test_a_faulty_list_is_one_line(
     assert told.count("\n") == 1
 
 
-def test_a_reader_of_the_list_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_while_listing_is_no_error() -> None:
     code = "from lab.evidence import __main__ as evidence; evidence.table = lambda *_: 'x' * 10**6; "
     read, write = os.pipe()
     os.close(read)
@@ -304,7 +304,7 @@ def test_a_reader_of_the_list_that_leaves_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_torn_checkpoint_and_a_run_that_is_gone_stop_no_other(
+def test_a_damaged_checkpoint_or_missing_run_affects_no_other(
     call: Callable[..., int], tmp_path: Path, records: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     entries = [entry("torn", LM + "10"), entry("gone", LM + "20"), entry("lm", LM + "30")]
@@ -324,7 +324,7 @@ def test_a_torn_checkpoint_and_a_run_that_is_gone_stop_no_other(
     assert [path.stem for path in records.iterdir()] == ["lm"]
 
 
-def test_what_is_forgotten_is_never_taken_for_the_new_run(
+def test_forgotten_runs_are_never_mistaken_for_new_ones(
     call: Callable[..., int], tmp_path: Path, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [old] = listed(tmp_path, entry("lm", LM + "20"))
@@ -344,7 +344,7 @@ def test_what_is_forgotten_is_never_taken_for_the_new_run(
     assert not list((tmp_path / "runs").glob(".*")), "and nothing of it stays"
 
 
-def test_a_signal_right_after_the_start_ends_the_training(
+def test_a_signal_after_the_start_stops_training(
     call: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, popen = list[subprocess.Popen[bytes]](), subprocess.Popen
@@ -364,7 +364,7 @@ def test_a_signal_right_after_the_start_ends_the_training(
     assert started[0].poll() is not None
 
 
-def test_a_part_that_there_is_no_more_has_no_record(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
+def test_a_removed_part_has_no_record(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
     entries = [entry("rows", LM + "20")]
     [run] = listed(tmp_path, *entries)
     finished(tmp_path / "runs" / "rows", Listed("one", "", "", "", (), 1, "cpu"))
@@ -379,7 +379,7 @@ def test_a_part_that_there_is_no_more_has_no_record(call: Callable[..., int], tm
     assert Standing([run], tmp_path / "runs", None, "cpu").state(run) == "kept"
 
 
-def test_a_gpu_that_is_not_there_is_told(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
+def test_a_missing_gpu_is_reported(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch,
                                          capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     entries = [entry("lm", LM + "20", device="cuda")]

@@ -32,7 +32,7 @@ def made(name: str, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_has_the_products_that_are_counted_on_the_modules(name: str) -> None:
+def test_products_of_a_step_equal_the_count_on_the_modules(name: str) -> None:
     settings, lengths = MODELS[name]
     step = simulate(made(name, **settings), 3, lengths, MACHINE, precision="float32", fused=False)
     counted = 3 * costs.flops(made(name, **settings), *lengths)["training"]
@@ -41,7 +41,7 @@ def test_a_step_has_the_products_that_are_counted_on_the_modules(name: str) -> N
     assert step.forward + step.backward >= step.flops / 1e12
 
 
-def test_what_is_alive_is_what_pytorchs_tracker_finds() -> None:
+def test_live_tensors_equal_pytorchs_tracker() -> None:
     step = simulate(made("gpt2/nano"), 4, (64,), MACHINE, precision="float32", fused=False)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = made("gpt2/nano").train()
@@ -55,7 +55,7 @@ def test_what_is_alive_is_what_pytorchs_tracker_finds() -> None:
     assert step.peak == pytest.approx(found["Total"] - weights, rel=0.02)
 
 
-def test_gradients_are_told_from_activations() -> None:
+def test_gradients_are_distinguished_from_activations() -> None:
     """A text of one token needs less than its gradients."""
     model = made("gpt2/nano")
     weights = 4 * sum(p.numel() for p in model.parameters())
@@ -64,7 +64,7 @@ def test_gradients_are_told_from_activations() -> None:
     assert step.peak >= weights
 
 
-def test_blocks_that_are_computed_twice_keep_less() -> None:
+def test_recomputed_blocks_need_less_memory() -> None:
     kept, again = (
         simulate(made("gpt2/nano"), 8, (64,), MACHINE, precision="float32", fused=True, checkpointing=twice)
         for twice in (False, True)
@@ -73,7 +73,7 @@ def test_blocks_that_are_computed_twice_keep_less() -> None:
     assert again.flops > kept.flops
 
 
-def test_sharding_divides_what_is_kept_and_gathers_what_is_computed() -> None:
+def test_sharding_divides_storage_and_gathers_for_computation() -> None:
     """16 bytes a parameter (Rajbhandari 2020), and DDP's buckets."""
     model = made("gpt2/nano")
     parameters = sum(p.numel() for p in model.parameters())
@@ -92,7 +92,7 @@ def test_sharding_divides_what_is_kept_and_gathers_what_is_computed() -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_gpt_3_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gpt3_175b_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     """Its count is Brown 2020's, table 2.1; its products are within a tenth of that paper's appendix D, which leaves
     those of attention out: 3.14e23 FLOPs for 300 billion tokens."""
     command = ["plan", "gpt3/175b", "--devices", "1024", "--memory", "80", "--tflops", "312", "--bandwidth", "2000",
@@ -105,7 +105,7 @@ def test_the_largest_gpt_3_is_planned(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["fsdp"]["fits"]
 
 
-def test_a_recipe_is_planned_with_its_batch_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_uses_the_batch_and_settings_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = ["--devices", "8", "--memory", "16", "--tflops", "9.5", "--bandwidth", "732", "--json"]
     assert cli.main(["plan", "translation/wmt14-base", *gpu]) == 0
     whole = json.loads(capsys.readouterr().out)
@@ -119,7 +119,7 @@ def test_a_recipe_is_planned_with_its_batch_and_settings(capsys: pytest.CaptureF
         assert json.loads(capsys.readouterr().out)["rows"] == rows
 
 
-def test_this_machine_is_measured_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "gpt2/nano", "--batch", "2", "--length", "16"]) == 0
     shown = capsys.readouterr().out
     assert "one process" in shown
@@ -139,7 +139,7 @@ def test_this_machine_is_measured_and_shown(capsys: pytest.CaptureFixture[str]) 
         (["gpt2/nan", "--batch", "2"], "did you mean"),
     ],
 )
-def test_what_cannot_be_planned_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_plans_are_reported(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *arguments]) == 2
     assert told in capsys.readouterr().err
 
@@ -162,7 +162,7 @@ print(before, 1024 * int(status.split("VmHWM:")[1].split()[0]))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what a process has held")
-def test_the_memory_of_a_step_is_what_a_process_holds() -> None:
+def test_the_predicted_memory_of_a_step_equals_a_process() -> None:
     answer = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     before, held = map(int, answer.stdout.split())
     found = plan(made("gpt2/124m", layers=2), 8, (64,), Hardware(1, MACHINE, math.inf, taken=before, gpu=False))

@@ -55,7 +55,7 @@ def _it_still_answers(running: Running) -> Iterator[None]:
         ({"model": "tell"}, "model"),
     ],
 )
-def test_the_field_at_fault_is_named(running: Running, body: dict[str, Any], field: str) -> None:
+def test_the_wrong_field_is_named(running: Running, body: dict[str, Any], field: str) -> None:
     with client(running) as http:
         found = http.post("/v1/completions", json=body)
     assert found.status_code in (400, 404), found.text
@@ -79,14 +79,14 @@ def test_the_field_at_fault_is_named(running: Running, body: dict[str, Any], fie
         (b"{" + b" " * 200_000, "application/json", 413),
     ],
 )
-def test_bodies_that_are_none(running: Running, content: bytes, kind: str, status: int) -> None:
+def test_invalid_bodies_are_refused(running: Running, content: bytes, kind: str, status: int) -> None:
     with client(running) as http:
         found = http.post("/v1/completions", content=content, headers={"content-type": kind})
     assert found.status_code == status, found.text
     assert found.json()["error"]["message"]
 
 
-def test_a_body_without_end_is_refused_while_it_is_read(running: Running) -> None:
+def test_an_endless_request_body_is_refused_early(running: Running) -> None:
     """A gigabyte in pieces, its length not told: refused after the first hundred kilobytes, without keeping them."""
     if not Path("/proc/self/status").exists():
         pytest.skip("no /proc to read the memory of a process from")
@@ -108,7 +108,7 @@ def test_a_body_without_end_is_refused_while_it_is_read(running: Running) -> Non
         assert b" 413 " in raw.recv(4096)
 
 
-def test_a_small_form_with_many_fields_or_wrong_ones(running: Running) -> None:
+def test_small_forms_with_many_or_wrong_fields_are_refused(running: Running) -> None:
     with client(running) as http:
         many = http.post("/translate", content="&".join(f"a{i}=1" for i in range(9000)),
                          headers={"content-type": "application/x-www-form-urlencoded"})  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_small_form_with_many_fields_or_wrong_ones(running: Running) -> None:
         assert missing.json()["error"].startswith("target: ")
 
 
-def test_slow_clients_stall_nobody_and_vanishing_ones_leave_nothing(running: Running) -> None:
+def test_slow_and_vanishing_clients_block_no_one(running: Running) -> None:
     long = {"model": "lm", "prompt": "the", "max_tokens": 50_000, "temperature": 0}
     slow = [open_socket(running) for _ in range(30)]
     for i, raw in enumerate(slow):
@@ -144,7 +144,7 @@ def test_slow_clients_stall_nobody_and_vanishing_ones_leave_nothing(running: Run
             raise AssertionError(counts)
 
 
-def test_other_hosts_methods_and_paths(running: Running) -> None:
+def test_other_hosts_methods_and_paths_are_refused(running: Running) -> None:
     with client(running) as http:
         evil = http.get("/v1/models", headers={"host": "evil.example"})
         assert (evil.status_code, evil.json()["error"]["param"]) == (421, "Host")
@@ -160,7 +160,7 @@ def test_other_hosts_methods_and_paths(running: Running) -> None:
             assert "access-control-allow-origin" not in found.headers
 
 
-def test_many_lines_are_told_at_once(running: Running) -> None:
+def test_many_lines_are_answered_at_once(running: Running) -> None:
     """Also where source and target are one, and no model has anything to do."""
     with client(running) as http:
         for q in ([""] * 127 + ["\n" * 30_000], "\n" * 513, ["\n" * 5] * 128):
@@ -176,7 +176,7 @@ def test_many_lines_are_told_at_once(running: Running) -> None:
 
 
 @pytest.mark.slow
-def test_random_requests_get_an_answer(running: Running) -> None:
+def test_random_requests_get_a_response(running: Running) -> None:
     """Of every kind that is wrong: none ends in a failure of the service."""
     dice = random.Random(0)
     values: list[Any] = [

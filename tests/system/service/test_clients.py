@@ -66,7 +66,7 @@ def test_models_are_listed(ours: openai.OpenAI) -> None:
         ours.models.retrieve("gone")
 
 
-def test_completions_are_those_of_the_model(ours: openai.OpenAI, models: Path) -> None:
+def test_completions_equal_the_models(ours: openai.OpenAI, models: Path) -> None:
     own = manyheads.load(models / "lm")
     for temperature in (0.0, 1.0):
         found = ours.completions.create(
@@ -79,7 +79,7 @@ def test_completions_are_those_of_the_model(ours: openai.OpenAI, models: Path) -
         assert found.usage.completion_tokens == 24
 
 
-def test_a_stream_is_the_same_text_in_pieces(ours: openai.OpenAI) -> None:
+def test_a_stream_equals_the_text(ours: openai.OpenAI) -> None:
     how: dict[str, Any] = {"model": "lm", "prompt": "the cat", "max_tokens": 30, "seed": 3}
     whole = ours.completions.create(**how).choices[0]
     events = list(ours.completions.create(**how, stream=True, stream_options={"include_usage": True}))
@@ -91,7 +91,7 @@ def test_a_stream_is_the_same_text_in_pieces(ours: openai.OpenAI) -> None:
     assert events[-1].usage.completion_tokens == 30
 
 
-def test_stop_strings_tokens_and_several_choices(ours: openai.OpenAI, models: Path) -> None:
+def test_stop_strings_and_several_choices(ours: openai.OpenAI, models: Path) -> None:
     how: dict[str, Any] = {"model": "lm", "max_tokens": 20, "seed": 3}
     whole = ours.completions.create(prompt="the cat", **how).choices[0].text
     stop = whole[5:7]
@@ -104,7 +104,7 @@ def test_stop_strings_tokens_and_several_choices(ours: openai.OpenAI, models: Pa
     assert len({choice.text for choice in many}) == 3
 
 
-def test_embeddings_are_the_mean_of_the_last_states(ours: openai.OpenAI, models: Path) -> None:
+def test_embeddings_average_the_last_states(ours: openai.OpenAI, models: Path) -> None:
     texts = ["the cat sat", "the dog sat on the mat"]
     packed = ours.embeddings.create(model="enc", input=texts).data
     plain = ours.embeddings.create(model="enc", input=texts, encoding_format="float").data
@@ -158,9 +158,7 @@ def test_lines_lists_and_alternatives(running: Running, models: Path) -> None:
         ("nbest", {"texts": ["the cat", "the dog"], "count": 2}),
     ],
 )
-def test_the_other_verbs_answer_as_the_models_do(
-    running: Running, models: Path, path: str, asked: dict[str, Any]
-) -> None:
+def test_the_other_verbs_equal_the_models(running: Running, models: Path, path: str, asked: dict[str, Any]) -> None:
     with client(running) as http:
         found = http.post(f"/{path}", json=asked).json()
     name = {"classify": "tell", "tag": "tagger", "fill": "mask", "answer": "reader", "nbest": "en-de"}[path]
@@ -194,13 +192,13 @@ def test_the_other_verbs_answer_as_the_models_do(
         ("fill", {"texts": ["[MASK]" + " the" * 100] * 50, "top": 1000}, "top"),
     ],
 )
-def test_the_field_at_fault_is_named(running: Running, path: str, asked: dict[str, Any], field: str) -> None:
+def test_the_wrong_field_is_named(running: Running, path: str, asked: dict[str, Any], field: str) -> None:
     with client(running) as http:
         answer = http.post(f"/{path}", json=asked)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
-def test_a_classifier_tells_by_its_field_what_it_does_not_read(tmp_path: Path) -> None:
+def test_a_classifier_declares_what_it_reads(tmp_path: Path) -> None:
     """And nothing of the machine that it is on."""
     for name, pairs in (("single", False), ("both", True)):
         path = bert(tmp_path / name, head="sequence", labels=("a", "b"))
@@ -231,7 +229,7 @@ def test_a_classifier_tells_by_its_field_what_it_does_not_read(tmp_path: Path) -
         service_of(Settings({"both": str(tmp_path / "both")}, detector="both"))
 
 
-def test_two_translators_of_one_pair_are_one_target() -> None:
+def test_two_translators_for_one_pair_are_one_target() -> None:
     pairs = [SimpleNamespace(languages=("en", "de")), SimpleNamespace(languages=("en", "de"))]
     service: Any = SimpleNamespace(registry=SimpleNamespace(all=lambda: pairs))
     named: Any = asyncio.run(libretranslate.languages(service, LanguagesRequest(), None))  # type: ignore[arg-type]

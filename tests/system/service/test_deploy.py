@@ -45,7 +45,7 @@ def last(name: str) -> str:
     return [rest for each, rest in instructions() if each == name][-1]
 
 
-def test_the_image_is_of_what_the_project_has() -> None:
+def test_the_container_image_holds_existing_files() -> None:
     names = [name for name, _ in instructions()]
     assert names.count("FROM") == 2
     final = names[len(names) - names[::-1].index("FROM") :]
@@ -64,7 +64,7 @@ def test_the_image_is_of_what_the_project_has() -> None:
     assert images == {"python:3.11-slim"}
 
 
-def test_what_the_image_runs_is_understood() -> None:
+def test_commands_of_the_container_image_parse() -> None:
     program, *entry = json.loads(last("ENTRYPOINT"))
     assert program == "manyheads"
     options = cli._parse([*entry, "--token-file", "/run/secrets/token", "/models/mine"])
@@ -73,7 +73,7 @@ def test_what_the_image_runs_is_understood() -> None:
 
 
 @pytest.mark.slow
-def test_it_serves_as_nobody_from_a_root_that_is_read_only() -> None:
+def test_the_container_runs_unprivileged_with_a_read_only_root() -> None:
     """The image's entry, environment and health check, without the image: another user, no rights, nothing to write."""
     if os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare"):
         pytest.skip("only root can become nobody on a root directory that is read-only")
@@ -127,11 +127,11 @@ def analyzed(tmp_path: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_the_unit_is_one(tmp_path: Path) -> None:
+def test_the_unit_of_progress_is_one_character(tmp_path: Path) -> None:
     assert analyzed(tmp_path, "verify", "--man=no") == ""
 
 
-def test_the_unit_is_as_closed_as_the_page_says(tmp_path: Path) -> None:
+def test_the_systemd_unit_is_hardened(tmp_path: Path) -> None:
     """Versions of systemd weigh a little differently."""
     (shown,) = re.findall(r"exposure level .*: ([\d.]+)", analyzed(tmp_path, "security", "--offline=yes", "--no-pager"))
     page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -139,7 +139,7 @@ def test_the_unit_is_as_closed_as_the_page_says(tmp_path: Path) -> None:
     assert float(shown) == pytest.approx(float(told), abs=0.3)
 
 
-def test_what_the_unit_runs_is_understood() -> None:
+def test_commands_of_the_systemd_unit_parse() -> None:
     (start,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
     words = (
         start.replace("${CREDENTIALS_DIRECTORY}", "/run/credentials").replace("$MODELS", "a=/x/a --detect a").split()
@@ -152,7 +152,7 @@ def test_what_the_unit_runs_is_understood() -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_service_manager_is_told(tmp_path: Path, workers: str) -> None:
+def test_the_service_manager_is_notified(tmp_path: Path, workers: str) -> None:
     """Ready when it answers, alive from then on, and that it stops; by the process that was started alone."""
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

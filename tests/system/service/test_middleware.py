@@ -38,7 +38,7 @@ def answered(running: Running, request: str, *lines: str, body: bytes = b"") -> 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/nbest", "/classify", "/attend", "/v1/models", "/gone"])
 @pytest.mark.parametrize("announced", ["Content-Length: 1073741824", "Transfer-Encoding: chunked"])
-def test_no_body_is_waited_for_without_a_token(running: Running, path: str, announced: str) -> None:
+def test_no_body_is_read_without_a_token(running: Running, path: str, announced: str) -> None:
     """None is sent: the answer comes, though a gigabyte was announced."""
     for more in ((), ("Authorization: Bearer wrong",), ("Expect: 100-continue",)):
         status, head, content = answered(running, f"POST {path}", announced, *more)
@@ -46,7 +46,7 @@ def test_no_body_is_waited_for_without_a_token(running: Running, path: str, anno
         assert "connection: close" in head
 
 
-def test_what_is_read_for_the_key_in_it_is_bounded(running: Running) -> None:
+def test_key_checks_read_bounded_bodies(running: Running) -> None:
     """LibreTranslate's clients send their key with the body: of one without another key little is read."""
     large = json.dumps(ASK | {"q": "the cat\n" * 9000, "api_key": TOKEN}).encode()
     assert 2**16 < len(large) < 2**22
@@ -67,7 +67,7 @@ def test_what_is_read_for_the_key_in_it_is_bounded(running: Running) -> None:
 
 
 @pytest.mark.parametrize("request_line", ["TRACE /nbest", "POST /nbest", "POST /gone", "GET /healthz"])
-def test_an_answer_outlives_a_body_that_comes_after_it(running: Running, request_line: str) -> None:
+def test_a_response_survives_a_late_body(running: Running, request_line: str) -> None:
     """A connection closed while its client still sends is reset, and the answer with it."""
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=15) as raw:
@@ -84,14 +84,14 @@ def test_an_answer_outlives_a_body_that_comes_after_it(running: Running, request
     assert json.loads(content)
 
 
-def test_a_connection_is_kept_where_all_was_read(running: Running) -> None:
+def test_a_connection_is_kept_after_a_complete_read(running: Running) -> None:
     with client(running, headers={"authorization": f"Bearer {TOKEN}"}) as http:
         assert "connection" not in http.post("/translate", json=ASK).headers
         assert "connection" not in http.get("/v1/models").headers
         assert http.request("GET", "/v1/models", content=b"x").headers["connection"] == "close"  # it is not asked for
 
 
-def test_behind_a_proxy(running: Running) -> None:
+def test_the_service_works_behind_a_proxy(running: Running) -> None:
     """What a proxy forwards of the outer world is not believed; Host and Origin are as docs/serving.md says."""
     name = running.url.removeprefix("http://")
     outer = {"authorization": f"Bearer {TOKEN}", "x-forwarded-host": "translate.example", "x-forwarded-proto": "https",
@@ -110,6 +110,6 @@ def test_behind_a_proxy(running: Running) -> None:
     assert "192.0.2.7" not in running.log.read_text()
 
 
-def test_without_a_token_no_model_is_named(running: Running) -> None:
+def test_without_a_token_no_model_name_is_revealed(running: Running) -> None:
     assert json.loads(answered(running, "GET /healthz")[2]) == {"status": "ok", "models": []}
     assert json.loads(answered(running, "GET /healthz", KNOWN)[2]) == {"status": "ok", "models": ["en-de"]}

@@ -85,7 +85,7 @@ def looked(browser: ServiceBrowser) -> None:
     browser.wait("document.querySelector('.panel .readout') !== null")
 
 
-def test_a_translation_and_where_the_heads_look(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_a_translation_shows_its_attention(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     browser.visit(running.url)
     assert browser.texts("#about") == ["English to German"]
     browser.type("#field-text", SENTENCE)
@@ -103,13 +103,13 @@ def test_a_translation_and_where_the_heads_look(browser: ServiceBrowser, running
     assert browser.count(".panel .matrix") == 1
 
 
-def test_lines_are_translated_by_themselves(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_lines_are_translated_independently(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     browser.visit(address(running, model="en-de", text="the cat\n\nthe mat"))
     looked(browser)  # a link is asked at once
     assert browser.texts("#result .said") == manyheads.load(folder / "en-de").translate(["the cat", "the mat"])
 
 
-def test_labels_are_text_whatever_they_say(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_labels_are_text_for_any_content(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     browser.visit(address(running, model="tell"))
     browser.type("#field-text", f"the cat {EVIL}")
     browser.type("#field-pair", "the mat")
@@ -124,7 +124,7 @@ def test_labels_are_text_whatever_they_say(browser: ServiceBrowser, running: Run
     assert browser.count("#desk img, #desk script") == 0
 
 
-def test_data_cannot_become_markup_even_by_a_fault_of_the_scripts(browser: ServiceBrowser, running: Running) -> None:
+def test_data_cannot_become_markup(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(running.url)
     told = browser.run(
         "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done' } catch (e) { return e.name } })()"
@@ -143,7 +143,7 @@ def test_words_are_tagged(browser: ServiceBrowser, running: Running, folder: Pat
     assert browser.texts("#result .name") == [f"{m.text} · {kind}" for m, kind in zip(marks, kinds, strict=True)]
 
 
-def test_an_answer_is_marked_in_its_text(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_an_answer_is_highlighted_in_its_text(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     context = "𝒳 the cat sat on the mat, the dog sat on the cat"  # the first letter is two for scripts
     browser.visit(address(running, model="qa", question="the dog", context=context))
     looked(browser)
@@ -170,7 +170,7 @@ def test_two_texts_are_compared(browser: ServiceBrowser, running: Running) -> No
     assert browser.texts("#result .amount") == ["1.000"]
 
 
-def test_a_completion_with_its_heads_while_it_is_written(browser: ServiceBrowser, running: Running) -> None:
+def test_attention_of_a_streamed_completion(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="lm"))
     browser.type("#field-text", "the cat")
     browser.type("#field-tokens", "60")
@@ -194,7 +194,7 @@ def test_a_completion_with_its_heads_while_it_is_written(browser: ServiceBrowser
     browser.wait(f"document.querySelector('.ranking .name').textContent === {json.dumps(following[0]['token'])}")
 
 
-def test_what_may_come_next_is_what_the_model_says(running: Running, folder: Path) -> None:
+def test_next_tokens_equal_the_models_prediction(running: Running, folder: Path) -> None:
     lens = manyheads.load(folder / "lm").lens("the cat", top=5)
     with client(running) as http:
         told = http.post("/attend", json={"model": "lm", "text": "the cat"}).json()["next"]
@@ -211,7 +211,7 @@ def begin_writing(browser: ServiceBrowser, running: Running) -> None:
     browser.wait("document.querySelector('.written')?.textContent.length > 3")
 
 
-def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
+def test_generation_can_be_stopped(browser: ServiceBrowser, running: Running) -> None:
     begin_writing(browser, running)
     browser.click("#stop")
     assert browser.texts("#state") == ["Stopped"]
@@ -220,7 +220,7 @@ def test_writing_is_stopped(browser: ServiceBrowser, running: Running) -> None:
     told_too_long(browser)
 
 
-def test_a_field_that_is_empty_changes_nothing_of_what_is_computed(browser: ServiceBrowser, running: Running) -> None:
+def test_an_empty_optional_field_does_not_change_the_response(browser: ServiceBrowser, running: Running) -> None:
     begin_writing(browser, running)
     browser.run("document.querySelector('#field-text').value = ''")
     enter = "new KeyboardEvent('keydown', {key: 'Enter', ctrlKey: true, bubbles: true})"
@@ -230,7 +230,7 @@ def test_a_field_that_is_empty_changes_nothing_of_what_is_computed(browser: Serv
     told_too_long(browser)
 
 
-def test_a_failure_leaves_nothing_of_the_text_before(browser: ServiceBrowser, running: Running) -> None:
+def test_a_failure_discards_the_previous_text(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="en-de", text=SENTENCE))
     looked(browser)
     browser.type("#field-text", "the cat sat " * 50)
@@ -249,7 +249,7 @@ def told_too_long(browser: ServiceBrowser) -> None:
         assert re.search("the model takes 128|at most 256", browser.texts("#note")[0])
 
 
-def test_a_text_too_long_to_look_at_is_asked_for_once(browser: ServiceBrowser, running: Running) -> None:
+def test_the_page_confirms_overlong_texts_once(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="lm"))
     browser.type("#field-text", "the")
     browser.type("#field-tokens", "300")
@@ -261,7 +261,7 @@ def test_a_text_too_long_to_look_at_is_asked_for_once(browser: ServiceBrowser, r
     told_too_long(browser)
 
 
-def test_an_image_is_dropped(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_an_image_can_be_dropped_on_the_page(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     dice = np.random.default_rng(0)
     Image.fromarray(dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / "image.png")
     browser.visit(address(running, model="see"))
@@ -273,7 +273,7 @@ def test_an_image_is_dropped(browser: ServiceBrowser, running: Running, folder: 
     assert browser.run("location.hash") == "#model=see&verb=classify"  # an image is no part of a link
 
 
-def test_a_link_restores_what_it_was_copied_from(browser: ServiceBrowser, running: Running) -> None:
+def test_a_copied_link_can_be_restored(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(running.url)
     browser.choose("#model", "lm")
     browser.type("#field-text", "the cat & the dog\n#1")
@@ -290,7 +290,7 @@ def test_a_link_restores_what_it_was_copied_from(browser: ServiceBrowser, runnin
     assert browser.texts("#told")[0].startswith("This service has no gone")
 
 
-def test_the_keyboard_is_enough(browser: ServiceBrowser, running: Running) -> None:
+def test_the_keyboard_suffices(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="en-de"))
     browser.run("document.querySelector('#model').focus()")
     for _ in range(3):  # copy link, colours, the text
@@ -308,7 +308,7 @@ def test_the_keyboard_is_enough(browser: ServiceBrowser, running: Running) -> No
     assert browser.texts(".panel .readout p")[0].endswith("looks at")
 
 
-def test_curves_of_a_run_grow_while_it_is_trained(browser: ServiceBrowser, running: Running, folder: Path) -> None:
+def test_curves_grow_during_training(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     browser.visit(running.url)
     browser.choose("#model", "curves:training")
     browser.wait("document.querySelectorAll('svg').length === 2")
@@ -321,7 +321,7 @@ def test_curves_of_a_run_grow_while_it_is_trained(browser: ServiceBrowser, runni
     assert browser.run("document.querySelector('#curves polyline').points.length") == 4
 
 
-def test_the_token_is_asked_for_and_never_part_of_a_link(opened: ServiceBrowser, folder: Path) -> None:
+def test_a_token_is_required_and_never_part_of_a_link(opened: ServiceBrowser, folder: Path) -> None:
     token = "a-token-of-some-length"
     model = bert(folder / "guarded", head="masked_lm")
     with serving(folder / "log-3", model, MANYHEADS_TOKEN=token) as service:
@@ -345,7 +345,7 @@ def test_the_token_is_asked_for_and_never_part_of_a_link(opened: ServiceBrowser,
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_as_wide_as_a_telephone(browser: ServiceBrowser, running: Running, dark: bool) -> None:
+def test_the_page_fits_a_phone(browser: ServiceBrowser, running: Running, dark: bool) -> None:
     for state in ({"model": "en-de", "text": SENTENCE}, {"model": "lm", "text": "the", "tokens": "20"}):
         browser.visit(address(running, **state), 400, 800, dark=dark)
         looked(browser)
@@ -384,14 +384,14 @@ def test_every_field_has_a_label(browser: ServiceBrowser, running: Running) -> N
         ({"model": "lm", "text": "a", "layers": [0]}, "layers"),
     ],
 )
-def test_looking_is_bounded(running: Running, body: dict[str, Any], field: str) -> None:
+def test_requests_for_attention_are_bounded(running: Running, body: dict[str, Any], field: str) -> None:
     with client(running) as http:
         found = http.post("/attend", json=body)
     assert found.status_code in (400, 404), found.text
     assert found.json()["error"]["param"] == field
 
 
-def test_a_blank_text_is_told(browser: ServiceBrowser, running: Running) -> None:
+def test_a_blank_text_is_rejected(browser: ServiceBrowser, running: Running) -> None:
     for model in ("tell", "en-de"):
         browser.visit(address(running, model=model, text=" ", pair=" "))
         browser.wait("document.querySelector('#result').textContent.startsWith('A blank text has no ')")

@@ -37,7 +37,7 @@ def test_parts_come_from_a_fixed_table(running: Running) -> None:
             assert "frame-ancestors 'none'" in policy
 
 
-def test_its_files_are_all_served_and_ask_nobody_else(running: Running) -> None:
+def test_page_files_are_served_locally(running: Running) -> None:
     own = files("manyheads.service") / "assets"
     names = {each.name for each in own.iterdir()}
     allowed = {"http://www.w3.org/2000/svg"}  # the name of a kind of element: nothing is asked there

@@ -38,7 +38,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return shown[-1]
 
 
-def test_what_cannot_be_served_is_told_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unservable_models_are_reported_at_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(bert(tmp_path / "m", head="none"))
     assert "no such directory" in refused(capsys, str(tmp_path / "gone"), "--port", "0")
     assert "requires a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
@@ -65,7 +65,7 @@ def _token(folder: Path) -> str:
     return str(folder / "token")
 
 
-def test_a_token_is_asked_for(tmp_path: Path) -> None:
+def test_a_token_is_required(tmp_path: Path) -> None:
     model = translator(tmp_path / "en-de")
     token = "0123456789abcdef"
     with serving(tmp_path / "log", model, "--token-file", _token(tmp_path)) as running, client(running) as http:
@@ -86,7 +86,7 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_accepted_is_finished_when_it_is_stopped(tmp_path: Path, workers: int) -> None:
+def test_accepted_requests_finish_on_shutdown(tmp_path: Path, workers: int) -> None:
     model = language_model(tmp_path / "lm", max_positions=1024)
     answers: dict[int, tuple[str, str]] = {}
 
@@ -126,7 +126,7 @@ def test_what_was_accepted_is_finished_when_it_is_stopped(tmp_path: Path, worker
     assert [line["event"] for line in running.lines() if line["event"] == "stopped"] == ["stopped"] * workers
 
 
-def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tmp_path: Path) -> None:
+def test_a_translator_without_languages_explains_how_to_set_them(tmp_path: Path) -> None:
     model = translator(tmp_path / "tr")
     (model / "result.json").unlink()
     with serving(tmp_path / "log", model) as running, client(running) as http:
@@ -138,7 +138,7 @@ def test_a_translator_whose_languages_are_not_known_is_told_how_to_be_offered(tm
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
-def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) -> None:
+def test_a_new_model_version_is_served_without_dropped_requests(tmp_path: Path) -> None:
     model = bert(tmp_path / "m", head="sequence", labels=("old", "older"))
     statuses, seen, done = list[int](), set[str](), threading.Event()
     with serving(tmp_path / "log", model) as running:
@@ -173,7 +173,7 @@ def test_a_new_version_is_taken_over_without_dropping_a_request(tmp_path: Path) 
     assert seen == {"old", "older", "new", "newer"}
 
 
-def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Path) -> None:
+def test_a_dead_worker_is_restarted_and_counts_cover_all_workers(tmp_path: Path) -> None:
     model = bert(tmp_path / "m", head="none")
     with serving(tmp_path / "log", model, "--workers", "2") as running:
 
@@ -196,7 +196,7 @@ def test_a_process_that_dies_is_started_again_and_counts_are_of_all(tmp_path: Pa
         assert running.stop() == 0
 
 
-def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     with serving(tmp_path / "log", bert(tmp_path / "m", head="none"), "--workers", "2") as running:
         assert httpx2.get(f"{running.url}/healthz").status_code == 200
         assert running.stop(signal.SIGKILL) == -signal.SIGKILL
@@ -210,7 +210,7 @@ def test_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no SIGHUP here")
-def test_sighup_while_processes_start_ends_none(tmp_path: Path) -> None:
+def test_sighup_during_startup_stops_no_process(tmp_path: Path) -> None:
     """From the first moment that the parent has children until it says that it serves."""
     model = bert(tmp_path / "m", head="none")
     log, done = tmp_path / "log", threading.Event()
@@ -249,7 +249,7 @@ def _children(parent: int) -> list[int]:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
+def test_a_bad_new_version_is_logged_and_the_old_one_stays(
     tmp_path: Path, failing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of another kind in the directory of the first; an error that nobody foresaw."""
@@ -280,7 +280,7 @@ def test_what_cannot_take_over_is_logged_and_the_old_version_stays(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have 127.0.0.1 alone")
-def test_any_address_of_this_machine_and_a_manager_that_is_gone(tmp_path: Path) -> None:
+def test_a_service_binds_to_local_addresses_and_ignores_a_missing_manager(tmp_path: Path) -> None:
     model, gone = bert(tmp_path / "m", head="none"), str(tmp_path / "gone")
     with serving(tmp_path / "log", model, "--host", "127.0.0.2", NOTIFY_SOCKET=gone) as running:
         assert running.url.startswith("http://127.0.0.2:")
@@ -290,16 +290,14 @@ def test_any_address_of_this_machine_and_a_manager_that_is_gone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", [*FETCHED, "model-00001-of-00002.safetensors"])
-def test_every_file_of_a_model_makes_a_version(tmp_path: Path, name: str) -> None:
+def test_every_file_of_a_model_determines_its_version(tmp_path: Path, name: str) -> None:
     model = bert(tmp_path / "m", head="none")
     before = stamp_of(str(model))
     (model / name).write_text("{}")
     assert stamp_of(str(model)) != before
 
 
-def test_a_prompt_that_was_read_while_a_new_version_came_is_written_by_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_in_progress_is_finished_by_its_model_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = language_model(tmp_path / "lm")
     service = service_of(Settings({"lm": str(model)}))
     first, real = service.registry.of("lm", None), completion._encode_prompts

@@ -14,7 +14,7 @@ from manyheads.service.run_api import FILE, _curves
 from tests.support.services import client, measured, serving
 
 
-def test_curves_hold_what_the_file_holds(tmp_path: Path) -> None:
+def test_curves_equal_the_metrics_file(tmp_path: Path) -> None:
     long = tmp_path / "training-long"
     long.mkdir()
     measured(long, *({"step": step, "loss": float(step % 7), "bad": float("nan")} for step in range(1, 3001)))
@@ -31,7 +31,7 @@ def test_curves_hold_what_the_file_holds(tmp_path: Path) -> None:
     assert curve["values"] == [step % 7 for step in steps]
 
 
-def test_a_run_that_must_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_run_does_not_hide_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory without the right to read it raises so, but not for root, who may run this."""
     for name in ("mine", "yours"):
         (tmp_path / name).mkdir()
@@ -56,7 +56,7 @@ def test_a_run_that_must_not_be_read_hides_no_other(tmp_path: Path, monkeypatch:
         runs.curves("yours")
 
 
-def test_numbers_that_cannot_be_drawn_are_left_out() -> None:
+def test_non_finite_numbers_are_not_drawn() -> None:
     large = 10**400
     entries: list[Any] = [
         {"step": 1, "validation": 0.5}, {"step": 2, "loss": large}, {"step": large, "loss": 1},

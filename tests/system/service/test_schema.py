@@ -11,7 +11,7 @@ from tests.stress.attack_service import schemathesis
 from tests.support.services import bert, client, language_model, serving, translator
 
 
-def test_every_route_is_described(tmp_path: Path) -> None:
+def test_every_route_is_documented(tmp_path: Path) -> None:
     with serving(tmp_path / "log", bert(tmp_path / "m", head="none")) as running, client(running) as http:
         paths = http.get("/openapi.json").json()["paths"]
     assert {(e.method.lower(), e.path) for e in ENDPOINTS} == {(m, path) for path, all in paths.items() for m in all}

@@ -93,7 +93,7 @@ def compare(alone: Any, out: Path, names: Sequence[str], dtype: str, world: int,
         assert wanted[-1] != wanted[0]
 
 
-def test_two_processes_compute_what_one_does(alone: Any, tmp_path: Path) -> None:
+def test_two_processes_equal_one(alone: Any, tmp_path: Path) -> None:
     compare(alone, tmp_path, ["text-classifier"], "float32", 2, "-")
 
 
@@ -102,7 +102,7 @@ def test_two_processes_compute_what_one_does(alone: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize("shard", ["-", "shard"])
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_family_has_the_losses_of_one_process(
+def test_every_family_has_equal_losses_on_one_and_more_processes(
     alone: Any, tmp_path: Path, dtype: str, world: int, shard: str
 ) -> None:
     compare(alone, tmp_path, [*FAMILIES], dtype, world, shard)
@@ -133,9 +133,7 @@ families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2
 
 
 @pytest.mark.parametrize("shard", ["-", pytest.param("shard", marks=pytest.mark.slow)])
-def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left_out_by_all(
-    tmp_path: Path, shard: str
-) -> None:
+def test_a_non_finite_loss_on_one_rank_is_skipped_by_all(tmp_path: Path, shard: str) -> None:
     write_data(tmp_path)
     (tmp_path / "faulty.py").write_text(FAULTY)
     several = *TORCHRUN, "--standalone", "--nproc-per-node=2", str(tmp_path / "faulty.py"), str(tmp_path), shard
@@ -159,7 +157,7 @@ def test_a_loss_that_is_not_finite_on_one_process_is_told_with_its_rank_and_left
     ("of_rank_0", "told"),
     [("no such file", ""), (None, f"manyheads: rank 1: {PEER_ENDED}\n")],
 )
-def test_what_comes_of_rank_0s_mistake_is_not_told_beside_it(
+def test_errors_caused_by_rank_0_are_printed_once(
     of_rank_0: str | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -211,7 +209,7 @@ def started() -> Iterator[Callable[..., Started]]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_one_checkpoint_that_other_numbers_of_processes_go_on_from(
+def test_a_signal_leaves_a_checkpoint_for_any_number_of_processes(
     started: Any, tmp_path: Path, asked: signal.Signals
 ) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
@@ -239,7 +237,7 @@ def test_a_signal_leaves_one_checkpoint_that_other_numbers_of_processes_go_on_fr
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_dead_process_ends_the_others_and_is_named(started: Any, tmp_path: Path, victim: int) -> None:
+def test_a_dead_process_stops_the_others_and_is_named(started: Any, tmp_path: Path, victim: int) -> None:
     out = tmp_path / "out"
     process = started(*MANYHEADS, *RUN, "training.steps=5000", "--processes", "2", "--out", str(out))
     wait_for(lambda: steps(out)[1:])
@@ -256,7 +254,7 @@ def test_a_dead_process_ends_the_others_and_is_named(started: Any, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_dead_process_ends_a_translation(started: Any, tmp_path: Path) -> None:
+def test_a_dead_process_stops_a_translation(started: Any, tmp_path: Path) -> None:
     model = tmp_path / "model"
     assert manyheads(*RUN, "training.steps=10", "--out", model).returncode == 0
     process = started(*MANYHEADS, "translate", str(model), *["March 5, 2031"] * 50_000, "--processes", "2")
@@ -289,7 +287,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(started: Any, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(os.geteuid() != 0 or which("ip") is None, reason="network namespaces are the superuser's")
-def test_two_hosts(tmp_path: Path, started: Any) -> None:
+def test_two_services_share_one_listing(tmp_path: Path, started: Any) -> None:
     """Two network namespaces with an address each, and a cable between them."""
     out, hosts = tmp_path / "out", {"manyheads-a": "10.203.0.1", "manyheads-b": "10.203.0.2"}
 

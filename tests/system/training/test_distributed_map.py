@@ -12,7 +12,7 @@ from tests.system.training.test_distributed import TORCHRUN, called, manyheads
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("worlds", [(2,), pytest.param((3, 4), marks=pytest.mark.slow)])
-def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path, worlds: tuple[int, ...]) -> None:
+def test_any_number_of_processes_prints_equal_output(tmp_path: Path, worlds: tuple[int, ...]) -> None:
     write_data(tmp_path)
     for name in {arguments[1] for arguments, _ in CALLS.values()}:
         run(name, tmp_path, tmp_path, False, steps=4)
@@ -32,7 +32,7 @@ def test_any_number_of_processes_prints_the_same_bytes(tmp_path: Path, worlds: t
 
 
 @pytest.mark.timeout(600)
-def test_a_verb_that_is_not_spread_says_so() -> None:
+def test_a_single_process_verb_refuses_torchrun() -> None:
     done = called(*TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "manyheads", "recipes")
     told = [line for line in done.stderr.splitlines() if line.startswith("manyheads:")]
     assert told == ["manyheads: recipes is not spread over processes: start it without torchrun"]

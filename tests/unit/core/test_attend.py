@@ -94,7 +94,7 @@ def test_explicit_equals_fused(case: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_square_triangle_equals_the_fused_kernels_own(explicit: bool) -> None:
+def test_a_square_triangle_equals_the_fused_causal_kernel(explicit: bool) -> None:
     q, k, v = inputs(T, T)
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(attend(q, k, v, mask=Mask(causal=True), explicit=explicit), expected)
@@ -102,7 +102,7 @@ def test_square_triangle_equals_the_fused_kernels_own(explicit: bool) -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize("normalize", ["softmax", "count"])
-def test_a_query_that_may_look_nowhere_gets_zeros(explicit: bool, normalize: str) -> None:
+def test_a_fully_masked_query_gets_zeros(explicit: bool, normalize: str) -> None:
     tensors = inputs()
     mask = Mask(key_lengths=NONE_LEFT)
     out = attend(*tensors, mask=mask, normalize=normalize, explicit=explicit)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_a_query_that_may_look_nowhere_gets_zeros(explicit: bool, normalize: str
         assert torch.equal(tensor.grad[1], torch.zeros_like(tensor.grad[1]))
 
 
-def test_causal_is_aligned_with_the_last_key() -> None:
+def test_causal_masks_align_with_the_last_key() -> None:
     """`is_causal` of the fused kernel aligns with the first one, which is wrong while decoding with a cache."""
     q, k, v = inputs(2, 6)
     trap = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -127,7 +127,7 @@ def test_causal_is_aligned_with_the_last_key() -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_biases_of_fewer_dimensions(explicit: bool) -> None:
+def test_biases_broadcast(explicit: bool) -> None:
     q, k, v = inputs()
     bias = random(H, T, TK, seed=9)
     whole = attend(q, k, v, bias=bias.expand(B, H, T, TK), explicit=explicit)
@@ -146,7 +146,7 @@ def test_parameter_free_self_attention() -> None:
     torch.testing.assert_close(attend(permuted, permuted, permuted, scale=1.0), z[:, :, order])
 
 
-def test_additive_attention_is_a_caller() -> None:
+def test_additive_attention_uses_the_core() -> None:
     """Bahdanau 2015: the score is w . tanh(U q + W k); the core only normalises, masks and mixes."""
     q, k, v = (t.detach() for t in inputs())
     u, w, to_score = random(DH, 8, seed=4), random(DH, 8, seed=5), random(8, seed=6)
@@ -156,7 +156,7 @@ def test_additive_attention_is_a_caller() -> None:
     torch.testing.assert_close(attend(q, None, v, scores=scores, mask=Mask(key_lengths=LENGTHS)), expected)
 
 
-def test_normalising_by_the_count_of_keys() -> None:
+def test_normalization_by_the_number_of_keys() -> None:
     q, k, v = (t.detach() for t in inputs())
     dot = q @ k.transpose(-2, -1)
     torch.testing.assert_close(attend(q, k, v, scale=1.0, normalize="count"), dot / TK @ v)
@@ -167,7 +167,7 @@ def test_normalising_by_the_count_of_keys() -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_local_neighbourhoods_are_five_dimensional(explicit: bool) -> None:
+def test_local_neighborhoods_are_five_dimensional(explicit: bool) -> None:
     """(B, H, places, 1, Dh) queries each look at the keys of their own place, with a bias by neighbour."""
     places, neighbours = 6, 3
     q, k, v = random(B, H, places, 1, DH), random(B, H, places, neighbours, DH), random(B, H, places, neighbours, DV)
@@ -196,7 +196,7 @@ def test_dropout_keeps_the_expectation(explicit: bool) -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_bf16_autocast_keeps_close(explicit: bool) -> None:
+def test_bf16_autocast_is_close_to_float32(explicit: bool) -> None:
     q, k, v = (t.detach() for t in inputs(dtype=torch.float32))
     expected = attend(q, k, v, mask=Mask(key_lengths=LENGTHS))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -225,7 +225,7 @@ def test_scores_stay_float32_under_autocast() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_bias_that_hides_every_key_gives_zeros_too(explicit: bool, masked: bool) -> None:
+def test_a_bias_that_masks_every_key_gives_zeros(explicit: bool, masked: bool) -> None:
     q, k, v = inputs()
     bias = torch.zeros(T, TK, dtype=torch.float64)
     bias[0] = -math.inf  # nothing left by the bias alone

@@ -40,7 +40,7 @@ def same_gradients(theirs: nn.MultiheadAttention, ours: Attention) -> None:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("explicit", [True, False])
 @pytest.mark.parametrize("rule", ["none", "padding", "causal", "both"])
-def test_self_attention_parity(rule: str, explicit: bool, training: bool) -> None:
+def test_self_attention_equals_pytorch(rule: str, explicit: bool, training: bool) -> None:
     theirs, ours = pair()
     theirs.train(training)
     ours.train(training).explicit = explicit
@@ -59,7 +59,7 @@ def test_self_attention_parity(rule: str, explicit: bool, training: bool) -> Non
 
 
 @pytest.mark.parametrize("memory_width", [None, 8])
-def test_cross_attention_parity(memory_width: int | None) -> None:
+def test_cross_attention_equals_pytorch(memory_width: int | None) -> None:
     theirs, ours = pair(memory_width)
     x, memory = torch.randn(B, T, WIDTH), torch.randn(B, TM, memory_width or WIDTH)
     expected, _ = theirs(x, memory, memory, key_padding_mask=torch.arange(TM) >= LENGTHS[:, None])
@@ -71,12 +71,12 @@ def test_cross_attention_parity(memory_width: int | None) -> None:
     same_gradients(theirs, ours)
 
 
-def test_truncated_heads_cost_nothing() -> None:
+def test_pruned_heads_cost_nothing() -> None:
     """Vaswani 2017, table 3 (A): with width / heads a head, the count does not depend on the number of heads."""
     assert {count(Attention(24, heads)) for heads in (1, 2, 3, 4, 8, 24)} == {4 * (24 * 24 + 24)}
 
 
-def test_free_head_width_has_the_counts_of_keras() -> None:
+def test_free_head_width_counts_equal_keras() -> None:
     """keras.layers.MultiHeadAttention(num_heads=2, key_dim=32) on width 32: 8,416 parameters."""
     attention = Attention(32, heads=2, head_width=32)
     assert sum(count(layer) for layer in (attention.query, attention.key, attention.value)) == 6_336
@@ -86,7 +86,7 @@ def test_free_head_width_has_the_counts_of_keras() -> None:
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_narrower_keys_are_wider_ones_with_zeros(explicit: bool) -> None:
+def test_narrow_keys_equal_wide_ones_with_zeros(explicit: bool) -> None:
     """torch.nn.MultiheadAttention knows one width; beside zeros, its larger scale is made up for by the queries."""
     theirs, wide = pair()
     narrow, kept = Attention(WIDTH, HEADS, key_width=2), 2 / wide.head_width
@@ -108,7 +108,7 @@ def test_narrower_keys_are_wider_ones_with_zeros(explicit: bool) -> None:
     torch.testing.assert_close(narrow(x), theirs(x, x, x)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_scale_is_that_of_a_head_not_of_the_model() -> None:
+def test_the_scale_depends_on_the_head_width() -> None:
     attention = Attention(32, heads=2, head_width=8, bias=False)
     x = torch.randn(1, 4, 32)
     heads = []
@@ -120,7 +120,7 @@ def test_scale_is_that_of_a_head_not_of_the_model() -> None:
     torch.testing.assert_close(attention(x)[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_heads_without_positions_cannot_tell_word_order() -> None:
+def test_heads_without_positions_ignore_word_order() -> None:
     """A slide claims that several heads tell "Giants Beat Dodgers" from "Dodgers Beat Giants". They do not."""
     torch.manual_seed(0)
     attention = Attention(16, heads=4).double()
@@ -133,7 +133,7 @@ def test_heads_without_positions_cannot_tell_word_order() -> None:
     assert beat.abs().max() > 1e-3
 
 
-def test_dropout_only_while_training() -> None:
+def test_dropout_is_off_in_evaluation() -> None:
     torch.manual_seed(0)
     attention = Attention(WIDTH, HEADS, dropout=0.5)
     x = torch.randn(B, T, WIDTH)

@@ -53,7 +53,7 @@ def same(ours: Tensor, theirs: Tensor, real: Tensor, inputs: Iterable[Tensor]) -
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("norm", "activation"), FORMS)
-def test_encoder_layer(norm: str, activation: str, training: bool) -> None:
+def test_encoder_layer_equals_pytorch(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(**settings(norm, activation))
     randomise(theirs)
@@ -69,7 +69,7 @@ def test_encoder_layer(norm: str, activation: str, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("norm", "activation"), FORMS)
-def test_decoder_layer(norm: str, activation: str, training: bool) -> None:
+def test_decoder_layer_equals_pytorch(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerDecoderLayer(**settings(norm, activation))
     randomise(theirs)
@@ -91,7 +91,7 @@ def test_decoder_layer(norm: str, activation: str, training: bool) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("final", [False, True])
-def test_encoder_stack(norm: str, final: bool) -> None:
+def test_encoder_stack_equals_pytorch(norm: str, final: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(**settings(norm, "relu"))
     theirs = nn.TransformerEncoder(layer, 3, nn.LayerNorm(WIDTH) if final else None, enable_nested_tensor=False)
@@ -106,7 +106,7 @@ def test_encoder_stack(norm: str, final: bool) -> None:
     same(ours(x, mask=Mask(key_lengths=LENGTHS)), expected, ~outside, [x])
 
 
-def test_residual_dropout_is_on_what_a_sublayer_adds() -> None:
+def test_residual_dropout_acts_on_the_sublayer_output() -> None:
     """With everything dropped a pre-norm block is the identity, while training only."""
     x = torch.randn(B, T, WIDTH)
     whole = Block(Attention(WIDTH, HEADS), FeedForward(WIDTH, HIDDEN), norm="pre", dropout=1.0)
@@ -114,7 +114,7 @@ def test_residual_dropout_is_on_what_a_sublayer_adds() -> None:
     assert not torch.allclose(whole.eval()(x), x)
 
 
-def test_stochastic_depth_leaves_out_whole_sublayers_of_items() -> None:
+def test_stochastic_depth_drops_whole_sublayers_per_item() -> None:
     """For half of the items attention adds nothing, for the others twice as much."""
     torch.manual_seed(0)
     silent = FeedForward(WIDTH, HIDDEN)
@@ -129,13 +129,13 @@ def test_stochastic_depth_leaves_out_whole_sublayers_of_items() -> None:
     torch.testing.assert_close((out - x)[~left_out], 2 * added, rtol=1e-4, atol=1e-5)
 
 
-def test_unknown_norm() -> None:
+def test_an_unknown_norm_is_refused() -> None:
     with pytest.raises(ValueError, match="'post' or 'pre', found 'middle'"):
         block("middle", "relu", cross=False)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_checkpointing_gives_the_very_gradients(norm: str) -> None:
+def test_checkpointing_gives_equal_gradients(norm: str) -> None:
     """Bit for bit, dropout included: the second pass draws what the first one drew."""
     results = []
     for checkpointing in (False, True):
@@ -156,7 +156,7 @@ def test_checkpointing_gives_the_very_gradients(norm: str) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_checkpointed_stack_is_seen_and_edited_once() -> None:
+def test_a_checkpointed_stack_is_recorded_and_edited_once() -> None:
     """Gradients go through each block again: that is no second call, and an edit that has ended must not be missed."""
     stack = Stack([block("pre", "gelu", cross=False) for _ in range(2)])
     x = torch.randn(B, T, WIDTH)

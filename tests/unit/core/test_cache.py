@@ -75,7 +75,7 @@ def compare(cache: KVCache, lists: Lists) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_random_operations(seed: int, fused: bool) -> None:
+def test_random_operations_are_applied(seed: int, fused: bool) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
     cache, lists = filled(random.randint(1, 4), fused=fused)
@@ -94,7 +94,7 @@ def test_random_operations(seed: int, fused: bool) -> None:
         compare(cache, lists)
 
 
-def test_select_grows_and_keeps_room() -> None:
+def test_select_grows_within_the_capacity() -> None:
     cache, lists = filled(2, capacity=3)
     step(cache, lists, 2, [2, 1])
     cache.select(torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -104,7 +104,7 @@ def test_select_grows_and_keeps_room() -> None:
     assert cache.capacity == 3
 
 
-def test_beams_of_one_sentence_do_not_move_its_cross_entries() -> None:
+def test_beams_share_cross_entries() -> None:
     cache, lists = filled(2)
     cache.select(torch.tensor([0, 0, 1, 1]))
     lists.select([0, 0, 1, 1])
@@ -119,7 +119,7 @@ def test_beams_of_one_sentence_do_not_move_its_cross_entries() -> None:
     compare(cache, lists)
 
 
-def test_capacity() -> None:
+def test_capacity_is_checked() -> None:
     cache, lists = filled(2, capacity=4)
     step(cache, lists, 3)
     key = torch.zeros(2, HEADS, 2, WIDTH)
@@ -137,14 +137,14 @@ def test_the_number_of_keys_is_known_before_they_are_appended(rows: list[int]) -
     assert cache.keys(3) == cache.append(0, key, key)[0].shape[2]
 
 
-def test_no_row_is_left() -> None:
+def test_a_table_without_rows_is_refused() -> None:
     cache, _ = filled(2)
     cache.select(torch.tensor([], dtype=torch.long))
     assert cache.batch == 0
 
 
 @pytest.mark.parametrize("rows", [[2], [0, 3], [3, 1, 0, 2]])
-def test_rows_of_another_cache_take_the_place_of_some(rows: list[int]) -> None:
+def test_rows_of_another_cache_replace_some(rows: list[int]) -> None:
     torch.manual_seed(0)
     cache, lists = filled(6)
     step(cache, lists, 7)
@@ -161,7 +161,7 @@ def test_rows_of_another_cache_take_the_place_of_some(rows: list[int]) -> None:
     compare(cache, lists)
 
 
-def test_the_offset_of_a_single_query_is_known_without_a_look_at_the_lengths() -> None:
+def test_the_offset_of_a_single_query_needs_no_synchronization() -> None:
     cache, lists = filled(2)
     step(cache, lists, 3)
     assert (cache.offset, cache.mask(1).offset) == (3, 3)

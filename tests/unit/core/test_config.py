@@ -82,20 +82,20 @@ class Sizes(Config):
         ("model", [3], "a mapping"),
     ],
 )
-def test_what_is_no_value_of_its_field_is_refused(name: str, value: Any, expected: str) -> None:
+def test_invalid_field_values_are_refused(name: str, value: Any, expected: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} is .*expected {expected}") as caught:
         Sizes(**{name: value})
     assert len(str(caught.value)) < 200
 
 
-def test_what_is_a_value_is_taken() -> None:
+def test_valid_values_are_accepted() -> None:
     labels: Any = ["a", "b"]  # as JSON gives it
     sizes = Sizes(width=1, heads=1, hidden=None, dropout=1, norm_eps=0.0, halting_bias=-2.5, labels=labels, end=9)
     assert sizes.labels == ("a", "b")
     assert Sizes(file=Path("a"), anything=[1]).anything == [1]
 
 
-def test_a_dataclass_of_another_kind_is_checked_on_demand() -> None:
+def test_plain_dataclasses_are_validated_on_demand() -> None:
     @dataclass
     class Plain:
         width: Size

@@ -10,7 +10,7 @@ N = 200_000
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9, 0.01, 0.999])
-def test_rate_and_scale(p: float) -> None:
+def test_rate_and_scale_are_applied(p: float) -> None:
     torch.manual_seed(0)
     out = dropout(torch.ones(N), p)
     rate = float((out == 0).double().mean())
@@ -23,7 +23,7 @@ def test_rate_and_scale(p: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 11), (0, 4), ()])
-def test_any_shape(shape: tuple[int, ...]) -> None:
+def test_any_shape_is_allowed(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     x = torch.ones(shape, dtype=torch.float64)
     out = dropout(x, 0.5)
@@ -32,7 +32,7 @@ def test_any_shape(shape: tuple[int, ...]) -> None:
     assert ((out == 0) | (out == 2)).all()
 
 
-def test_neighbours_are_independent() -> None:
+def test_neighbors_are_independent() -> None:
     """Eight elements share one draw of the generator: their bytes must not."""
     torch.manual_seed(0)
     kept = (dropout(torch.ones(N), 0.5) != 0).double().view(-1, 8)
@@ -42,7 +42,7 @@ def test_neighbours_are_independent() -> None:
     assert (kept.mean(0) - 0.5).abs().max() < 2.5 / (N / 8) ** 0.5
 
 
-def test_gradient_has_the_mask_of_the_output() -> None:
+def test_gradients_use_the_dropout_mask_of_the_output() -> None:
     torch.manual_seed(0)
     x = torch.rand(50, 40).add(1).requires_grad_()
     out = dropout(x, 0.3)
@@ -52,14 +52,14 @@ def test_gradient_has_the_mask_of_the_output() -> None:
     assert 0.2 < float((x.grad == 0).double().mean()) < 0.4
 
 
-def test_off() -> None:
+def test_disabled_augmentation() -> None:
     x = torch.randn(5)
     assert dropout(x, 0.5, training=False) is x
     assert dropout(x, 0.0) is x
     assert torch.equal(dropout(x, 1.0), torch.zeros(5))
 
 
-def test_repeatable() -> None:
+def test_conversions_are_repeatable() -> None:
     x = torch.ones(1000)
     torch.manual_seed(3)
     first, second = dropout(x, 0.4), dropout(x, 0.4)
@@ -68,12 +68,12 @@ def test_repeatable() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_probability_is_a_probability() -> None:
+def test_probabilities_are_normalized() -> None:
     with pytest.raises(AssertionError, match=r"1\.5"):
         dropout(torch.ones(3), 1.5)
 
 
-def test_drop_path_is_timms() -> None:
+def test_drop_path_equals_timm() -> None:
     """The same items dropped and the same scale, for the same draws of the generator."""
     load_timm()
     from timm.layers import drop_path as theirs

@@ -27,7 +27,7 @@ def test_feed_forward(activation: str) -> None:
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_two_gelus_differ_a_little() -> None:
+def test_both_gelu_variants_differ_slightly() -> None:
     """BERT's and GPT-2's original code has the tanh form, transformers' "gelu" is the erf form: at most 4.7e-4."""
     x = torch.linspace(-8, 8, 100_001, dtype=torch.float64)
     erf = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
@@ -70,7 +70,7 @@ def test_embedding_scale_and_padding() -> None:
     assert scaled.weight.grad[[3, 499]].sum(1).tolist() == [64 * 8, 0]
 
 
-def test_xavier_leaves_embeddings_and_norms_alone() -> None:
+def test_xavier_skips_embeddings_and_norms() -> None:
     module = nn.ModuleDict({"linear": nn.Linear(30, 60), "embedding": TokenEmbedding(9, 30), "norm": nn.LayerNorm(30)})
     before = {name: p.clone() for name, p in module.named_parameters()}
     xavier_uniform(module)
@@ -102,7 +102,7 @@ def test_patches_begin_with_unit_variance() -> None:
 
 
 @pytest.mark.parametrize(("side", "nearest"), [(30, "28 and 32"), (3, "4"), (33, "32 and 36"), (1, "4")])
-def test_sides_that_patches_do_not_divide(side: int, nearest: str) -> None:
+def test_sides_must_be_divisible_by_the_patch(side: int, nearest: str) -> None:
     assert count_patches(32, 4) == 8
     told = f"{side} pixels are not divisible by the patch size 4: the nearest valid sizes are {nearest}"
     message = f"^{told}$"

@@ -49,7 +49,7 @@ def by_loop(rule: Rule) -> Tensor:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rule_against_loop(name: str) -> None:
+def test_masks_equal_a_loop(name: str) -> None:
     mask, rule = RULES[name]
     assert torch.equal(spelled_out(mask), by_loop(rule))
 
@@ -59,7 +59,7 @@ def test_rule_against_loop(name: str) -> None:
     [("lengths", "causal, lower right"), ("causal, row offsets", "lengths"), ("segments", "dense"),
      ("causal window", "segments"), ("lengths", "window")],
 )  # fmt: skip
-def test_and_means_both(one: str, other: str) -> None:
+def test_masks_combine_with_and(one: str, other: str) -> None:
     (first, first_rule), (second, second_rule) = RULES[one], RULES[other]
     expected = by_loop(first_rule) & by_loop(second_rule)
     assert not torch.equal(expected, by_loop(first_rule))
@@ -67,7 +67,7 @@ def test_and_means_both(one: str, other: str) -> None:
     assert torch.equal(spelled_out(second & first), expected)
 
 
-def test_and_refuses_what_it_cannot_state() -> None:
+def test_conflicting_masks_are_refused() -> None:
     with pytest.raises(ValueError, match="key_lengths"):
         Mask(key_lengths=LENGTHS) & Mask(key_lengths=LENGTHS.clone())
     # an offset that only one of them states would silently move the other's diagonal
@@ -79,7 +79,7 @@ def test_and_refuses_what_it_cannot_state() -> None:
     assert (wide[0] & wide[1]).window == 1000
 
 
-def test_without_a_rule_there_is_no_table() -> None:
+def test_a_mask_without_rules_has_no_table() -> None:
     assert Mask().materialize(TQ, TK, CPU) is None
     assert (Mask() & Mask()).materialize(TQ, TK, CPU) is None
 
@@ -98,7 +98,7 @@ def test_without_a_rule_there_is_no_table() -> None:
         (Mask(), 4, 4, False),
     ],
 )
-def test_only_causal_is_just_the_square_triangle(mask: Mask, queries: int, keys: int, expected: bool) -> None:
+def test_is_plain_causal_requires_a_square_triangle(mask: Mask, queries: int, keys: int, expected: bool) -> None:
     assert mask.is_plain_causal(queries, keys) is expected
     if expected:
         table = mask.materialize(queries, keys, CPU)
@@ -106,7 +106,7 @@ def test_only_causal_is_just_the_square_triangle(mask: Mask, queries: int, keys:
         assert torch.equal(table[0, 0], torch.ones(queries, keys).tril().bool())
 
 
-def test_layers_share_one_table() -> None:
+def test_layers_share_one_position_table() -> None:
     mask = Mask(causal=True, key_lengths=LENGTHS)
     assert mask.materialize(TQ, TK, CPU) is mask.materialize(TQ, TK, CPU)
     other = mask.materialize(TK, TK, CPU)
@@ -114,7 +114,7 @@ def test_layers_share_one_table() -> None:
     assert other.shape[-2:] == (TK, TK)
 
 
-def test_errors() -> None:
+def test_errors_are_reported() -> None:
     with pytest.raises(ValueError, match="boolean"):
         Mask(dense=torch.zeros(2, 2))
     with pytest.raises(ValueError, match="-1"):

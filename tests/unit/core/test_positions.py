@@ -24,13 +24,13 @@ def by_formula(layout: str, t: int, d: int, width: int) -> float:
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated", "lecture", "tensor2tensor"])
-def test_layout_against_formula(layout: Layout) -> None:
+def test_positions_equal_their_formula(layout: Layout) -> None:
     length, width = 40, 12
     expected = [[by_formula(layout, t, d, width) for d in range(width)] for t in range(length)]
     torch.testing.assert_close(sinusoidal(length, width, layout), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_norm_is_constant_but_for_the_lectures_slip() -> None:
+def test_the_norm_is_constant_except_in_the_lectures_slip() -> None:
     squared = sinusoidal(100, 512).square().sum(1)
     torch.testing.assert_close(squared, torch.full_like(squared, 256.0), rtol=1e-13, atol=0.0)
     squared = sinusoidal(100, 512, "lecture").square().sum(1)
@@ -46,7 +46,7 @@ def residual_of_a_shift(pair: Tensor, shift: int = 5) -> float:
     return float((before @ torch.linalg.lstsq(before, after).solution - after).abs().max())
 
 
-def test_shift_is_a_rotation_but_for_the_lectures_slip() -> None:
+def test_the_shift_is_a_rotation_except_in_the_lectures_slip() -> None:
     shift, width = 5, 64
     table, lecture = sinusoidal(100, width), sinusoidal(100, width, "lecture")
     for i in range(width // 2):
@@ -59,13 +59,13 @@ def test_shift_is_a_rotation_but_for_the_lectures_slip() -> None:
     assert residual_of_a_shift(lecture[:, 10:12]) > 0.1
 
 
-def test_concatenated_is_a_permutation_of_interleaved() -> None:
+def test_concatenated_positions_permute_interleaved_ones() -> None:
     width = 10
     order = [*range(0, width, 2), *range(1, width, 2)]
     assert torch.equal(sinusoidal(30, width, "concatenated"), sinusoidal(30, width, "interleaved")[:, order])
 
 
-def test_concatenated_is_marians() -> None:
+def test_concatenated_positions_equal_marian() -> None:
     marian = pytest.importorskip("transformers.models.marian.modeling_marian")
     theirs = marian.MarianSinusoidalPositionalEmbedding(60, 16)
     if hasattr(theirs, "create_weight"):  # transformers 5 fills it when a model is initialised
@@ -94,7 +94,7 @@ def test_longer_input_is_refused() -> None:
         positions(torch.zeros(2, 1, 8), torch.tensor([2, 6]))
 
 
-def test_learned_positions_learn_and_sinusoidal_ones_do_not() -> None:
+def test_learned_positions_train_and_sinusoidal_ones_do_not() -> None:
     learned = PositionTable(6, 8, "learned")
     assert [name for name, _ in learned.named_parameters()] == ["table"]
     learned(torch.zeros(2, 4, 8)).sum().backward()
@@ -112,7 +112,7 @@ def test_unknown_layout_names_the_valid_ones() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])
-def test_resized_positions_are_those_of_timm_and_keep_the_tokens(others: int) -> None:
+def test_resized_positions_equal_timm_and_keep_tokens(others: int) -> None:
     load_timm()
     from timm.layers import resample_abs_pos_embed
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manyheads.core import runtime
 
 
-def test_description_survives_json() -> None:
+def test_descriptions_survive_json() -> None:
     compute = runtime.prepare(threads=1, device="cpu")
     described = compute.describe()
     assert json.loads(json.dumps(described)) == described
@@ -48,7 +48,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool, float], N
     ("supported", "rate", "warning"),
     [(True, 2.0, ""), (True, 0.6, "is not faster in bf16"), (False, 2.0, "has no bf16 instructions")],
 )
-def test_bf16_warns_where_it_is_slow(
+def test_bf16_warns_if_it_is_slow(
     rates: Callable[[bool, float], None], supported: bool, rate: float, warning: str,
     log: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -62,7 +62,7 @@ def test_bf16_warns_where_it_is_slow(
     assert log.text == ""
 
 
-def test_what_is_computed_is_what_precision_says() -> None:
+def test_results_follow_the_precision() -> None:
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
     for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
         compute = runtime.ComputeConfig("cpu", precision, 1, "highest", False)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_what_is_computed_is_what_precision_says() -> None:
     assert layer.weight.dtype == torch.float32
 
 
-def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
+def test_autocast_settings_are_restored() -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     compute = runtime.ComputeConfig("cpu", "bf16", before[0] + 1, "medium", compiled=False)
     with compute.autocast():
@@ -85,7 +85,7 @@ def test_a_route_holds_while_it_computes_and_changes_nothing_else() -> None:
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
-def test_routes_that_overlap_leave_the_settings_as_they_were() -> None:
+def test_overlapping_settings_are_restored() -> None:
     """As in two threads: the first that comes is the first that leaves."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     first, second = (runtime.ComputeConfig("cpu", "float32", threads, "medium", compiled=False) for threads in (2, 3))
@@ -98,7 +98,7 @@ def test_routes_that_overlap_leave_the_settings_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, -1, 100_000])
-def test_threads_that_no_machine_has_are_refused(threads: int) -> None:
+def test_impossible_thread_counts_are_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads is {threads}: expected 1 to "):
         runtime.prepare(threads=threads)
 
@@ -116,7 +116,7 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_float32_is_as_exact_as_float32_on_this_machine(name: str) -> None:
+def test_float32_is_exact_on_this_machine(name: str) -> None:
     """bf16 keeps 8 bits and is off by 0.1 here, TF32 keeps 11 and is off by 0.01."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, WIDTH, WIDTH, generator=generator)
@@ -125,7 +125,7 @@ def test_float32_is_as_exact_as_float32_on_this_machine(name: str) -> None:
         assert (PRODUCTS[name](a, b) - exact).abs().max() < 1e-3
 
 
-def test_products_are_timed_in_a_row_where_one_is_soon_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_products_are_timed_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a device that takes 0.1 ms to begin and then does 1e14 FLOP/s: one product of 1024 seems a sixth of that."""
     now, done = 0.0, 0
 
@@ -146,7 +146,7 @@ def test_products_are_timed_in_a_row_where_one_is_soon_done(monkeypatch: pytest.
 
 
 @pytest.mark.compiles
-def test_compile_is_applied_where_asked_and_only_there() -> None:
+def test_compile_is_applied_only_on_request() -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
@@ -154,7 +154,7 @@ def test_compile_is_applied_where_asked_and_only_there() -> None:
     assert runtime.ComputeConfig("cpu", "float32", 1, "highest", compiled=True).compile(double) is not double
 
 
-def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uncompilable_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(ValueError, match=f"but {compiler} was not found: install it, or do not"):
@@ -179,7 +179,7 @@ def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         ("cuda", "bf16", True, False, "high"),
     ],
 )
-def test_the_route_follows_the_processor(
+def test_the_compute_config_follows_the_processor(
     device: str, precision: runtime.Precision, avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)

@@ -92,13 +92,13 @@ CASES += [(name, "residual") for name in BUILDERS if name != "conv-attention"]  
 
 
 @pytest.mark.parametrize(("name", "place"), CASES)
-def test_every_place_is_named(name: str, place: Place) -> None:
+def test_every_location_is_reported(name: str, place: Place) -> None:
     model = built(name)
     assert list(tapped(model, place)) == places(model, place)
 
 
 @pytest.mark.parametrize(("name", "place"), CASES)
-def test_what_is_recorded_is_what_a_hook_sees(name: str, place: Place) -> None:
+def test_recorded_maps_equal_hooks(name: str, place: Place) -> None:
     model, seen = built(name), dict[str, list[Tensor]]()
     plain = logits(model, inputs(model))
     with ExitStack() as undo:
@@ -124,7 +124,7 @@ def test_what_is_recorded_is_what_a_hook_sees(name: str, place: Place) -> None:
 
 @pytest.mark.parametrize("how", ["zero", "mean", "replace"])
 @pytest.mark.parametrize(("name", "place"), CASES)
-def test_what_is_changed_is_what_a_hook_changes(name: str, place: Place, how: str) -> None:
+def test_edits_equal_hooks(name: str, place: Place, how: str) -> None:
     model = built(name)
     given = torch.randn(D)
     plain = logits(model, inputs(model))
@@ -155,7 +155,7 @@ def test_what_is_changed_is_what_a_hook_changes(name: str, place: Place, how: st
 
 
 @pytest.mark.parametrize("name", ["translator", "translator, pre", "gpt", "bert", "vit"])
-def test_patching_the_stream_patches_what_follows(name: str) -> None:
+def test_patching_the_stream_changes_later_layers(name: str) -> None:
     """All positions at a layer from another run: what follows is that run. One position: nothing before it changes."""
     model = built(name)
     ours, theirs = inputs(model, 1), inputs(model, 2)
@@ -177,7 +177,7 @@ def test_patching_the_stream_patches_what_follows(name: str) -> None:
         torch.testing.assert_close(patched[:, :2], plain[:, :2])
 
 
-def test_steps_with_a_cache_are_changed_one_by_one() -> None:
+def test_cached_steps_can_be_edited_individually() -> None:
     model = built("translator")
     source, _, target = inputs(model)
     assert source is not None
@@ -194,7 +194,7 @@ def test_steps_with_a_cache_are_changed_one_by_one() -> None:
         torch.testing.assert_close(logits(model, (source, None, target)), steps, atol=1e-5, rtol=1e-4)
 
 
-def test_gradients_pass_through_and_stop() -> None:
+def test_gradients_pass_and_stop() -> None:
     model = built("gpt")
     with edit(model) as change:
         change.feed_forward("decoder.blocks.0.feed_forward", torch.zeros_like)
@@ -203,7 +203,7 @@ def test_gradients_pass_through_and_stop() -> None:
     assert model.decoder.blocks[1].feed_forward.expand.weight.grad.any()
 
 
-def test_what_cannot_be_changed_is_told() -> None:
+def test_settings_that_cannot_change_are_reported() -> None:
     model = built("gpt")
     for pattern, do in (
         (r"no feed-forward layer matches 'x': expected one of decoder.blocks.0.feed", lambda c: c.feed_forward("x", 0)),

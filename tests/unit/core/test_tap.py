@@ -58,7 +58,7 @@ def test_layers_are_named_in_order(model: Transformer) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_maps_are_the_weights_that_were_applied(training: bool, batch: tuple[Tensor, ...]) -> None:
+def test_maps_are_the_applied_weights(training: bool, batch: tuple[Tensor, ...]) -> None:
     """Maps of both ways agree, are normalised, and masked where they should be; dropout comes after."""
     maps: dict[bool, Maps] = {}
     for way in (True, False):
@@ -83,7 +83,7 @@ def test_maps_are_the_weights_that_were_applied(training: bool, batch: tuple[Ten
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_map_against_pytorchs() -> None:
+def test_maps_equal_pytorch() -> None:
     torch.manual_seed(0)
     theirs, ours = nn.MultiheadAttention(8, 2, batch_first=True), Attention(8, 2)
     port_attention(theirs, ours)
@@ -99,7 +99,7 @@ def test_map_against_pytorchs() -> None:
 
 @pytest.mark.parametrize("way", [True, False])
 @pytest.mark.parametrize("training", [False, True])
-def test_recording_changes_no_bit(way: bool, training: bool, batch: tuple[Tensor, ...]) -> None:
+def test_recording_does_not_change_results(way: bool, training: bool, batch: tuple[Tensor, ...]) -> None:
     model = translator(dropout=0.3).train(training)
     explicit(model, way)
 
@@ -118,7 +118,7 @@ def test_recording_changes_no_bit(way: bool, training: bool, batch: tuple[Tensor
 
 
 @pytest.mark.parametrize("way", [True, False])
-def test_only_what_is_wanted(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_only_selected_layers_are_recorded(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
     explicit(model, way)
     with record(model) as everything:
         model(*batch)
@@ -130,7 +130,7 @@ def test_only_what_is_wanted(way: bool, model: Transformer, batch: tuple[Tensor,
         torch.testing.assert_close(some, everything[name][0][:, [3, 0]][:, :, [-1, 0]], atol=1e-6, rtol=1e-5)
 
 
-def test_only_what_is_wanted_is_computed(
+def test_only_selected_tensors_are_computed(
     model: Transformer, batch: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside the fused kernel, products are made of the wanted heads and rows alone."""
@@ -152,7 +152,7 @@ def test_only_what_is_wanted_is_computed(
 
 @pytest.mark.parametrize("way", [True, False])
 @pytest.mark.parametrize("shape", [(HEADS, 5, 7), (1, HEADS, 5, 7), (5, 7), (1, HEADS, 1, 7)])
-def test_a_chosen_head_gets_its_own_bias(shape: tuple[int, ...], way: bool) -> None:
+def test_a_selected_head_gets_its_own_bias(shape: tuple[int, ...], way: bool) -> None:
     torch.manual_seed(0)
     q, k, bias = torch.randn(2, HEADS, 5, 4), torch.randn(2, HEADS, 7, 4), torch.randn(shape)
     everything = torch.softmax(q @ k.transpose(-2, -1) / 2 + bias, dim=-1)
@@ -164,7 +164,7 @@ def test_a_chosen_head_gets_its_own_bias(shape: tuple[int, ...], way: bool) -> N
     torch.testing.assert_close(maps["only"][0], everything[:, [2, 0]][:, :, [1]], atol=1e-6, rtol=1e-5)
 
 
-def test_one_map_for_every_call(model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_there_is_one_map_per_call(model: Transformer, batch: tuple[Tensor, ...]) -> None:
     source, lengths, target = batch
     with torch.inference_mode(), record(model, layers="decoder.*") as maps:
         cache = model.start(source, lengths, TT)
@@ -180,7 +180,7 @@ def test_one_map_for_every_call(model: Transformer, batch: tuple[Tensor, ...]) -
             torch.testing.assert_close(call, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_under_autocast(model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_attention_works_under_autocast(model: Transformer, batch: tuple[Tensor, ...]) -> None:
     with record(model) as expected:
         model(*batch)
     for way in (True, False):
@@ -192,12 +192,12 @@ def test_under_autocast(model: Transformer, batch: tuple[Tensor, ...]) -> None:
             torch.testing.assert_close(maps[name][0].float().sum(-1), expected[name][0].sum(-1))
 
 
-def test_a_recording_that_saw_nothing_raises(model: Transformer) -> None:
+def test_an_empty_recording_raises(model: Transformer) -> None:
     with pytest.raises(RuntimeError, match=r"recorded nothing: none of encoder\.blocks\.0\.attention"), record(model):
         pass
 
 
-def test_an_error_inside_is_not_hidden_and_recording_ends(model: Transformer) -> None:
+def test_an_error_in_the_block_propagates_and_ends_recording(model: Transformer) -> None:
     with pytest.raises(KeyError, match="mine"), record(model):
         raise KeyError("mine")
     assert not any(tap.recordings for tap in model.modules() if isinstance(tap, Tap))
@@ -212,21 +212,21 @@ def test_an_error_inside_is_not_hidden_and_recording_ends(model: Transformer) ->
         ({"layers": 0, "queries": [6]}, "query row 6 does not exist: expected 0 to 5"),
     ],
 )
-def test_what_does_not_exist(
+def test_missing_items_are_reported(
     wanted: dict[str, Any], message: str, model: Transformer, batch: tuple[Tensor, ...]
 ) -> None:
     with pytest.raises(ValueError, match=message), record(model, **wanted):
         model(*batch)
 
 
-def test_a_model_without_attention() -> None:
+def test_a_model_without_attention_is_refused() -> None:
     with pytest.raises(ValueError, match="Linear has no attention"), record(nn.Linear(2, 2)):
         pass
 
 
 @pytest.mark.parametrize("way", [True, False])
 @pytest.mark.parametrize("heads", [[1], [0, -1]])
-def test_zero_is_zeroing_columns_of_the_output_projection(
+def test_zeroing_a_head_equals_zeroing_columns_of_the_output_projection(
     heads: list[int], way: bool, model: Transformer, batch: tuple[Tensor, ...]
 ) -> None:
     explicit(model, way)
@@ -246,7 +246,7 @@ def test_zero_is_zeroing_columns_of_the_output_projection(
     assert not torch.allclose(edited, plain)
 
 
-def test_no_head_and_no_position_are_left_as_they_are(model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_models_without_heads_or_positions_are_unchanged(model: Transformer, batch: tuple[Tensor, ...]) -> None:
     plain = model(*batch)
     with edit(model) as change:
         change.zero("decoder.blocks.0.cross", heads=[])
@@ -255,7 +255,7 @@ def test_no_head_and_no_position_are_left_as_they_are(model: Transformer, batch:
 
 
 @pytest.mark.parametrize("way", [True, False])
-def test_a_map_replaced_by_itself_changes_nothing(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_replacing_a_map_by_itself_changes_nothing(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
     explicit(model, way)
     with record(model) as maps:
         plain = model(*batch)
@@ -267,7 +267,7 @@ def test_a_map_replaced_by_itself_changes_nothing(way: bool, model: Transformer,
         torch.testing.assert_close(model(*batch), plain, atol=1e-5, rtol=1e-5)
 
 
-def test_a_uniform_map_takes_the_mean_of_the_values() -> None:
+def test_a_uniform_map_averages_the_values() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"only": Attention(8, 2)})
     attention = model["only"]
@@ -305,7 +305,7 @@ def test_outputs_can_be_patched_from_another_run(model: Transformer, batch: tupl
     assert not torch.allclose(model(other, lengths, target), expected)
 
 
-def test_edits_end_with_the_block(model: Transformer, batch: tuple[Tensor, ...]) -> None:
+def test_edits_end_with_their_block(model: Transformer, batch: tuple[Tensor, ...]) -> None:
     plain = model(*batch)
 
     def fail() -> None:

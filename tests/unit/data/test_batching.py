@@ -27,7 +27,7 @@ def padding(source: Lengths, target: Lengths, batches: list[NDArray[np.int64]]) 
 
 
 @pytest.mark.parametrize(("budget", "limit"), [(64, None), (300, None), (300, 7), (300, 1), (10**9, None)])
-def test_every_sentence_once_within_the_budget(budget: int, limit: int | None) -> None:
+def test_every_sentence_occurs_once_within_the_budget(budget: int, limit: int | None) -> None:
     source, target = corpus(800)
     source, target = np.minimum(source, 64), np.minimum(target, 64)
     batches = token_batches(source, target, budget, seed=1, epoch=2, max_sentences=limit)
@@ -37,7 +37,7 @@ def test_every_sentence_once_within_the_budget(budget: int, limit: int | None) -
         assert 0 < len(batch) <= (limit or 800)
 
 
-def test_small_and_impossible_corpora() -> None:
+def test_small_and_impossible_corpora_are_handled() -> None:
     assert token_batches([], [], 10, seed=0, epoch=0) == []
     assert [b.tolist() for b in token_batches([4], [10], 10, seed=0, epoch=0)] == [[0]]
     with pytest.raises(ValueError, match="sentence 2 has 11 tokens, but a batch takes at most 10"):
@@ -46,7 +46,7 @@ def test_small_and_impossible_corpora() -> None:
         token_batches([4, 11], [4], 10, seed=0, epoch=0)
 
 
-def test_order_depends_on_seed_and_epoch_alone() -> None:
+def test_order_depends_only_on_seed_and_epoch() -> None:
     source, target = corpus(500)
 
     def batches(seed: int, epoch: int) -> list[list[int]]:
@@ -79,7 +79,7 @@ def test_padding_is_small_and_batching_fast(budget: int) -> None:
     assert len(batches) < 1.08 * np.maximum(source, target).sum() / budget  # batches are full
 
 
-def test_pad() -> None:
+def test_sequences_are_padded() -> None:
     rows = pad([np.array([1, 2], np.uint16), [3], []], 9)
     assert rows.tolist() == [[1, 2], [3, 9], [9, 9]]
     assert rows.dtype == np.int64

@@ -14,7 +14,7 @@ from manyheads.data.text.store import TokenStream
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 
 
-def test_a_stream_is_the_texts_with_the_end_before_each(tmp_path: Path) -> None:
+def test_a_stream_separates_texts_by_the_end_token(tmp_path: Path) -> None:
     texts = ["one two\n", f"{END_OF_TEXT} is text here", "three"]
     tokenizer = train_character(texts)
     end = tokenizer.token_to_id(END_OF_TEXT)
@@ -31,7 +31,7 @@ def test_a_stream_is_the_texts_with_the_end_before_each(tmp_path: Path) -> None:
     assert tokenizer.post_processor is None
 
 
-def test_a_stream_of_bytes_decodes_to_its_texts(tmp_path: Path) -> None:
+def test_a_byte_stream_decodes_to_its_texts(tmp_path: Path) -> None:
     texts = ["Grüße 👩‍🚀\n", "  def f(x):\n    return x\n"]
     tokenizer = train_byte_bpe(texts, 259)
     stream = TokenStream.of(Texts(texts), tokenizer, tokenizer.token_to_id(END_OF_TEXT), tmp_path)
@@ -39,7 +39,7 @@ def test_a_stream_of_bytes_decodes_to_its_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "block"), [(100, 7), (8, 7), (9, 1), (2, 1)])
-def test_consecutive_blocks_predict_every_token_once(tokens: int, block: int) -> None:
+def test_consecutive_blocks_cover_every_token_once(tokens: int, block: int) -> None:
     places = set()
     for epoch in range(30):
         starts = block_starts(tokens, block, seed=1, epoch=epoch, random=False)[:]
@@ -51,14 +51,14 @@ def test_consecutive_blocks_predict_every_token_once(tokens: int, block: int) ->
     assert places == set(range(tokens - block)), "over the epochs a block begins everywhere"
 
 
-def test_random_blocks_begin_anywhere() -> None:
+def test_random_blocks_start_anywhere() -> None:
     starts = [block_starts(100, 7, seed=1, epoch=epoch, random=True)[:] for epoch in range(200)]
     assert {len(each) for each in starts} == {14}
     assert set(np.concatenate(starts).tolist()) == set(range(93))
 
 
 @pytest.mark.parametrize("random", [True, False])
-def test_the_order_depends_on_seed_and_epoch_alone(random: bool) -> None:
+def test_order_depends_on_seed_and_epoch(random: bool) -> None:
     one = block_starts(1000, 8, seed=3, epoch=5, random=random)[:]
     np.random.seed(0)
     assert one.tolist() == block_starts(1000, 8, seed=3, epoch=5, random=random)[:].tolist()
@@ -68,6 +68,6 @@ def test_the_order_depends_on_seed_and_epoch_alone(random: bool) -> None:
         assert one.tolist() != sorted(one.tolist())
 
 
-def test_too_short_a_text() -> None:
+def test_a_too_short_text_is_refused() -> None:
     with pytest.raises(ValueError, match="the text has 7 tokens, but a block requires 8"):
         block_starts(7, 7, seed=1, epoch=0, random=True)[:]

@@ -30,7 +30,7 @@ WORDS = [
 TEXTS = [" ".join(random.Random(i).choices(WORDS, k=9)) for i in range(300)]
 
 
-def test_layout_and_reload(tmp_path: Path) -> None:
+def test_a_saved_layout_reloads(tmp_path: Path) -> None:
     tokenizer = train_bpe(TEXTS, 80)
     size = tokenizer.get_vocab_size()
     assert size == 80
@@ -51,7 +51,7 @@ def test_special_tokens_in_text_are_text() -> None:
     assert tokenizer.decode(ids) == "a </s> b <pad>"
 
 
-def test_unknown_characters_become_one_unk_each_and_digits_stand_alone() -> None:
+def test_unknown_characters_become_one_unk_and_digits_are_separate() -> None:
     tokenizer = train_bpe(TEXTS, 90)
     assert tokenizer.encode("😀😀").ids.count(1) == 2
     assert [t for t in tokenizer.encode("12345").tokens if t.isdigit()] == list("12345")
@@ -64,7 +64,7 @@ def test_round_trip() -> None:
     assert tokenizer.decode_batch(encode_all(tokenizer, texts)) == expected
 
 
-def test_sizes_that_cannot_be_had_are_told() -> None:
+def test_impossible_sizes_are_reported() -> None:
     with pytest.warns(UserWarning, match=r"vocabulary=5000: the texts yield only \d+ ids"):
         tokenizer = train_bpe(TEXTS, 5000)
     assert tokenizer.token_to_id("<pad>") == tokenizer.get_vocab_size() - 1
@@ -74,7 +74,7 @@ def test_sizes_that_cannot_be_had_are_told() -> None:
         train_bpe(TEXTS, 20)
 
 
-def test_same_text_same_tokenizer_in_another_process() -> None:
+def test_equal_texts_give_equal_tokenizers() -> None:
     code = (
         "import sys; from manyheads.data.text.tokenizers import train_bpe; from pathlib import Path\n"
         "sys.stdout.write(train_bpe(sys.argv[1].split('|'), 80).to_str())"
@@ -92,7 +92,7 @@ def test_same_text_same_tokenizer_in_another_process() -> None:
     assert outputs[0] == outputs[1] == train_bpe(TEXTS, 80).to_str()
 
 
-def test_bad_tokenizer_files(tmp_path: Path) -> None:
+def test_bad_tokenizer_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         load_tokenizer(tmp_path / "none.json")
     (tmp_path / "t.json").write_text("{}")

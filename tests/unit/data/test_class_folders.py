@@ -41,7 +41,7 @@ def read(data: Path, **settings: Any) -> SplitData[Labeled]:
     return LabeledSource(data=str(data), **settings).read()
 
 
-def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
+def test_reviews_are_read_unpacked(tmp_path: Path) -> None:
     splits = read(acl(tmp_path), names=IMDB)
     assert splits.test is not None
     for name, part in splits.known.items():
@@ -59,7 +59,7 @@ def test_the_reviews_as_they_are_unpacked(tmp_path: Path) -> None:
     assert read(tmp_path / "aclImdb").train.labels[::3] == ["neg", "pos"]  # without names their own
 
 
-def test_class_folders_alone_are_cut_by_the_usual_rule(tmp_path: Path) -> None:
+def test_class_folders_without_splits_are_held_out_by_hash(tmp_path: Path) -> None:
     classes = ("de", "en", "test")  # a class may be called like a split
     data = write(tmp_path / "all", {f"{label}/{i}.txt": f"{label} {i}" for label in classes for i in range(59)})
     write(
@@ -85,7 +85,7 @@ def test_class_folders_alone_are_cut_by_the_usual_rule(tmp_path: Path) -> None:
     assert len(LabeledSource().named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
-def test_a_record_finds_its_texts_again(tmp_path: Path) -> None:
+def test_a_record_finds_its_texts(tmp_path: Path) -> None:
     source = LabeledSource(data=str(acl(tmp_path)), names=IMDB)
     told = source.describe(source.read())
     keys = ("data", "validation", "test")
@@ -113,9 +113,7 @@ def test_a_record_finds_its_texts_again(tmp_path: Path) -> None:
         ({"test/other/1.dat": ""}, r"test: class folder 'other': contains no \.txt file"),
     ],
 )  # fmt: skip
-def test_faults_are_named_by_file_and_skipped_on_request(
-    tmp_path: Path, files: dict[str, str | bytes], message: str
-) -> None:
+def test_faults_are_reported_with_file_or_skipped(tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
     data = acl(tmp_path, **files)
     with pytest.raises(ValueError, match=message + ".*--skip-bad-lines") as error:
         read(data, names=IMDB)
@@ -127,7 +125,7 @@ def test_faults_are_named_by_file_and_skipped_on_request(
     assert sum(counts) == sum(sum(skips.values()) for skips in before) + 1 + ("test/other/1.dat" in files)
 
 
-def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peeking_refuses_a_single_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "train.tsv"
     table.write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(1001)))
     assert LabeledSource(data=str(tmp_path)).peek() is not None  # the others may have another label
@@ -136,7 +134,7 @@ def test_a_look_refuses_one_label_where_it_has_read_all(tmp_path: Path, capsys: 
     assert capsys.readouterr().err == f"manyheads: {table}: found only one label, 'good'; expected at least two\n"
 
 
-def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
+def test_missing_class_folders_are_reported(tmp_path: Path) -> None:
     write(tmp_path / "one", {f"train/pos/{i}.txt": f"text {i}" for i in range(3)})
     with pytest.raises(ValueError, match=r"one/train: found only one label, 'pos'; expected at least two"):
         read(tmp_path / "one")
@@ -155,12 +153,12 @@ def test_what_is_no_class_folder_is_told(tmp_path: Path) -> None:
         read_labeled(acl(tmp_path), Columns(text="review"))
 
 
-def test_tables_come_before_folders(tmp_path: Path) -> None:
+def test_tables_precede_folders(tmp_path: Path) -> None:
     data = acl(tmp_path, **{"train.tsv": "text\tlabel\na\tx\nb\ty\n", "val.tsv": "text\tlabel\na\tx\n"})
     assert read(data).train.labels == ["x", "y"]
 
 
-def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
+def test_numeric_folder_names_are_labels(tmp_path: Path) -> None:
     data = write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in "01" for i in range(2)})
     labelled = read_labeled(data, names=IMDB)
     assert (labelled.labels, labelled.numbered) == (
@@ -168,7 +166,7 @@ def test_numbers_that_name_folders_are_labels(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_folders_hold_what_the_table_held(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
+def test_folders_and_table_hold_equal_images(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
     """A part of IMDB, unpacked."""
     table = read_labeled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
     files = {

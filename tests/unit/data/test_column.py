@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 
-def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) -> None:
+def test_texts_of_a_file_equal_a_list(small: None, tmp_path: Path) -> None:
     texts = in_a_file(tmp_path)
     assert [*texts] == [texts[i] for i in range(len(TEXTS))] == [texts[i - 5] for i in range(5)] == TEXTS
     some = texts.select([3, 0, 3])
@@ -47,13 +47,13 @@ def test_the_texts_of_a_file_are_those_of_a_list(small: None, tmp_path: Path) ->
     assert len(joined) == 8
 
 
-def test_few_texts_are_a_list() -> None:
+def test_a_few_texts_stay_a_list() -> None:
     gathering = SpillingTextBuffer()
     gathering.append("a")
     assert gathering.finish() == ["a"]
 
 
-def test_a_full_disk_is_told_in_a_line(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_one_line(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("wb"))  # noqa: SIM115
     with pytest.raises(
         WriteError, match=rf"{tmp_path}: failed to write texts to a temporary file: No space left on device; free"
@@ -71,9 +71,7 @@ def pairs(folder: Path, count: int = 300) -> Path:
     return folder
 
 
-def test_pairs_are_reported_held_out_and_told_apart_as_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_on_disk_equal_pairs_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ParallelSource(data=str(pairs(tmp_path / "data")), kept=tmp_path / "kept")
     held = source.read()
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
@@ -87,7 +85,7 @@ def test_pairs_are_reported_held_out_and_told_apart_as_in_memory(
     assert source.describe(filed) == source.describe(held)
 
 
-def test_documents_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_are_packed_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(f"Document {i}. It ends.\nHere." for i in range(200)))
     source = DocumentSource(data=str(tmp_path / "a.txt"), kept=tmp_path / "kept")
     held = source.read()

@@ -26,7 +26,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_words_tags_and_where_they_stand(tmp_path: Path) -> None:
+def test_words_tags_and_positions_are_returned(tmp_path: Path) -> None:
     tagged = read_conll(write(tmp_path / "a.txt", GOOD))
     assert tagged.words == [["EU", "rejects", "New", "York"], ["Peter"]]
     assert tagged.tags == [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
@@ -46,13 +46,13 @@ def test_words_tags_and_where_they_stand(tmp_path: Path) -> None:
     ],
     ids=["documents and four columns", "tabs and CRLF", "byte order mark and stray spaces"],
 )
-def test_forms_of_the_same_sentences(tmp_path: Path, text: str | bytes) -> None:
+def test_forms_of_equal_sentences(tmp_path: Path, text: str | bytes) -> None:
     tagged = read_conll(write(tmp_path / "a.txt", text))
     assert tagged.words == [["EU", "rejects"], ["Peter"]]
     assert tagged.tags == [["B-ORG", "O"], ["B-PER"]]
 
 
-def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
+def test_a_word_may_contain_any_space_but_the_separator(tmp_path: Path) -> None:
     assert read_conll(write(tmp_path / "a.txt", "10\u00a0000 O\n")).words == [["10\u00a0000"]]
     assert read_conll(write(tmp_path / "b.txt", "New York\tB-LOC\n")).words == [["New York"]]
 
@@ -70,7 +70,7 @@ def test_a_word_may_hold_any_space_but_the_separator(tmp_path: Path) -> None:
         ("a B-\n", ":1: 'B-' is not an IOB2 tag"),
     ],
 )
-def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
+def test_faults_are_reported_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
     content = faulty if isinstance(faulty, bytes) else faulty.encode()
     file = write(tmp_path / "a.txt", content + b"\n" + GOOD.encode())
     with pytest.raises(ValueError) as error:
@@ -100,7 +100,7 @@ def as_table(folder: Path, suffix: str, names: tuple[str, str], tokens: Any = TO
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv"])
 @pytest.mark.parametrize("names", [("tokens", "ner_tags"), ("words", "tags")])
-def test_tables_hold_the_same_sentences(tmp_path: Path, suffix: str, names: tuple[str, str]) -> None:
+def test_tables_hold_equal_sentences(tmp_path: Path, suffix: str, names: tuple[str, str]) -> None:
     file = as_table(tmp_path, suffix, names)
     tagged = read_conll(file)
     assert (tagged.words, tagged.tags) == (TOKENS, TAGS)
@@ -130,7 +130,7 @@ def test_tables_hold_the_same_sentences(tmp_path: Path, suffix: str, names: tupl
         ),
     ],
 )
-def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_malformed_table_rows_are_reported(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     file = write(tmp_path / "a.jsonl", json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(ValueError) as refusal:
         read_conll(file)
@@ -138,7 +138,7 @@ def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: st
     assert sum(read_conll(file, skip_bad_lines=True).skips.values()) == 1
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_empty_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no usable sentence found"):
         read_conll(write(tmp_path / "a.txt", "\n\n"))
     with pytest.raises(FileNotFoundError, match="no such file"):
@@ -146,7 +146,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["dev.txt", "valid.conll", "val.tsv", "validation.txt"])
-def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
+def test_splits_of_a_directory_are_found(tmp_path: Path, name: str) -> None:
     for file in ("train.txt", name, "test.txt"):
         write(tmp_path / file, GOOD)
     train, validation, test, *_ = read_splits(tmp_path)
@@ -162,7 +162,7 @@ def test_splits_of_a_directory(tmp_path: Path, name: str) -> None:
         read_splits(tmp_path)
 
 
-def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> None:
+def test_without_validation_data_sentences_are_held_out(tmp_path: Path) -> None:
     text = "".join(f"word{i % 150} O\n\n" for i in range(300))  # every sentence twice
     train, validation, test, *_ = read_splits(write(tmp_path / "a.txt", text))
     assert test is None
@@ -178,7 +178,7 @@ def test_without_validation_data_some_sentences_are_held_out(tmp_path: Path) -> 
         read_splits(tmp_path / "none")
 
 
-def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
+def test_a_tag_missing_in_training_is_refused(tmp_path: Path) -> None:
     tagged = read_conll(write(tmp_path / "a.txt", GOOD))
     tagged.check_labels(tagged.labels)
     with pytest.raises(ValueError, match=r"a\.txt:7: the tag 'B-PER' does not occur in the training data"):
@@ -203,14 +203,14 @@ def test_a_tag_that_training_has_not(tmp_path: Path) -> None:
         ("", []),
     ],
 )
-def test_words_of_raw_text(text: str, words: list[str]) -> None:
+def test_words_of_raw_text_are_split(text: str, words: list[str]) -> None:
     spans = words_of(text)
     assert [text[start:end] for start, end in spans] == words
     assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
 @pytest.mark.parametrize("character", ["\0", "\ud800"])
-def test_a_tag_has_characters_that_can_be_written(tmp_path: Path, character: str) -> None:
+def test_a_tag_has_printable_characters(tmp_path: Path, character: str) -> None:
     file = write(tmp_path / "a.jsonl", json.dumps({"tokens": ["a"], "tags": [f"B-{character}"]}) + "\n")
     with pytest.raises(ValueError, match=r"a\.jsonl:1: .*(NUL|a tag)"):
         read_conll(file)

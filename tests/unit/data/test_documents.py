@@ -27,7 +27,7 @@ from manyheads.data.readers.documents import read_documents, sentences
         ("  \n ", []),
     ],
 )
-def test_sentences(text: str, expected: list[str]) -> None:
+def test_sentences_are_split(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
 
 
@@ -35,7 +35,7 @@ def parquet(file: Path, **columns: list[Any]) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), file)
 
 
-def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
+def test_every_form_holds_equal_documents(tmp_path: Path) -> None:
     texts = ["First one. It has two sentences.\nAnd a line.", "Second one."]
     expected = [["First one.", "It has two sentences.", "And a line."], ["Second one."]]
     (tmp_path / "a.txt").write_text(f"\n{texts[0]}\n\n  \n{texts[1]}")
@@ -50,7 +50,7 @@ def test_every_form_holds_the_same_documents(tmp_path: Path) -> None:
     assert len(read_documents(tmp_path, limit=3)) == 3
 
 
-def test_another_column(tmp_path: Path) -> None:
+def test_another_column_can_be_selected(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", review=["One.", "Two."])
     assert [*read_documents(tmp_path / "a.parquet", column="review").documents] == [["One."], ["Two."]]
     with pytest.raises(ValueError, match=r"a\.parquet: expected a column 'text', found 'review'"):
@@ -85,7 +85,7 @@ def test_faults_name_file_and_line(tmp_path: Path, name: str, content: bytes, me
     assert "\n" not in str(raised.value)
 
 
-def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
+def test_malformed_rows_can_be_skipped(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", text=["One.", None, "Three."])
     with pytest.raises(ValueError, match=r"a\.parquet:2: expected text in column 'text'"):
         read_documents(tmp_path / "a.parquet")
@@ -93,7 +93,7 @@ def test_faulty_rows_can_be_left_out(tmp_path: Path) -> None:
     assert ([*documents.documents], list(documents.skips.values())) == ([["One."], ["Three."]], [1])
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.txt: no such file"):
         read_documents(tmp_path / "none.txt")
     with pytest.raises(FileNotFoundError, match="found no text files; expected files ending in"):

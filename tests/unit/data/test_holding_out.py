@@ -39,7 +39,7 @@ def share_of(source: TextSource | DocumentSource) -> float:
     ids=lambda sizes: f"{len(sizes)} files",
 )  # fmt: skip
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
-def test_the_share_is_of_characters(tmp_path: Path, sizes: dict[str, int], share: float) -> None:
+def test_accuracy_counts_characters(tmp_path: Path, sizes: dict[str, int], share: float) -> None:
     source = TextSource(data=str(few(tmp_path / "data", **sizes)), share=share)
     assert share / 2 <= share_of(source) <= 2 * share
     splits = source.read()
@@ -48,7 +48,7 @@ def test_the_share_is_of_characters(tmp_path: Path, sizes: dict[str, int], share
     assert together == sorted("".join(whole)), "nothing is lost or read twice"
 
 
-def test_of_a_large_and_a_small_file_the_end_of_the_large_one_is_held_out(tmp_path: Path) -> None:
+def test_the_end_of_the_larger_file_is_held_out(tmp_path: Path) -> None:
     folder = few(tmp_path / "data", big=1000, small=2)
     source = TextSource(data=str(folder))
     splits = source.read()
@@ -72,7 +72,7 @@ def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
     assert again.again("validation") == splits.validation
 
 
-def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
+def test_impossible_held_out_data_are_refused(tmp_path: Path) -> None:
     folder = few(tmp_path / "data", big=1000, small=1)
     (folder / "copy.txt").write_text((folder / "big.txt").read_text())
     with pytest.raises(ValueError, match="failed to hold out 5% of the text, .* copies of each other; give validation"):
@@ -82,7 +82,7 @@ def test_what_cannot_be_held_out_is_refused(tmp_path: Path) -> None:
         DocumentSource(data=str(tmp_path / "a.txt")).read()
 
 
-def test_of_documents_of_one_sentence_the_smallest_is_held_out(tmp_path: Path) -> None:
+def test_the_smallest_single_sentence_document_is_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text with some words\n\na short text\n")
     source = DocumentSource(data=str(tmp_path / "a.txt"))
     splits = source.read()
@@ -106,7 +106,7 @@ def squad(folder: Path, *questions: int) -> str:
 
 
 @pytest.mark.parametrize(("questions", "held"), [((74, 16, 15), 15), ((40, 3, 2, 30, 5), 5), ((1, 99), 1)])
-def test_questions_are_held_out_by_their_number(tmp_path: Path, questions: tuple[int, ...], held: int) -> None:
+def test_questions_are_held_out_by_number(tmp_path: Path, questions: tuple[int, ...], held: int) -> None:
     source = QuestionSource(data=squad(tmp_path, *questions))
     splits = source.read()
     assert len(splits.validation) <= held
@@ -118,7 +118,7 @@ def earlier(source: Source[Any]) -> Source[Any]:
     return source.reading_variants()[-1]
 
 
-def test_runs_of_earlier_versions_keep_their_split(tmp_path: Path) -> None:
+def test_runs_of_older_versions_keep_their_split(tmp_path: Path) -> None:
     """Scored by their record, and resumed by the fingerprints in their checkpoint."""
     mixed = few(tmp_path / "mixed", **{"wiki.train": 300, "wiki.valid": 30, "wiki.test": 20})
     small = few(tmp_path / "small", big=1000, small=2)

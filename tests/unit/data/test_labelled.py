@@ -48,7 +48,7 @@ def as_parquet(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
-def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path]) -> None:
+def test_every_form_gives_equal_rows(tmp_path: Path, form: Callable[[Path], Path]) -> None:
     labelled = read_labeled(form(tmp_path))
     assert (labelled.texts, labelled.labels, labelled.second_texts, labelled.skips) == (TEXTS, LABELS, None, {})
     assert labelled.inputs == TEXTS
@@ -63,21 +63,21 @@ def test_every_form_gives_the_same(tmp_path: Path, form: Callable[[Path], Path])
         ("one\ttwo\tclass", Columns("one", "two", "class")),
     ],
 )
-def test_pairs_are_found_by_the_names_of_their_columns(tmp_path: Path, header: str, columns: Columns | None) -> None:
+def test_pairs_are_found_by_column_names(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
     labelled = read_labeled(file, columns, names=("no", "yes"))
     assert (labelled.texts, labelled.second_texts, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
     assert labelled.inputs == ["a b\tc", "d\te"]
 
 
-def test_a_quoted_cell_may_span_lines_and_rows_keep_their_place(tmp_path: Path) -> None:
+def test_quoted_cells_span_lines_and_rows_keep_their_line_numbers(tmp_path: Path) -> None:
     file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
     labelled = read_labeled(file)
     assert labelled.texts == ["two\nlines", "last"]
     assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
 
-def test_a_number_of_too_many_digits_is_no_label(tmp_path: Path) -> None:
+def test_a_number_with_too_many_digits_is_not_a_label(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", f"text\tlabel\na\t1\nb\t{'9' * 5000}\n")
     with pytest.raises(ValueError, match=r"c\.tsv:3: label 9{20}\.\.\. has 5,000 digits"):
         read_labeled(file)
@@ -91,7 +91,7 @@ def test_numbers_are_labels(tmp_path: Path) -> None:
     assert label_order(["b", "10", "a"]) == ("10", "a", "b")
 
 
-def test_a_missing_number_does_not_make_the_others_strange(tmp_path: Path) -> None:
+def test_a_missing_label_does_not_invalidate_the_others(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "label": [0.0, None, 1.0]}), file)
     with pytest.raises(ValueError, match=r"a\.parquet:2: expected a label in 'label', found None"):
@@ -106,7 +106,7 @@ SCORED = [(f"text {i}", score) for i, score in enumerate(("5.000", "3.52", "0.0"
 
 
 @pytest.mark.parametrize("form", ["tsv", "csv", "jsonl", "numbers.jsonl", "parquet", "text.parquet"])
-def test_scores_are_no_classes(tmp_path: Path, form: str) -> None:
+def test_scores_are_not_classes(tmp_path: Path, form: str) -> None:
     """Not even those that are whole, where the others are left out on request."""
     file = tmp_path / f"scores.{form}"
     texts, scores = zip(*SCORED, strict=True)
@@ -137,7 +137,7 @@ def test_whole_numbers_and_names_with_digits_are_classes(tmp_path: Path, labels:
     assert read_labeled(file).labels == [*labels]
 
 
-def test_semicolons_are_seen(tmp_path: Path) -> None:
+def test_semicolon_separated_tables_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text;label\na;1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="the cells seem to be separated by ';'; separate them with ','"):
         read_labeled(tmp_path / "a.csv")
@@ -168,7 +168,7 @@ def test_semicolons_are_seen(tmp_path: Path) -> None:
         ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": -1}\n', r"c\.jsonl:2: the label -1 means"),
     ],
 )  # fmt: skip
-def test_faults_are_named_by_file_and_line_and_skipped_on_request(
+def test_faults_are_reported_with_file_and_line_or_skipped(
     tmp_path: Path, left: str, name: str, content: str | bytes, message: str
 ) -> None:
     file = write(tmp_path / name, content)
@@ -196,12 +196,12 @@ def test_faults_are_named_by_file_and_line_and_skipped_on_request(
         ("c.txt", "a", r"expected a \.tsv, \.csv, \.jsonl, \.parquet file"),
     ],
 )
-def test_files_that_are_none_are_told(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_missing_files_are_reported(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_labeled(write(tmp_path / name, content), skip_bad_lines=True)
 
 
-def test_a_column_that_is_not_there_and_a_name_that_is_none(tmp_path: Path) -> None:
+def test_missing_columns_and_invalid_names_are_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", "text\tlabel\na\t7\n")
     with pytest.raises(ValueError, match=r"c\.tsv:2: expected a column 'body', found 'text', 'label'"):
         read_labeled(file, Columns(text="body"))
@@ -217,7 +217,7 @@ def splits(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_a_directory_gives_its_splits_and_5_percent_are_held_out_without_validation(tmp_path: Path) -> None:
+def test_five_percent_are_held_out_without_validation_files(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 150}\t{i % 2}\n" for i in range(300))
     labelled = read_labelled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
     assert labelled.held_out
@@ -232,7 +232,7 @@ def test_a_directory_gives_its_splits_and_5_percent_are_held_out_without_validat
     assert (len(labelled.train), labelled.validation.texts) == (300, ["held"])
 
 
-def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> None:
+def test_labels_missing_in_training_are_reported_or_skipped(tmp_path: Path) -> None:
     folder = splits(tmp_path, train="a\tx\nb\ty\n", val="c\tx\nd\tz\ne\tz\n", test="f\ty\n")
     with pytest.raises(
         ValueError,
@@ -246,7 +246,7 @@ def test_labels_that_training_has_not_are_told_or_left_out(tmp_path: Path) -> No
         read_labelled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
 
 
-def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
+def test_inconsistent_settings_are_reported(tmp_path: Path) -> None:
     folder = splits(tmp_path, train="a\tx\nb\ty\n", test_one="c\tx\n", test_two="c\tx\n")
     with pytest.raises(ValueError, match="found several test files"):
         read_labelled_splits(folder)
@@ -258,13 +258,13 @@ def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
         read_labelled_splits(splits(tmp_path / "x", val="a\tx\n"))
 
 
-def test_labels_are_ordered_by_value_then_by_spelling() -> None:
+def test_labels_are_sorted_by_value_then_spelling() -> None:
     """In whatever order a set yields them: 1, 01 and 001 are three labels."""
     for labels in (["1", "01", "001", "0"], ["001", "0", "1", "01"]):
         assert label_order(labels) == ("0", "001", "01", "1")
 
 
-def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
+def test_no_label_is_held_out_completely(tmp_path: Path) -> None:
     rows = "".join(f"text {i}\t{i % 2}\n" for i in range(200)) + "".join(f"rare {i}\trare {i}\n" for i in range(60))
     labelled = read_labelled_splits(splits(tmp_path, train=rows))
     assert labelled.held_out
@@ -272,7 +272,7 @@ def test_no_label_is_held_out_as_a_whole(tmp_path: Path) -> None:
     assert len(labelled.train) + len(labelled.validation) == 260
 
 
-def test_an_unreadable_cell_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_unreadable_cell_is_reported_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "fine", "label": 1}\n{"text": "\\ud83d", "label": 0}\n')
     with pytest.raises(ValueError, match=r"a\.jsonl:2: 'text' contains half a character"):
         read_labeled(file)

@@ -110,12 +110,12 @@ FORMS = [
 
 
 @pytest.mark.parametrize("write", FORMS)
-def test_every_form_gives_the_same_pairs(tmp_path: Path, write: Callable[[Path], str]) -> None:
+def test_every_form_gives_equal_pairs(tmp_path: Path, write: Callable[[Path], str]) -> None:
     pairs = read_parallel(write(tmp_path), "de", "en")
     assert (pairs.sources, pairs.targets, sum(pairs.skips.values())) == (GERMAN, ENGLISH, 0)
 
 
-def test_direction_is_the_users(tmp_path: Path) -> None:
+def test_translation_direction_follows_the_settings(tmp_path: Path) -> None:
     pairs = read_parallel(write_parquet(tmp_path), "en", "de")
     assert (pairs.sources, pairs.targets) == (ENGLISH, GERMAN)
 
@@ -129,7 +129,9 @@ def test_direction_is_the_users(tmp_path: Path) -> None:
         (b"\nb\nc\n", b"x\ny\nz\n", r"corpus\.de:1: blank on the de side only", ["b", "c"]),
     ],
 )
-def test_faulty_lines(tmp_path: Path, german: bytes, english: bytes, message: str, left: list[str]) -> None:
+def test_malformed_lines_are_reported(
+    tmp_path: Path, german: bytes, english: bytes, message: str, left: list[str]
+) -> None:
     prefix = two_files(tmp_path, german, english)
     with pytest.raises(ValueError, match=message) as error:
         read_parallel(prefix, "de", "en")
@@ -197,7 +199,7 @@ def test_parquet_columns_and_nulls(tmp_path: Path) -> None:
         read_parallel(path, "de", "en")
 
 
-def test_missing_files_say_what_would_be_right(tmp_path: Path) -> None:
+def test_missing_files_suggest_valid_ones(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.de: no such file; give a prefix"):
         read_parallel(tmp_path / "nothing", "de", "en")
     with pytest.raises(FileNotFoundError, match=r"nothing\.tsv: no such file"):
@@ -209,7 +211,7 @@ def test_missing_files_say_what_would_be_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", ["val", "valid", "validation", "dev"])
-def test_directory_of_splits(tmp_path: Path, held: str) -> None:
+def test_directory_of_splits_is_read(tmp_path: Path, held: str) -> None:
     for name in ("train", held, "test_2016", "test_2017"):
         two_files(tmp_path, name, name, name)
     (tmp_path / "test_2018.en").write_text("no counterpart")
@@ -223,7 +225,7 @@ def test_directory_of_splits(tmp_path: Path, held: str) -> None:
     assert data.test.sources == ["test_2016"]
 
 
-def test_parts_of_tables_are_one_corpus(tmp_path: Path) -> None:
+def test_table_parts_form_one_corpus(tmp_path: Path) -> None:
     for part, rows in enumerate((ROWS[:1], ROWS[1:])):
         table = pyarrow.Table.from_pylist([{"translation": {"de": a, "en": b}} for a, b in rows])
         pyarrow.parquet.write_table(table, tmp_path / f"train-{part:05}-of-00002.parquet")
@@ -240,7 +242,7 @@ def test_parts_of_tables_are_one_corpus(tmp_path: Path) -> None:
         source.read()
 
 
-def test_a_fault_is_named_by_its_table(tmp_path: Path) -> None:
+def test_a_fault_is_reported_with_its_table(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\n")
     (tmp_path / "b.tsv").write_text("c\td\ne\t \n")
     with pytest.raises(ValueError, match=r"/b\.tsv:2: blank on the en side only"):
@@ -249,13 +251,13 @@ def test_a_fault_is_named_by_its_table(tmp_path: Path) -> None:
         read_parallel(f"{tmp_path / 'a.tsv'},{tmp_path / 'c.tsv'}", "de", "en")
 
 
-def test_a_name_that_only_begins_like_test_is_no_split(tmp_path: Path) -> None:
+def test_a_name_that_begins_with_test_is_not_a_split(tmp_path: Path) -> None:
     for name in ("train", "testimonials", "test2016"):
         two_files(tmp_path, name, name, name)
     assert find_splits(tmp_path).test == [str(tmp_path / "test2016")]
 
 
-def test_directory_faults(tmp_path: Path) -> None:
+def test_directory_faults_are_reported(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("a")
     with pytest.raises(FileNotFoundError, match=r"found no data; expected train\.de \+ train\.en.*found notes\.txt"):
         find_splits(tmp_path)
@@ -277,7 +279,7 @@ def test_named_splits_take_precedence_and_must_exist(tmp_path: Path) -> None:
         find_splits(tmp_path, validation=str(tmp_path / "missing"))
 
 
-def test_hold_out_keeps_copies_together_and_does_not_depend_on_the_rest() -> None:
+def test_holding_out_keeps_copies_together_independently_of_other_rows() -> None:
     sources = [f"sentence {i % 1500}" for i in range(3000)]
     pairs = Pairs(sources, [str(i) for i in range(3000)])
     kept, held = hold_out(pairs, pairs.sources, what="sentence")
@@ -300,7 +302,7 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
     assert 5 <= len(splits.validation) == splits.held_out <= 40
 
 
-def test_a_line_without_an_end_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyheads.data.readers.splits.MAX_LINE_BYTES", 1000)
     (tmp_path / "a.de").write_text("x\n")
     (tmp_path / "a.en").write_text("y" * 5000)

@@ -92,7 +92,7 @@ def original_instances(documents: list[list[list[int]]], document_index: int, ro
 
 
 @pytest.mark.parametrize("length", [7, 25, 64])
-def test_spans_are_those_of_the_original_procedure(length: int) -> None:
+def test_spans_equal_the_original_procedure(length: int) -> None:
     documents = random_corpus()
     made = data(documents, length=length, short=0.3)
     texts = [
@@ -128,7 +128,7 @@ def test_an_epoch_reads_every_sentence_once(next_sentence: bool) -> None:
         assert covered == Counter(range(len(documents.sentences)))
 
 
-def test_a_random_next_is_from_another_document_and_an_actual_one_from_the_same() -> None:
+def test_a_random_next_sentence_comes_from_another_document() -> None:
     documents = random_corpus(documents=200)
     made = data(documents, length=30)
     document_of = np.searchsorted(documents.starts, np.arange(len(documents.sentences)), side="right")
@@ -141,7 +141,7 @@ def test_a_random_next_is_from_another_document_and_an_actual_one_from_the_same(
     assert 0.25 < sum(bool(span.follows) for span in longer) / len(longer) < 0.5
 
 
-def test_a_document_of_one_sentence_is_never_followed() -> None:
+def test_a_single_sentence_document_has_no_next_sentence() -> None:
     made = data(corpus([[4]] * 30), length=30)
     assert [span.follows for span in made.spans(0)] == [False] * 30
 
@@ -152,7 +152,7 @@ def test_one_document_cannot_give_pairs() -> None:
     assert len(data(corpus([[4, 5, 6]]), length=30, next_sentence=False).epoch(0)) == 1
 
 
-def test_examples_are_framed_cut_to_size_and_keep_their_order() -> None:
+def test_examples_have_special_tokens_and_order_within_the_length() -> None:
     documents = random_corpus(longest=40)
     for pairs in (True, False):
         epoch = data(documents, length=24, next_sentence=pairs).epoch(1)
@@ -177,7 +177,7 @@ def test_examples_are_framed_cut_to_size_and_keep_their_order() -> None:
         assert max(lengths) == 24
 
 
-def test_the_longer_part_is_cut_at_random_ends() -> None:
+def test_the_longer_part_is_truncated_at_random_ends() -> None:
     draw = random.Random(0)
     fronts = 0
     for _ in range(300):
@@ -191,7 +191,7 @@ def test_the_longer_part_is_cut_at_random_ends() -> None:
 
 
 @pytest.mark.parametrize(("share", "limit"), [(0.15, 7), (0.15, None), (0.4, None), (0.4, 30)])
-def test_so_many_are_predicted_and_never_a_special_token(share: float, limit: int | None) -> None:
+def test_the_requested_number_is_masked_without_special_tokens(share: float, limit: int | None) -> None:
     documents = random_corpus(documents=100, longest=40)
     for example in data(documents, length=80, share=share, predictions=limit, short=0.5).epoch(0):
         assert len(example.positions) == min(limit or 80, max(1, round(len(example.tokens) * share)))
@@ -201,7 +201,7 @@ def test_so_many_are_predicted_and_never_a_special_token(share: float, limit: in
         assert SPECIAL.mask not in {example.tokens[at] for at in untouched}
 
 
-def test_eighty_ten_ten() -> None:
+def test_masking_follows_eighty_ten_ten() -> None:
     documents = random_corpus(documents=300, longest=30)
     made = data(documents, length=128)
     outcomes: Counter[str] = Counter()
@@ -226,7 +226,7 @@ def test_eighty_ten_ten() -> None:
     assert abs(np.mean(places) - 0.5) < 0.02
 
 
-def test_a_tenth_of_the_documents_is_read_in_short_examples() -> None:
+def test_a_tenth_of_the_examples_is_short() -> None:
     documents = corpus([[5] * 8] * 3000)
 
     def early(short: float) -> float:
@@ -240,7 +240,7 @@ def test_a_tenth_of_the_documents_is_read_in_short_examples() -> None:
     assert early(1.0) == pytest.approx(34 / 39, abs=0.025)
 
 
-def test_whole_words_are_masked_whole() -> None:
+def test_whole_words_are_masked_together() -> None:
     documents = random_corpus(longest=40)
     inner = frozenset(token for token in range(FIRST, FIRST + sum(documents.lengths)) if token % 3)
     torn = 0
@@ -255,13 +255,13 @@ def test_whole_words_are_masked_whole() -> None:
     assert torn > 100
 
 
-def test_a_word_longer_than_what_is_masked_is_masked_all_the_same() -> None:
+def test_a_word_longer_than_the_budget_is_masked_anyway() -> None:
     documents = corpus([[6], [6]])
     made = data(documents, length=20, whole_words=True, inner=frozenset(range(FIRST + 1, FIRST + 12)) - {FIRST + 6})
     assert {len(example.positions) for example in made.epoch(0)} == {6}
 
 
-def test_an_epoch_depends_on_seed_and_number_alone() -> None:
+def test_an_epoch_depends_only_on_seed_and_index() -> None:
     documents = random_corpus()
     first = list(data(documents).epoch(5))
     again = data(documents).epoch(5)
@@ -271,13 +271,13 @@ def test_an_epoch_depends_on_seed_and_number_alone() -> None:
     assert list(data(documents, seed=4).epoch(5)) != first
 
 
-def test_copies_come_again() -> None:
+def test_copies_are_repeated() -> None:
     made = data(random_corpus(), copies=2)
     assert list(made.epoch(3)) == list(made.epoch(1))
     assert list(made.epoch(2)) != list(made.epoch(1))
 
 
-def test_a_span_can_be_longer_than_the_room() -> None:
+def test_a_span_may_exceed_the_window() -> None:
     made = data(corpus([[100], [3]]), length=10)
     for example in made.epoch(0):
         assert len(example.tokens) == 10
@@ -289,16 +289,16 @@ def test_a_span_can_be_longer_than_the_room() -> None:
     [({"length": 4}, "length is 4; expected at least 5"), ({"share": 0.0}, "share is 0.0"),
      ({"predictions": 0}, "predictions is 0"), ({"copies": 0}, "copies is 0")],
 )  # fmt: skip
-def test_impossible_rules_are_told(rules: dict[str, Any], message: str) -> None:
+def test_impossible_rules_are_reported(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Rules(**rules)
 
 
-def test_continuations_are_the_pieces_inside_words() -> None:
+def test_continuations_are_pieces_inside_words() -> None:
     assert continuations({"a": 3, "##a": 4, "#": 5, "##": 6}) == {4, 6}
 
 
-def test_documents_of_which_the_tokenizer_leaves_nothing_are_told() -> None:
+def test_documents_without_tokens_are_reported() -> None:
     tokenizer = train_wordpiece(["red green"] * 5, 60)
     with pytest.raises(ValueError, match="the tokenizer produced no tokens for the 2 documents; give texts with words"):
         TokenizedDocuments.of([["\u200e"], ["\u200e\u200e"]], tokenizer)

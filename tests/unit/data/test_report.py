@@ -40,7 +40,7 @@ def warnings(report: str) -> list[str]:
     return [line.removeprefix("warning: ") for line in report.splitlines() if line.startswith("warning: ")]
 
 
-def test_parallel_text() -> None:
+def test_parallel_text_is_reported() -> None:
     validation, test = Pairs(["a b c", "new"], ["else", "neu"]), Pairs(["word 3", "n"], ["Wort 3", "m"])
     report = parallel_report(SplitData(TRAIN, validation, test))
     table = rows(report)
@@ -57,7 +57,7 @@ def test_parallel_text() -> None:
     ]
 
 
-def test_alarming_parallel_text() -> None:
+def test_suspicious_parallel_text_is_reported() -> None:
     few = Pairs(["c"], ["d"])
     for pairs, warning in (
         (Pairs(["a", "b"], ["a", "b"]),
@@ -68,7 +68,7 @@ def test_alarming_parallel_text() -> None:
     assert warnings(parallel_report(SplitData(TRAIN, few, None))) == []
 
 
-def test_labels() -> None:
+def test_labels_are_read() -> None:
     train = Labeled(["a", "b", "a", "c"], ["x", "y", "y", "x"])
     report = labeled_report(SplitData(train, Labeled(["b", "d"], ["y", "x"]), None))
     assert rows(report)["label: x"] == ["2 (50.0%)", "1 (50.0%)"]
@@ -81,7 +81,7 @@ def test_labels() -> None:
     assert rows(labeled_report(SplitData(many, many, many)))["3 more labels"] == ["3 (33.3%)"] * 3
 
 
-def test_tags() -> None:
+def test_tags_are_read() -> None:
     train = Tagged([["a", "b"], ["c"], ["c"]], [["B-X", "I-X"], ["B-Y"], ["O"]])
     report = tag_report(SplitData(train, Tagged([["a", "b"]], [["B-X", "B-X"]]), None))
     assert rows(report)["entities: X"] == ["1", "2"]
@@ -89,7 +89,7 @@ def test_tags() -> None:
     assert len(warnings(report)) == 1
 
 
-def test_questions() -> None:
+def test_questions_are_answered() -> None:
     train = Questions([Question("1", "who ?", "a b c", (Answer("a", 0),), "T"), Question("2", "x", "a", (), "T")])
     report = question_report(SplitData(train, Questions([Question("3", "y", "a", (), "T")]), None))
     assert rows(report)["without an answer"] == ["1 (50.0%)", "1 (100.0%)"]
@@ -101,21 +101,21 @@ def test_questions() -> None:
     ("report", "make"),
     [(text_report, Texts), (document_report, Documents)],
 )
-def test_running_text(report: Callable[..., str], make: Callable[[list[str]], Any]) -> None:
+def test_running_text_is_reported(report: Callable[..., str], make: Callable[[list[str]], Any]) -> None:
     text = report(SplitData(make(["ab.", "ab.", "c"]), make(["c", "d"]), None))
     assert rows(text)["characters"] == ["7", "2"]
     assert next(cells for name, cells in rows(text).items() if "duplicate" in name) == ["1 (33.3%)", "0 (0.0%)"]
     assert "1 of 2 validation" in warnings(text)[0]
 
 
-def test_multi30k_is_fast(multi30k: Pairs) -> None:
+def test_multi30k_is_read_quickly(multi30k: Pairs) -> None:
     started = time.process_time()
     report = parallel_report(SplitData(multi30k, multi30k, None))
     assert time.process_time() - started < 2
     assert rows(report)["sources of the training data"][1] == "29,000 (100.0%)"
 
 
-def test_labels_are_shown_as_they_are_written() -> None:
+def test_labels_are_shown_unchanged() -> None:
     names = ["[/sad]", "[other]", ":smile:"]
     data = Labeled([f"text {i}" for i in range(3)], names)
     assert [f"label: {name}" for name in names] == sorted(

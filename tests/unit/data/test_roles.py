@@ -115,7 +115,7 @@ def names_of(source: Source[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("names", USUAL, ids="/".join)
-def test_the_usual_names_have_their_roles_in_every_form(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_usual_split_names_have_their_roles_in_every_format(tmp_path: Path, names: tuple[str, ...]) -> None:
     for form, (write, kind, tested) in enumerate(FORMS):
         folder = tmp_path / str(form)
         folder.mkdir()
@@ -133,7 +133,7 @@ def test_the_usual_names_have_their_roles_in_every_form(tmp_path: Path, names: t
 
 
 @pytest.mark.parametrize("names", USUAL, ids="/".join)
-def test_each_split_holds_what_its_file_says(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_each_split_matches_its_file(tmp_path: Path, names: tuple[str, ...]) -> None:
     for number, (name, role) in enumerate(zip(names, ROLES, strict=True)):
         as_text(tmp_path, name, role, number)
     splits = TextSource(data=str(tmp_path)).read()
@@ -145,11 +145,11 @@ def test_each_split_holds_what_its_file_says(tmp_path: Path, names: tuple[str, .
     ["contest.txt", "latest", "testimonials", "trainers", "evaluate.csv", "train_test_labels.csv", "devil", "valley",
      "testing_notes.txt", "trainval.txt", "README", "training_log.txt", "tests"],
 )  # fmt: skip
-def test_what_only_looks_like_a_split_has_no_role(name: str) -> None:
+def test_lookalike_names_have_no_split_role(name: str) -> None:
     assert role_of(name) is None
 
 
-def test_evaluation_data_are_what_is_missing(tmp_path: Path) -> None:
+def test_dry_runs_name_missing_evaluation_data(tmp_path: Path) -> None:
     assert splits_among(tmp_path, ["train", "eval"])[1:] == (str(tmp_path / "eval"), [])
     assert splits_among(tmp_path, ["train", "val", "eval"])[2] == [str(tmp_path / "eval")]
     assert splits_among(tmp_path, ["train", "eval", "val", "test"])[1:] == (
@@ -157,7 +157,7 @@ def test_evaluation_data_are_what_is_missing(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
+def test_shards_of_a_split_form_one_corpus(tmp_path: Path) -> None:
     for part in range(40):
         (tmp_path / f"{'long-name-' * 10}Train-{part:05}-of-00040.txt").write_text(f"{part}\n")
     (tmp_path / "dev.txt").write_text("dev\n")
@@ -180,7 +180,7 @@ def test_shards_of_a_split_are_one_corpus(tmp_path: Path) -> None:
         (("test", "valid"), r"no training data; .* and nothing as other files"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_asked(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_ambiguous_folders_are_reported(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     for name in names:
         as_text(tmp_path, name, "x", 0)
     for kind in (TextSource, DocumentSource):
@@ -188,14 +188,14 @@ def test_what_cannot_be_told_is_asked(tmp_path: Path, names: tuple[str, ...], me
             kind(data=str(tmp_path)).read()
 
 
-def test_conll_2003_is_read_as_it_is_unpacked(tmp_path: Path) -> None:
+def test_conll_2003_is_read_unpacked(tmp_path: Path) -> None:
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (tmp_path / name).write_text(f"{name} O\nx B-X\n")
     splits = TaggedSource(data=str(tmp_path)).read()
     assert [tagged.words[0][0] for tagged in splits.known.values()] == ["eng.train", "eng.testa", "eng.testb"]
 
 
-def test_the_only_other_text_is_for_training(tmp_path: Path) -> None:
+def test_the_other_text_is_training_data(tmp_path: Path) -> None:
     for name in ("input", "valid", "test"):
         as_text(tmp_path, name, name, 0)
     assert names_of(TextSource(data=str(tmp_path))) == ["input.txt", "valid.txt", "test.txt"]
@@ -212,7 +212,7 @@ def test_splits_below_a_directory_of_texts_are_not_mixed(tmp_path: Path) -> None
         TextSource(data=str(tmp_path)).read()
 
 
-def test_source_code_and_notes_called_like_splits_are_texts(tmp_path: Path) -> None:
+def test_source_code_named_like_splits_is_text(tmp_path: Path) -> None:
     for name in ("train.py", "test.py", "model.py", "eval.py", "training_notes.md", "test_plan.md"):
         (tmp_path / name).write_text(f"# of {name}\n" * 9)
     source = TextSource(data=str(tmp_path), share=0.2)
@@ -221,7 +221,7 @@ def test_source_code_and_notes_called_like_splits_are_texts(tmp_path: Path) -> N
     assert "train = eval.py, model.py, test.py, test_plan.md and 2 more" in source.summary_lines(splits)[0]
 
 
-def test_folders_that_look_like_splits_are_no_classes(tmp_path: Path) -> None:
+def test_folders_named_like_splits_are_not_classes(tmp_path: Path) -> None:
     for name in ("Trainingsdaten", "Testdaten"):
         as_images(tmp_path, name, name, 0)
     with pytest.raises(
@@ -230,7 +230,7 @@ def test_folders_that_look_like_splits_are_no_classes(tmp_path: Path) -> None:
         ImageSource(data=str(tmp_path)).read()
 
 
-def test_a_class_called_like_a_split_among_others_is_asked_about(tmp_path: Path) -> None:
+def test_a_class_named_like_a_split_is_ambiguous(tmp_path: Path) -> None:
     for label in ("train", "bus", "car"):
         for model in ("old", "new"):
             (tmp_path / label / f"{label}-{model}").mkdir(parents=True)
@@ -238,7 +238,7 @@ def test_a_class_called_like_a_split_among_others_is_asked_about(tmp_path: Path)
         split_folders(sorted(tmp_path.iterdir()))
 
 
-def test_a_split_packed_twice_is_found(tmp_path: Path) -> None:
+def test_duplicate_splits_are_detected(tmp_path: Path) -> None:
     """As seg_train/seg_train/CLASS; images without a label are not used, and named."""
     for number, name in enumerate(("seg_train", "seg_test")):
         as_images(tmp_path / name, name, name, number)
@@ -251,14 +251,14 @@ def test_a_split_packed_twice_is_found(tmp_path: Path) -> None:
     )
 
 
-def test_unlabelled_data_are_not_used(tmp_path: Path) -> None:
+def test_unlabeled_data_are_not_used(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "train_unlabeled", "dev")):
         as_table(tmp_path, name, name, number)
     source = LabeledSource(data=str(tmp_path))
     assert source.summary_lines(source.read())[0].endswith("not used: train_unlabeled.csv")
 
 
-def test_data_to_score_on_are_never_the_training_data(tmp_path: Path) -> None:
+def test_test_data_are_never_training_data(tmp_path: Path) -> None:
     for name in ("Train", "Val"):
         as_text(tmp_path, name, name, 0)
     with pytest.raises(ValueError, match="found no test data; give the test file itself"):

@@ -33,7 +33,7 @@ def parquet(folder: Path, columns: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("name", [*TEXTS, "c.parquet"])
-def test_every_format_has_the_same_cells(tmp_path: Path, name: str) -> None:
+def test_every_format_has_equal_cells(tmp_path: Path, name: str) -> None:
     made = parquet(tmp_path, {k: [c[k] for c in CELLS] for k in "ab"}) if "parquet" in name else write(tmp_path, name)
     rows = list(table(made))
     assert [dict(row.cells) for row in rows] == CELLS
@@ -42,7 +42,7 @@ def test_every_format_has_the_same_cells(tmp_path: Path, name: str) -> None:
     assert not any(row.fault for row in rows)
 
 
-def test_a_file_without_a_header_line_has_the_columns_it_is_said_to_have(tmp_path: Path) -> None:
+def test_a_file_without_a_header_uses_the_given_columns(tmp_path: Path) -> None:
     headers = [("de", "en"), ("source", "target")]
     for suffix, mark in ((".tsv", "\t"), (".csv", ",")):
         bare = list(table(write(tmp_path, f"bare{suffix}", f"a{mark}b\nc{mark}d\ne\n"), headers=headers))
@@ -53,7 +53,7 @@ def test_a_file_without_a_header_line_has_the_columns_it_is_said_to_have(tmp_pat
         assert [row.cells for row in named] == [{"id": "1", "en": "b\u2028", "de": "a"}]
 
 
-def test_columns_of_parquet_are_read_by_name_and_bytes_as_they_are(tmp_path: Path) -> None:
+def test_parquet_columns_are_read_by_name(tmp_path: Path) -> None:
     file = parquet(tmp_path, {"image": [b"\x00\xff"] * 3000, "label": list(range(3000)), "other": ["x"] * 3000})
     rows = list(table(file, columns=("img", "image", "label")))
     assert rows[-1] == Row(file, 3000, {"image": b"\x00\xff", "label": 2999})
@@ -106,19 +106,17 @@ def test_faults_are_refused_or_counted(tmp_path: Path, name: str, content: str |
         ("c.txt", "a", r"c\.txt: unknown table format; expected a \.tsv"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_as_a_whole(
-    tmp_path: Path, name: str, content: str | bytes, message: str
-) -> None:
+def test_a_file_that_is_not_a_table_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list(filter_invalid(table(write(tmp_path, name, content)), Counter(), skip=True))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"absent\.csv: no such file; give an existing \.csv file"):
         table(tmp_path / "absent.csv")
 
 
-def test_a_damaged_page_of_parquet_is_told_by_its_row(tmp_path: Path) -> None:
+def test_a_damaged_parquet_page_is_reported_with_its_row(tmp_path: Path) -> None:
     file = parquet(tmp_path, {"text": [f"text {i}" for i in range(100)]})
     content = bytearray(file.read_bytes())
     content[4:40] = b"\xff" * 36  # the header of the first page
@@ -128,7 +126,7 @@ def test_a_damaged_page_of_parquet_is_told_by_its_row(tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_cells_that_are_no_text() -> None:
+def test_binary_cells_are_reported() -> None:
     assert text_fault("fine", "text") is None
     assert text_fault(3, "text") == ("expected text in 'text', found 3", "write a string")
     assert text_fault(None, "text") == ("expected text in 'text', found None", "write a string")
@@ -140,13 +138,13 @@ def test_cells_that_are_no_text() -> None:
     assert fault == ("the context is longer than 1,000,000 characters: it has 1,000,001", "split it into several texts")
 
 
-def test_what_a_model_is_given_is_looked_at_before_it_is_tokenised() -> None:
+def test_model_input_is_checked_before_tokenizing() -> None:
     check_text("x" * LONGEST, "text 1")
     with pytest.raises(ValueError, match="text 1 has 1,000,001 characters; give at most 1,000,000"):
         check_text("x" * (LONGEST + 1), "text 1")
 
 
-def test_values_of_parquet_that_python_has_not_are_faults_of_their_rows(tmp_path: Path) -> None:
+def test_unsupported_parquet_values_are_faults_of_their_rows(tmp_path: Path) -> None:
     halves = [(0).to_bytes(4, "little") + (2).to_bytes(4, "little") + (3).to_bytes(4, "little"), b"\xff\xfea"]
     broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, *map(pyarrow.py_buffer, halves)])
     dates = pyarrow.array([2**30, 0], pyarrow.date32())
@@ -157,7 +155,7 @@ def test_values_of_parquet_that_python_has_not_are_faults_of_their_rows(tmp_path
         assert (bad.number, good.number, good.fault) == (1, 2, "")
 
 
-def test_damaged_metadata_of_a_column_do_not_end_the_process(tmp_path: Path) -> None:
+def test_damaged_column_metadata_are_reported(tmp_path: Path) -> None:
     """pyarrow's C++ throws where a column's metadata are asked, and nothing catches it."""
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"tokens": [[1, 2], [3, 4]]}), file)

@@ -38,7 +38,7 @@ def write(path: Path, *questions: Any, articles: int = 1) -> Path:
     return path
 
 
-def test_both_versions(tmp_path: Path) -> None:
+def test_both_layouts_are_read(tmp_path: Path) -> None:
     at = CONTEXT.index("Babbage")
     null = {"id": "c", "question": "Who sang?", "answers": [], "is_impossible": True, "plausible_answers": [{}]}
     questions = read_squad(
@@ -95,7 +95,7 @@ def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[st
         ),
     ],
 )
-def test_files_of_another_shape(tmp_path: Path, content: bytes, message: str) -> None:
+def test_mismatched_files_are_reported(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(content)
     with pytest.raises(ValueError) as error:
@@ -127,7 +127,7 @@ def as_table(folder: Path, suffix: str) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv", ".tsv"])
-def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
+def test_a_table_has_one_question_per_row(tmp_path: Path, suffix: str) -> None:
     questions = read_squad(as_table(tmp_path, suffix))
     assert [(item.id, item.question, item.article) for item in questions.items] == [("1", "a?", "T"), ("2", "b?", "T")]
     assert [item.answers for item in questions.items] == [(Answer("Babbage", CONTEXT.index("Babbage")),), ()]
@@ -148,7 +148,7 @@ def test_a_table_has_a_question_a_row(tmp_path: Path, suffix: str) -> None:
         ({"id": "good"}, "the id is not unique; give each question a unique id"),
     ],
 )
-def test_faulty_rows_of_a_table(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_malformed_table_rows_are_reported(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     good = {"id": "good", "context": CONTEXT, "question": "?", "answers": {"text": ["Ada"], "answer_start": [0]}}
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in (good, {**good, "id": "x", **row})))
@@ -174,7 +174,7 @@ def test_validation_is_held_out_by_article(tmp_path: Path) -> None:
         read_splits(tmp_path / "c.json")
 
 
-def test_xquad(real_data: Callable[[str], Path]) -> None:
+def test_xquad_is_read(real_data: Callable[[str], Path]) -> None:
     train, validation, test, *_ = read_splits(real_data("xquad"))
     assert test is not None
     assert (train.articles + validation.articles, test.articles) == (36, 12)

@@ -15,7 +15,7 @@ TEXTS = [f"Satz {i} über {'Hunde ' * (i % 5)}" for i in range(200)] + [""]
 TOKENIZER = train_bpe(TEXTS, 39)
 
 
-def test_ids_and_lengths_are_the_tokenizers(tmp_path: Path) -> None:
+def test_ids_and_lengths_equal_the_tokenizers(tmp_path: Path) -> None:
     store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     expected = encode_all(TOKENIZER, TEXTS)
     assert [list(ids) for ids in store] == expected
@@ -28,7 +28,7 @@ def test_ids_and_lengths_are_the_tokenizers(tmp_path: Path) -> None:
     assert len(TokenStore.of([], TOKENIZER, tmp_path)) == 0
 
 
-def test_opened_again_without_tokenising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_corpus_opens_without_tokenizing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     monkeypatch.setattr("manyheads.data.text.store.encode_all", lambda *_: pytest.fail("tokenised again"))
     second = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
@@ -37,14 +37,14 @@ def test_opened_again_without_tokenising(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.suffix for p in tmp_path.iterdir()] == [".tokens"]
 
 
-def test_another_text_or_tokenizer_is_another_file(tmp_path: Path) -> None:
+def test_another_text_or_tokenizer_has_another_file(tmp_path: Path) -> None:
     paths = {TokenStore.of(t, TOKENIZER, tmp_path).path for t in (TEXTS, TEXTS[:-1], TEXTS[::-1], [*TEXTS, ""])}
     paths.add(TokenStore.of(TEXTS, train_bpe(TEXTS, 36), tmp_path).path)
     assert len(paths) == 5
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1, "more"])
-def test_damaged_store_is_rebuilt_and_said(tmp_path: Path, keep: int | str) -> None:
+def test_a_damaged_store_is_rebuilt_with_a_warning(tmp_path: Path, keep: int | str) -> None:
     path = TokenStore.of(TEXTS, TOKENIZER, tmp_path).path
     data = path.read_bytes()
     path.write_bytes(data + b"x" if isinstance(keep, str) else data[:keep])
@@ -56,7 +56,7 @@ def test_damaged_store_is_rebuilt_and_said(tmp_path: Path, keep: int | str) -> N
     assert path.read_bytes() == data
 
 
-def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -72,7 +72,7 @@ def test_ids_with_gaps_keep_their_values(tmp_path: Path) -> None:
     assert list(TokenStore.of(["far"], tokenizer, tmp_path)[0]) == [2**16 + 5]
 
 
-def test_a_store_has_the_rights_that_the_umask_gives(tmp_path: Path) -> None:
+def test_a_store_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         store = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
@@ -82,7 +82,7 @@ def test_a_store_has_the_rights_that_the_umask_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["(10000000000000,)", "(-1,)", "()", "(1, 3)", "(3", "(3.0,)"])
-def test_what_a_header_states_is_not_allocated(tmp_path: Path, shape: str) -> None:
+def test_sizes_from_a_header_are_not_allocated(tmp_path: Path, shape: str) -> None:
     for kind in ("<i8", "|O"):
         header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
         (tmp_path / "a").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24))
@@ -92,7 +92,7 @@ def test_what_a_header_states_is_not_allocated(tmp_path: Path, shape: str) -> No
             TokenStream(tmp_path / "a")
 
 
-def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
+def test_offsets_stay_within_the_store(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as file:
         np.save(file, np.array([0, 5, 2, 3], np.int64))
         np.save(file, np.arange(3, dtype=np.uint16))
@@ -100,7 +100,7 @@ def test_offsets_stay_inside_the_store(tmp_path: Path) -> None:
         TokenStore(tmp_path / "a")
 
 
-def test_a_torn_line_of_the_journal_is_not_written_on(tmp_path: Path) -> None:
+def test_a_truncated_line_of_the_journal_is_not_extended(tmp_path: Path) -> None:
     partial, journal = tmp_path / "ids.partial", tmp_path / "ids.journal"
     partial.write_bytes(b"x" * 1000)
     journal.write_text("400 2\n500 3")  # of "500 36"

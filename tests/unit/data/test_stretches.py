@@ -58,7 +58,7 @@ def texts(seed: int, count: int = 40) -> list[str]:
 TOKENIZER = train_byte_bpe(texts(0), 400)
 
 
-def test_ids_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_equal_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "MAX_CACHED", 30)  # and what is known is forgotten now and then
     encode = encoder(TOKENIZER, DTYPE)
     assert isinstance(encode, StretchEncoder)
@@ -67,7 +67,7 @@ def test_ids_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [ids.tolist() for ids in encode(given)] == [TOKENIZER.encode(text).ids for text in given]
 
 
-def test_what_is_known_is_not_encoded_again() -> None:
+def test_known_texts_are_not_encoded_again() -> None:
     calls = list[str]()
 
     def encode(given: list[str]) -> list[np.ndarray]:
@@ -82,7 +82,7 @@ def test_what_is_known_is_not_encoded_again() -> None:
     assert sum(map(len, calls)) < len(text)
 
 
-def test_a_tokenizer_whose_texts_do_not_fall_apart_is_left_alone() -> None:
+def test_a_tokenizer_without_independent_chunks_is_left_alone() -> None:
     assert is_separable(TOKENIZER)
 
     def changed(**parts: object) -> Tokenizer:

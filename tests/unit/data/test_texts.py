@@ -30,7 +30,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder
 
 
-def test_texts_are_read_to_the_character(tmp_path: Path) -> None:
+def test_texts_are_read_exactly(tmp_path: Path) -> None:
     text = "a\r\nb\u2028c\x0c\n\n é \n"
     write(tmp_path, {"b.txt": text, "a/x.py": "x\n", ".hidden": "no", ".git/y": "no", "blank.txt": " \n"})
     texts = read_texts(tmp_path)
@@ -50,7 +50,7 @@ def test_one_text_is_split_by_position_as_nanogpt_does(tmp_path: Path) -> None:
         assert corpora.test is None
 
 
-def test_several_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
+def test_several_texts_are_split_by_hash(tmp_path: Path) -> None:
     write(tmp_path, {f"{i}.txt": f"text {i % 90}" for i in range(100)})
     corpora = read_text_splits(tmp_path, share=0.2)
     assert not set(corpora.train.texts) & set(corpora.validation.texts)
@@ -60,7 +60,7 @@ def test_several_texts_are_split_by_what_they_say(tmp_path: Path) -> None:
     assert set(read_text_splits(renamed, share=0.2).validation.texts) == set(corpora.validation.texts)
 
 
-def test_what_is_skipped_before_a_split_is_told_once(tmp_path: Path) -> None:
+def test_rows_skipped_before_a_split_are_reported_once(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_bytes(b"\xff" if name == "c" else name.encode())
     corpora = read_text_splits(tmp_path, share=0.5, skip_bad_lines=True)
@@ -71,7 +71,7 @@ def test_what_is_skipped_before_a_split_is_told_once(tmp_path: Path) -> None:
     assert len(read_text_splits(tmp_path, share=0.5, skip_bad_lines=True).train.skips) == 1
 
 
-def test_a_directory_may_have_its_splits(tmp_path: Path) -> None:
+def test_a_directory_may_contain_splits(tmp_path: Path) -> None:
     write(tmp_path, {"train/a.txt": "a", "train/b.txt": "b", "valid.txt": "v", "test.txt": "t", "README": "no"})
     corpora = read_text_splits(tmp_path)
     assert [texts.texts for texts in corpora.known.values()] == [["a", "b"], ["v"], ["t"]]
@@ -89,7 +89,7 @@ def test_the_standard_library_has_three_disjoint_splits() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
-def test_a_row_of_a_table_is_a_text(tmp_path: Path, suffix: str) -> None:
+def test_each_table_row_is_a_text(tmp_path: Path, suffix: str) -> None:
     texts, file = ["one, two", "three"], tmp_path / f"a{suffix}"
     if suffix == ".parquet":
         pyarrow.parquet.write_table(pyarrow.table({"id": [1, 2], "body": texts}), file)
@@ -101,7 +101,7 @@ def test_a_row_of_a_table_is_a_text(tmp_path: Path, suffix: str) -> None:
     assert read_texts(tmp_path, column="body", limit=1).texts == texts[:1]
 
 
-def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
+def test_the_first_lines_of_a_long_file_are_read(tmp_path: Path) -> None:
     line = "zwölf Zeichen é\n"
     file = tmp_path / "a.txt"
     file.write_text(line * 100_000, encoding="utf-8")
@@ -110,20 +110,20 @@ def test_of_a_long_file_the_first_lines_can_be_read(tmp_path: Path) -> None:
     assert 1_000_000 < len(text.encode()) <= FIRST_BYTES
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError, match="pipe: neither a file nor a directory; give a text file"):
         read_texts(tmp_path / "pipe")
 
 
-def test_of_one_long_line_the_first_characters_can_be_read(tmp_path: Path) -> None:
+def test_the_first_characters_of_a_long_line_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("x" + "é" * FIRST_BYTES, encoding="utf-8")  # the first part ends within a character
     (text,) = read_texts(file, limit=1).texts
     assert text == "x" + "é" * (FIRST_BYTES // 2 - 1)
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"one\ntwo \xff\n", "b.txt": "good"})
     with pytest.raises(ValueError, match=r"a\.txt:2: invalid UTF-8; convert .*--skip-bad-lines"):
         read_texts(tmp_path)
@@ -143,7 +143,7 @@ def test_bad_input(tmp_path: Path) -> None:
         read_text_splits(tmp_path, share=1.5)
 
 
-def test_hashes_are_of_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_cover_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyheads.data.readers.corpus.MAX_PIECE", 50)
     texts = Texts(["häuser " * 100, "b", "c " * 60])
     expected = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts.texts]

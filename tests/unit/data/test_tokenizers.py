@@ -72,7 +72,7 @@ def through_transformers(tokenizer: Tokenizer, path: Path) -> PreTrainedTokenize
 
 
 @pytest.mark.parametrize("kind", TRAIN)
-def test_saved_is_the_same_here_and_in_transformers(tmp_path: Path, kind: str) -> None:
+def test_a_saved_model_gives_equal_results_here_and_in_transformers(tmp_path: Path, kind: str) -> None:
     tokenizer = trained(kind)
     theirs = through_transformers(tokenizer, tmp_path)
     again = load_tokenizer(tmp_path / "tokenizer.json")
@@ -84,7 +84,7 @@ def test_saved_is_the_same_here_and_in_transformers(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", TRAIN)
-def test_text_that_spells_a_special_token_is_text(tmp_path: Path, kind: str) -> None:
+def test_text_that_spells_a_special_token_is_plain_text(tmp_path: Path, kind: str) -> None:
     tokenizer = trained(kind)
     theirs = through_transformers(tokenizer, tmp_path)
     own = {tokenizer.token_to_id(token) for token in SPECIAL[kind]}
@@ -97,7 +97,7 @@ def test_text_that_spells_a_special_token_is_text(tmp_path: Path, kind: str) -> 
                 assert tokenizer.decode(ids) == text
 
 
-def test_same_texts_same_file_in_any_process() -> None:
+def test_equal_texts_give_equal_files() -> None:
     code = (
         "import sys, json; from manyheads.data.text import tokenizers as t; texts = json.loads(sys.argv[1])\n"
         "print(json.dumps([t.train_wordpiece(texts, 120).to_str(), t.train_byte_bpe(texts, 300).to_str(),\n"
@@ -120,7 +120,7 @@ def test_same_texts_same_file_in_any_process() -> None:
         ("de", "Obst- und Gemüse im T-Shirt: „Ja!“", "Obst- und Gemüse im T-Shirt : „ Ja ! “"),
     ],
 )
-def test_words_are_split_as_spacy_does_and_joined_as_they_were(language: str, text: str, words: str) -> None:
+def test_words_are_split_as_by_spacy_and_joined_again(language: str, text: str, words: str) -> None:
     """What spacy.blank(language) 3.8 gives for these texts."""
     tokenizer = tokenizers.train_words([text], 4 + len(set(words.split())), language, begin=False)
     encoding = tokenizer.encode(text)
@@ -130,7 +130,7 @@ def test_words_are_split_as_spacy_does_and_joined_as_they_were(language: str, te
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "cased"])
-def test_wordpiece_is_berts(kind: str) -> None:
+def test_wordpiece_equals_berts(kind: str) -> None:
     tokenizer = trained(kind)
     theirs = BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=kind == "wordpiece", split_special_tokens=True)
     assert [tokenizer.token_to_id(token) for token in tokenizers.BERT_TOKENS] == [0, 1, 2, 3, 4]
@@ -146,7 +146,7 @@ def test_wordpiece_is_berts(kind: str) -> None:
     assert tokenizer.encode("😀").tokens == ["[CLS]", "[UNK]", "[SEP]"]
 
 
-def test_byte_bpe_is_gpt2s(tmp_path: Path) -> None:
+def test_byte_bpe_equals_gpt2(tmp_path: Path) -> None:
     tokenizer = trained("byte_bpe")
     model = json.loads(tokenizer.to_str())["model"]
     vocabulary = {**model["vocab"], tokenizers.END_OF_TEXT: 299}
@@ -176,7 +176,7 @@ def test_unigram_finds_the_most_probable_pieces() -> None:
     assert tokenizer.encode("x😀").ids[1:] == [1, 0]
 
 
-def test_character_ids_are_characters() -> None:
+def test_character_ids_round_trip() -> None:
     tokenizer = tokenizers.train_character(["ba\n", "c a"])
     assert tokenizer.get_vocab() == {"<|endoftext|>": 0, "<unk>": 1, "\n": 2, " ": 3, "a": 4, "b": 5, "c": 6}
     assert tokenizer.encode("b\n caé😀").ids == [5, 2, 3, 6, 4, 1, 1]
@@ -185,7 +185,7 @@ def test_character_ids_are_characters() -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_word_level_standardises_as_keras(lowercase: bool) -> None:
+def test_word_level_standardizes_as_keras(lowercase: bool) -> None:
     def words(text: str) -> list[str]:
         return re.sub(f"[{re.escape(string.punctuation)}]", "", text.lower() if lowercase else text).split()
 
@@ -203,7 +203,7 @@ LEAST = {"wordpiece": 73, "byte_bpe": 257, "unigram": 54, "word_level": 3}
 
 @pytest.mark.parametrize("kind", LEAST)
 @pytest.mark.parametrize("missing", [1, 10_000])
-def test_too_small_a_vocabulary_is_told_in_one_line(kind: str, missing: int) -> None:
+def test_a_too_small_vocabulary_is_reported_in_one_line(kind: str, missing: int) -> None:
     train = getattr(tokenizers, f"train_{kind}")
     size = LEAST[kind]
     with pytest.raises(ValueError, match=rf"vocabulary={size - missing}: .* require at least {size} ids") as caught:
@@ -217,7 +217,7 @@ def test_too_small_a_vocabulary_is_told_in_one_line(kind: str, missing: int) -> 
 
 
 @pytest.mark.parametrize("name", ["train_wordpiece", "train_byte_bpe", "train_bpe"])
-def test_a_word_of_many_thousand_characters_takes_no_minutes(name: str) -> None:
+def test_a_very_long_word_takes_linear_time(name: str) -> None:
     """Uncut, 100,000 letters take many seconds and ten times as many a hundred times that."""
     letters = "".join(random.Random(1).choices("abcdefghij", k=100_000))
     started = time.process_time()
@@ -227,14 +227,14 @@ def test_a_word_of_many_thousand_characters_takes_no_minutes(name: str) -> None:
     assert time.process_time() - started < 2
 
 
-def test_text_without_long_words_is_not_cut() -> None:
+def test_text_without_long_words_is_unchanged() -> None:
     assert [*tokenizers._Texts(["a " * 5000, "b"])] == ["a " * 5000, "b"]
     long = "x" * 1200 + " y"
     assert "".join(tokenizers._Texts([long])) == long
     assert [len(piece) for piece in tokenizers._Texts([long])] == [500, 500, 202]
 
 
-def test_texts_and_pairs_are_cut_as_the_library_cuts_them() -> None:
+def test_texts_and_pairs_are_truncated_as_in_tokenizers() -> None:
     tokenizer = train_wordpiece(TEXTS, 120)
     words = " ".join(TEXTS).split()
     for first, second, limit in product((1, 4, 9), (0, 1, 4, 5, 9), range(3, 16)):

@@ -31,7 +31,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_words_are_the_numbered_ones(tmp_path: Path) -> None:
+def test_numbered_words_are_read(tmp_path: Path) -> None:
     bank = read_treebank(write(tmp_path / "a.conllu", f"{CONTRACTED}\n# newdoc\n{GOOD}\n\n{GOOD}"))
     first = bank.sentences[0]
     assert first.words == ["I", "do", "n't", "know", "."]
@@ -45,7 +45,7 @@ def test_words_are_the_numbered_ones(tmp_path: Path) -> None:
     assert (bank.multiword, bank.empty, len(bank)) == (1, 1, 3)
 
 
-def test_mentions_nest_cross_and_come_in_parts(tmp_path: Path) -> None:
+def test_mentions_may_nest_cross_and_be_split(tmp_path: Path) -> None:
     marks = ["(1-x(2-y", "(3-z)", "2)", "(4[1/2]-w)", "(5-v", "1)(4[2/2]-w)", "5)"]
     text = "".join(
         row(str(i), f"w{i}", "0" if i == 1 else "1", "dep", f"A=b|Entity={m}") for i, m in enumerate(marks, 1)
@@ -87,7 +87,7 @@ def test_mentions_nest_cross_and_come_in_parts(tmp_path: Path) -> None:
         (GOOD.encode() + b"2\tb\xff", ":2: invalid UTF-8; convert the file"),
     ],
 )
-def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
+def test_faults_are_reported_or_skipped_with_their_sentence(tmp_path: Path, faulty: str | bytes, message: str) -> None:
     content = faulty if isinstance(faulty, bytes) else faulty.encode()
     file = write(tmp_path / "a.conllu", content.rstrip(b"\n") + b"\n\n" + GOOD.encode())
     with pytest.raises(ValueError) as error:
@@ -100,7 +100,7 @@ def test_faults_are_told_or_skipped_with_their_sentence(tmp_path: Path, faulty: 
     assert list(bank.skips.values()) == [1]
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_empty_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no usable sentence found"):
         read_treebank(write(tmp_path / "a.conllu", "# only a comment\n\n"))
     with pytest.raises(FileNotFoundError, match="no such file"):
@@ -109,7 +109,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         read_treebank(tmp_path)
 
 
-def test_real_treebanks_as_the_library_reads_them(real_data: Callable[[str], Path]) -> None:
+def test_real_treebanks_equal_the_reference_library(real_data: Callable[[str], Path]) -> None:
     file = real_data("ud_english_gum") / "dev.conllu"
     bank = read_treebank(file)
     assert len(bank) == 1575

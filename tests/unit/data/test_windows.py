@@ -22,7 +22,7 @@ def published_spans(length: int, room: int, stride: int) -> list[tuple[int, int]
 @pytest.mark.parametrize(
     ("length", "room", "stride"), [(1, 5, 2), (5, 5, 2), (6, 5, 2), (17, 5, 2), (40, 7, 7), (9, 4, 1)]
 )
-def test_windows_are_the_published_ones(length: int, room: int, stride: int) -> None:
+def test_windows_match_the_published_ones(length: int, room: int, stride: int) -> None:
     published = published_spans(length, room, stride)
     spans = windows(length, room, stride)
     assert [(w.start, w.end - w.start) for w in spans] == published
@@ -45,7 +45,7 @@ def test_windows_are_the_published_ones(length: int, room: int, stride: int) -> 
         assert [i for i in range(len(spans)) if is_max_context(i, token)] == [owner[token]]
 
 
-def test_the_scripts_own_example() -> None:
+def test_the_scripts_example_is_reproduced() -> None:
     """Its comment: "the man went to the", "to the store and bought", "and bought a gallon of" ("bought" is word 7)."""
     spans = windows(11, 5, 3)
     assert spans == [Window(0, 5), Window(3, 8), Window(6, 11)]
@@ -57,7 +57,7 @@ def tokenizer() -> Tokenizer:
     return train_wordpiece(["a bee sees a sea", "see a bee"] * 5, 19)
 
 
-def test_frames_are_the_tokenizers_own(tokenizer: Tokenizer) -> None:
+def test_special_tokens_follow_the_tokenizers_template(tokenizer: Tokenizer) -> None:
     single, pair = Frame.of(tokenizer), Frame.of(tokenizer, pair=True)
     assert (len(single), len(pair)) == (2, 3)
     first, second = (tokenizer.encode(t, add_special_tokens=False).ids for t in ("a bee sees", "see"))
@@ -67,7 +67,7 @@ def test_frames_are_the_tokenizers_own(tokenizer: Tokenizer) -> None:
     assert pair.around(first, second) == (whole.ids, whole.type_ids)
 
 
-def test_a_tokenizer_without_special_tokens_frames_with_nothing(tokenizer: Tokenizer) -> None:
+def test_a_tokenizer_without_special_tokens_adds_none(tokenizer: Tokenizer) -> None:
     bare = Tokenizer.from_str(tokenizer.to_str())
     bare.post_processor = None
     assert Frame.of(bare).around([7, 8]) == ([7, 8], [0, 0])

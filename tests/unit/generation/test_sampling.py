@@ -58,7 +58,7 @@ def logits(rows: int = 6) -> Tensor:
     return torch.randn(rows, V, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 3
 
 
-def test_filters_are_those_of_transformers() -> None:
+def test_resampling_filters_equal_transformers() -> None:
     text = torch.randint(V, (6, 9), generator=torch.Generator().manual_seed(5))
     seen = torch.zeros(6, V, dtype=torch.bool).scatter(1, text, True)
     ways = product((1.0, 0.3, 2.0), (None, 1, 4, V, 1000), (None, 0.05, 0.5, 0.95, 1.0), (1.0, 1.3, 0.7))
@@ -85,7 +85,7 @@ def test_batch_equals_single_with_prompts_of_unequal_length(model: GPT, way: dic
 
 
 @pytest.mark.parametrize("way", WAYS[:2])
-def test_greedy_is_the_argmax_of_the_uncached_model(model: GPT, way: dict[str, Any]) -> None:
+def test_greedy_equals_the_argmax_without_cache(model: GPT, way: dict[str, Any]) -> None:
     (found,) = texts(model, [PROMPTS[0]], way, [0])
     text = [*PROMPTS[0]]
     for token in found:
@@ -96,7 +96,7 @@ def test_greedy_is_the_argmax_of_the_uncached_model(model: GPT, way: dict[str, A
     assert len(set(found)) > 1
 
 
-def test_a_text_that_outgrows_the_context_goes_on_from_its_latter_half(model: GPT) -> None:
+def test_generation_beyond_the_context_continues_from_its_second_half(model: GPT) -> None:
     (found,) = texts(model, [PROMPTS[2]], {"temperature": 0.0}, [0], limits=[40])
     text = [*PROMPTS[2]]
     for token in found:
@@ -107,14 +107,14 @@ def test_a_text_that_outgrows_the_context_goes_on_from_its_latter_half(model: GP
         text.append(token)
 
 
-def test_a_seed_is_a_text(model: GPT) -> None:
+def test_a_seed_reproduces_a_text(model: GPT) -> None:
     prompts = [PROMPTS[0]] * 4
     one, two, three, again = texts(model, prompts, {}, [1, 2, 3, 1], limits=[12] * 4)
     assert one == again
     assert len({tuple(one), tuple(two), tuple(three)}) == 3
 
 
-def test_samples_have_the_probabilities_of_the_model() -> None:
+def test_samples_follow_the_models_distribution() -> None:
     """20,000 draws of one token: every frequency is within five standard deviations."""
     scores, count = logits(1), 20_000
     sampling = Sampling(temperature=0.8, top_p=0.9)
@@ -129,7 +129,7 @@ def test_samples_have_the_probabilities_of_the_model() -> None:
         assert share > 0 or token not in found
 
 
-def test_the_end_and_the_caller_end_a_text(model: GPT) -> None:
+def test_texts_end_at_the_end_token_or_the_callers_request(model: GPT) -> None:
     (whole,) = texts(model, [PROMPTS[1]], {}, [5], limits=[30])
     end = whole[6]
     cut = whole[: whole.index(end)]

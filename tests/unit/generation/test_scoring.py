@@ -9,7 +9,7 @@ from tests.support.mock import Recurrent, Table
 END, START = 0, 1
 
 
-def test_score_by_hand() -> None:
+def test_scores_equal_a_hand_computation() -> None:
     model = Table({(): [0.5, 0.0, 0.5], (2,): [0.9, 0.0, 0.1], (0,): [1.0, 0.0, 0.0], (2, 2): [0.3, 0.0, 0.7]})
     empty, one, two = score(model.step, model.start(3), [[], [2], [2, 2]], start=START, end=END, alpha=1.0)
     assert empty.log_probability == pytest.approx(math.log(0.5))
@@ -24,7 +24,7 @@ def test_length_penalty() -> None:
     assert length_penalty(7, 0.5) == pytest.approx(math.sqrt(2))
 
 
-def test_padding_changes_nothing() -> None:
+def test_padding_does_not_change_results() -> None:
     model, targets = Recurrent(9), [[2, 3], [], [4, 5, 6, 7, 8, 2], [0]]
     together = score(model.step, model.start(4), targets, start=START, end=END)
     for row, target in enumerate(targets):
@@ -34,7 +34,7 @@ def test_padding_changes_nothing() -> None:
         assert together[row].log_probability == pytest.approx(alone.log_probability, rel=1e-12)
 
 
-def test_all_tokens_go_through_one_step() -> None:
+def test_all_tokens_pass_one_step() -> None:
     model = Recurrent(9)
     score(model.step, model.start(2), [[2, 3, 4], [5]], start=START, end=END)
     assert model.rows == [2]

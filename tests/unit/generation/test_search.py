@@ -83,7 +83,7 @@ def test_one_beam_is_greedy(alpha: float) -> None:
     assert len({len(h.tokens) for h in one}) > 3
 
 
-def test_greedy_takes_the_most_probable_token() -> None:
+def test_greedy_selects_the_most_probable_token() -> None:
     model = Recurrent(9)
     found = greedy(model.step, model.start(8), start=START, end=END, limits=torch.full((8,), 15))
     for row, hypothesis in enumerate(found):
@@ -97,7 +97,7 @@ def test_greedy_takes_the_most_probable_token() -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2, 4, 50])
-def test_batch_equals_single_and_keeps_the_order(beam: int) -> None:
+def test_batch_equals_single_in_order(beam: int) -> None:
     model, limits = Recurrent(9), torch.arange(24) % 7 + 3
     together = beam_search(
         model.step, model.start(24), start=START, end=END, limits=limits, beam=beam, nbest=min(beam, 3)
@@ -112,7 +112,7 @@ def test_batch_equals_single_and_keeps_the_order(beam: int) -> None:
     assert len({tuple(h[0].tokens) for h in together}) > 5
 
 
-def test_greedy_batch_equals_single_and_keeps_the_order() -> None:
+def test_greedy_batch_equals_single_in_order() -> None:
     model, limits = Recurrent(9), torch.arange(24) % 7 + 3
     together = greedy(model.step, model.start(24), start=START, end=END, limits=limits)
     for row in range(24):
@@ -123,7 +123,7 @@ def test_greedy_batch_equals_single_and_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("suppress", [(), (8, 3)])
-def test_score_of_a_hypothesis_is_its_forced_score(alpha: float, suppress: tuple[int, ...]) -> None:
+def test_a_hypothesis_score_equals_its_forced_score(alpha: float, suppress: tuple[int, ...]) -> None:
     model, limits = Recurrent(9), torch.arange(12)
     settings: dict[str, Any] = {"start": START, "end": END, "suppress": suppress, "alpha": alpha}
     one = greedy(model.step, model.start(12), limits=limits, **settings)
@@ -148,7 +148,7 @@ def test_finished_sentences_leave_the_batch() -> None:
     assert model.rows[-1] <= 4
 
 
-def test_a_sentence_leaves_when_nothing_that_lives_can_beat_what_is_finished() -> None:
+def test_beam_search_stops_when_no_hypothesis_can_improve() -> None:
     """One ended at once with 0.9: what lives has at most 0.1, so there is no second step."""
     model = Table({(): [0.9, 0.06, 0.04]})
     ((best,),) = beam_search(model.step, model.start(1), start=START, end=END, limits=limits_of(30), beam=3, alpha=0.0)
@@ -157,7 +157,7 @@ def test_a_sentence_leaves_when_nothing_that_lives_can_beat_what_is_finished() -
     assert model.rows == [1]
 
 
-def test_limits_are_respected_and_what_reaches_one_is_closed() -> None:
+def test_connections_at_a_limit_are_closed() -> None:
     model, limits = Recurrent(30, sharpness=0.1), torch.arange(20)
     for h, limit in zip(greedy(model.step, model.start(20), start=START, end=END, limits=limits), limits, strict=True):
         assert len(h.tokens) <= limit
@@ -168,7 +168,7 @@ def test_limits_are_respected_and_what_reaches_one_is_closed() -> None:
         assert all(len(h.tokens) <= limit for h in pool)
 
 
-def test_suppressed_tokens_are_never_generated() -> None:
+def test_suppressed_tokens_are_never_generated_in_search() -> None:
     model, limits = Recurrent(6), torch.full((16,), 8)
     free = greedy(model.step, model.start(16), start=START, end=END, limits=limits)
     used = {token for h in free for token in h.tokens}
@@ -202,7 +202,7 @@ def test_alpha_changes_the_ranking() -> None:
             assert h.score == pytest.approx(probabilities[len(h.tokens)] / ((6 + len(h.tokens)) / 6) ** alpha)
 
 
-def test_beam_finds_what_greedy_misses() -> None:
+def test_beam_search_finds_what_greedy_misses() -> None:
     """Greedy takes 2 (0.6), behind which nothing is likely; 0.4 * 1.0 through 3 is the better sentence."""
     model = Table(
         {(): [0.0, 0.0, 0.6, 0.4], (2,): [0.34, 0.0, 0.33, 0.33], (3,): [1.0, 0.0, 0.0, 0.0]}
@@ -224,7 +224,7 @@ def test_full_width_beam_is_never_worse_than_greedy() -> None:
     assert max(gains) > 1e-3
 
 
-def test_equal_candidates_are_taken_in_order() -> None:
+def test_ties_are_broken_in_order() -> None:
     model, limits = Table({(): [0.0, 0.0, 0.5, 0.5]}), limits_of(2)
     (one,) = greedy(model.step, model.start(1), start=START, end=END, limits=limits)
     (many,) = beam_search(model.step, model.start(1), start=START, end=END, limits=limits, beam=2, nbest=2)
@@ -232,7 +232,7 @@ def test_equal_candidates_are_taken_in_order() -> None:
     assert [h.tokens for h in many] == [[2], [3]]
 
 
-def test_one_beam_is_greedy_where_many_candidates_are_equal() -> None:
+def test_one_beam_is_greedy_with_ties() -> None:
     model, limits = Recurrent(30), torch.full((40,), 8)
 
     def coarse(tokens: torch.Tensor, cache: States) -> torch.Tensor:
@@ -245,7 +245,7 @@ def test_one_beam_is_greedy_where_many_candidates_are_equal() -> None:
 
 
 @pytest.mark.parametrize(("length", "count"), [(10, 3), (64, 64), (65, 8), (1000, 8), (1000, 1000)])
-def test_best_is_a_stable_sort(length: int, count: int) -> None:
+def test_best_is_a_stable_sort_of_scores(length: int, count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randint(0, 5, (20, length), generator=generator).float().log()  # many ties
     offsets = torch.randint(-2, 3, (10, 2), generator=generator).float()
@@ -289,7 +289,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 1e308, float("inf"), float("nan")])
-def test_no_search_takes_an_impossible_length_penalty(alpha: float) -> None:
+def test_every_search_checks_the_length_penalty(alpha: float) -> None:
     model, limits = Recurrent(5), torch.tensor([3, 3])
     with pytest.raises(ValueError, match="alpha is .*: expected a number from 0 to 10"):
         greedy(model.step, model.start(2), start=START, end=END, limits=limits, alpha=alpha)

@@ -31,7 +31,7 @@ def streamed(tokenizer: Tokenizer, ids: list[int], prompt: list[int] | None = No
     return stream.text
 
 
-def test_pieces_are_whole_characters_and_add_up(byte_bpe: Tokenizer) -> None:
+def test_pieces_are_whole_characters_that_add_up(byte_bpe: Tokenizer) -> None:
     for text in TEXTS:
         ids = byte_bpe.encode(text).ids
         assert streamed(byte_bpe, ids) == text
@@ -43,14 +43,14 @@ def test_pieces_are_whole_characters_and_add_up(byte_bpe: Tokenizer) -> None:
     assert pieces == ["", "", "", "👩", "", "é"]
 
 
-def test_bytes_that_are_no_text_are_shown_as_such(byte_bpe: Tokenizer) -> None:
+def test_invalid_bytes_are_shown_escaped(byte_bpe: Tokenizer) -> None:
     dice = random.Random(3)
     for _ in range(50):
         ids = [dice.randrange(256) for _ in range(12)]
         assert streamed(byte_bpe, ids) == byte_bpe.decode(ids)
 
 
-def test_bytes_that_a_decoder_takes_one_by_one_are_characters_when_all_are_there() -> None:
+def test_multi_byte_characters_are_decoded_when_complete() -> None:
     """Which shows each as no character until then."""
     parts = {f"<0x{byte:02X}>": byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=parts, merges=[]))
@@ -61,7 +61,7 @@ def test_bytes_that_a_decoder_takes_one_by_one_are_characters_when_all_are_there
     assert streamed(tokenizer, lone) == tokenizer.decode(lone)
 
 
-def test_other_decoders_keep_their_spaces() -> None:
+def test_other_decoders_keep_spaces() -> None:
     words = train_bpe(TEXTS * 3, 90)
     prompt, text = "the cat", " sat on the mat"
     whole = words.encode(prompt + text).ids[:-1]
@@ -80,7 +80,7 @@ def test_other_decoders_keep_their_spaces() -> None:
         (decoders.WordPiece(), ["<unk>", "the", "cat", "s", "##at"]),
     ],
 )
-def test_a_token_without_text_takes_no_space_away(decoder: Any, words: list[str]) -> None:
+def test_a_token_without_text_keeps_spaces(decoder: Any, words: list[str]) -> None:
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.decoder = decoder
     tokenizer.add_special_tokens(["<unk>"])
@@ -106,15 +106,13 @@ def test_a_token_without_text_takes_no_space_away(decoder: Any, words: list[str]
         (("the cat sat on the mat, the cat sat down",), None),
     ],
 )
-def test_a_stop_string_ends_the_text_before_it(
-    byte_bpe: Tokenizer, stop: tuple[str, ...], expected: str | None
-) -> None:
+def test_a_stop_string_ends_the_text(byte_bpe: Tokenizer, stop: tuple[str, ...], expected: str | None) -> None:
     text = TEXTS[1]
     for tokenizer in (byte_bpe, train_character([text])):
         assert streamed(tokenizer, tokenizer.encode(text).ids, stop=stop) == (text if expected is None else expected)
 
 
-def test_nothing_of_a_stop_string_is_shown_early() -> None:
+def test_no_part_of_a_stop_string_is_streamed() -> None:
     characters = train_character(["abcab."])
     stream = TextStream(characters, stop=["abc.", "ca"])
     pieces = [stream.push(token) for token in characters.encode("babab").ids]
@@ -124,7 +122,7 @@ def test_nothing_of_a_stop_string_is_shown_early() -> None:
         TextStream(characters, stop=["a", ""])
 
 
-def test_bytes_without_end_that_are_no_text_take_no_more_and_more(byte_bpe: Tokenizer) -> None:
+def test_endless_invalid_bytes_use_bounded_memory(byte_bpe: Tokenizer) -> None:
     lone = byte_bpe.encode("é").ids[1:]
     dice = random.Random(5)
     for ids in (lone * 300, [dice.choice([*lone, *byte_bpe.encode("👩é").ids]) for _ in range(300)]):

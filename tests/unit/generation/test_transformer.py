@@ -94,7 +94,7 @@ def test_one_beam_is_greedy(model: Transformer, source: torch.Tensor) -> None:
     assert (lengths < LIMITS).any()
 
 
-def test_score_of_a_hypothesis_is_its_forced_score(model: Transformer, source: torch.Tensor) -> None:
+def test_a_hypothesis_score_equals_its_forced_score(model: Transformer, source: torch.Tensor) -> None:
     found = [best for (best,) in beam_search(model.step, start(model, source), limits=LIMITS, **SETTINGS)]
     forced = score(model.step, start(model, source), [h.tokens for h in found], **SETTINGS)
     assert [h.log_probability for h in found] == pytest.approx([h.log_probability for h in forced], rel=1e-9)

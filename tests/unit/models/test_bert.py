@@ -76,7 +76,7 @@ def test_published_counts(name: str, settings: dict[str, Any], count: int) -> No
         assert sum(p.numel() for p in Bert(preset(name, "bert", **settings)).parameters()) == count
 
 
-def test_every_preset_is_counted_and_unknown_ones_are_named() -> None:
+def test_every_preset_has_a_count_and_unknown_ones_are_suggested() -> None:
     names = {name.removeprefix("bert/") for name in PRESETS if name.startswith("bert/")}
     assert names == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased"}
     with pytest.raises(ValueError, match="unknown preset 'bert/huge': did you mean bert/"):
@@ -86,7 +86,7 @@ def test_every_preset_is_counted_and_unknown_ones_are_named() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_shapes_and_every_parameter_learns(head: str) -> None:
+def test_shapes_are_right_and_every_parameter_trains(head: str) -> None:
     model, asked = small(head).double(), texts(head)
     output = model(*asked)
     shapes = {
@@ -109,7 +109,7 @@ def test_shapes_and_every_parameter_learns(head: str) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(head: str, dtype: torch.dtype) -> None:
+def test_batch_results_equal_single_results_despite_padding(head: str, dtype: torch.dtype) -> None:
     model = small(head).to(dtype)
     tokens, lengths, segments = texts(head)
     together = model(tokens, lengths, segments)
@@ -125,7 +125,7 @@ def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(head: 
                 assert torch.equal(first(batched)[row][real].argmax(-1), first(alone)[0][real].argmax(-1))
 
 
-def test_states_of_all_layers_end_with_the_encoders() -> None:
+def test_states_of_all_layers_end_with_the_encoder_output() -> None:
     model, asked = small("pooler"), texts()
     states = model.states(*asked)
     assert len(states) == 1 + 3
@@ -144,7 +144,7 @@ def test_segments_default_to_the_first() -> None:
     assert not torch.allclose(model(tokens, lengths), model(tokens, lengths, torch.ones_like(tokens)), atol=1e-3)
 
 
-def test_a_choice_scores_each_candidate_by_itself() -> None:
+def test_multiple_choice_scores_candidates_independently() -> None:
     model = small("choice")
     tokens = torch.randint(1, 31, (2, 4, 7), generator=torch.Generator().manual_seed(2))
     scores = model(tokens)
@@ -153,7 +153,7 @@ def test_a_choice_scores_each_candidate_by_itself() -> None:
         torch.testing.assert_close(model(tokens[:, candidate : candidate + 1])[:, 0], scores[:, candidate])
 
 
-def test_weights_are_drawn_from_a_truncated_normal() -> None:
+def test_weights_follow_a_truncated_normal() -> None:
     torch.manual_seed(0)
     model = Bert(BertConfig(**{**SMALL, "width": 48, "head": "pretraining"}))
     for name, parameter in model.named_parameters():
@@ -167,7 +167,7 @@ def test_weights_are_drawn_from_a_truncated_normal() -> None:
     assert not model.embedding.weight[0].any()
 
 
-def test_dropout_acts_where_it_is_asked_for() -> None:
+def test_dropout_acts_where_configured() -> None:
     asked = texts()
     for name in ("dropout", "attention_dropout", "head_dropout"):
         model = small("sequence", **{name: 0.5})
@@ -176,7 +176,7 @@ def test_dropout_acts_where_it_is_asked_for() -> None:
         assert not torch.equal(model(*asked), model(*asked)), name
 
 
-def test_another_head_keeps_the_encoder_and_names_what_is_new() -> None:
+def test_another_head_keeps_the_encoder_and_names_new_weights() -> None:
     words = small("masked_lm")
     model, new = adapt(words, head="sequence", labels=("good", "bad"))
     assert new == ["pooler.weight", "pooler.bias", "classifier.weight", "classifier.bias"]
@@ -226,12 +226,12 @@ def test_impossible_configurations_are_refused(settings: dict[str, Any], message
         Bert(BertConfig(**{**SMALL, **settings}))
 
 
-def test_a_text_that_is_too_long_is_told() -> None:
+def test_an_overlong_text_is_reported() -> None:
     with pytest.raises(ValueError, match="the input has 17 tokens, but the model takes at most 16"):
         small()(torch.ones(1, 17, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_the_example_fits(head: str) -> None:
+def test_the_example_fits_the_model(head: str) -> None:
     model = small(head)
     assert first(model(*example(model, 5))).isfinite().all()

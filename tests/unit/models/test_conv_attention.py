@@ -42,7 +42,7 @@ def convolved(x: Tensor, weight: Tensor, *arguments: Any, **settings: Any) -> Te
     [((1, 1), {}), ((3, 3), {}), ((5, 5), {}), ((3, 5), {}), ((2, 4), {}), ((3, 3), {"dilation": 2}),
      ((3, 3), {"groups": 2}), ((2, 4), {"groups": 2, "dilation": 3})],
 )  # fmt: skip
-def test_it_is_the_convolution_inside_and_pads_with_copies_of_the_border(
+def test_theorem_attention_equals_a_convolution_inside_the_image(
     kernel: tuple[int, int], settings: dict[str, int]
 ) -> None:
     torch.manual_seed(1)
@@ -67,14 +67,14 @@ def test_it_is_the_convolution_inside_and_pads_with_copies_of_the_border(
     torch.testing.assert_close(cut, zeros, atol=1e-12, rtol=0)
 
 
-def test_it_is_a_strided_convolution_where_one_chooses_among_the_outputs() -> None:
+def test_theorem_attention_equals_a_strided_convolution() -> None:
     torch.manual_seed(1)
     weight, x = torch.randn(2, 3, 3, 3, dtype=torch.float64), images()
     found = convolved(F.pad(x, (1, 1, 1, 1)), weight)[:, :, 1:-1:2, 1:-1:2]
     torch.testing.assert_close(found, F.conv2d(x, weight, stride=2, padding=1), atol=1e-12, rtol=0)
 
 
-def test_the_error_falls_as_a_neighbour_s_share_until_the_numbers_end() -> None:
+def test_the_error_decreases_like_a_neighbors_weight_down_to_rounding() -> None:
     torch.manual_seed(1)
     weight, x = torch.randn(4, 3, 3, 3, dtype=torch.float64) / sqrt(27), images(4, 10)
     errors = {}
@@ -87,7 +87,7 @@ def test_the_error_falls_as_a_neighbour_s_share_until_the_numbers_end() -> None:
     assert sorted(errors.values(), reverse=True) == list(errors.values())
 
 
-def test_the_attention_of_a_convolution_is_made_of_its_weights_and_draws_nothing() -> None:
+def test_convolution_attention_is_deterministic() -> None:
     weight = torch.arange(2 * 3 * 9, dtype=torch.float32).view(2, 3, 3, 3)
     state = torch.random.get_rng_state()
     attention = attention_of(weight, torch.tensor([1.0, 2.0]), alpha=8.0)
@@ -112,7 +112,7 @@ def test_the_attention_of_a_convolution_is_made_of_its_weights_and_draws_nothing
     ("kind", "millions", "exact"),
     [("quadratic", 12.1, 12_086_844), ("relative", 12.3, 12_278_682), ("content", 29.5, 29_484_282)],
 )
-def test_counts_are_the_published_ones(kind: str, millions: float, exact: int) -> None:
+def test_parameter_counts_match_the_paper(kind: str, millions: float, exact: int) -> None:
     """Table 1 of the paper gives 12.1, 12.3 and 29.5 million for CIFAR-10."""
     with torch.device("meta"):
         model = ConvAttention(preset(f"conv-attention/{kind}", labels=tuple("abcdefghij")))
@@ -152,7 +152,7 @@ def weights_by_hand(model: ConvAttention, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_maps_and_outputs_are_those_of_the_formulas(kind: str) -> None:
+def test_maps_and_outputs_equal_the_formulas(kind: str) -> None:
     model = small(kind, layers=1)
     x = torch.randn(2, 4, 3, 6, dtype=torch.float64)  # fewer columns than rows, and than the encodings reach
     attention = model.layers[0].attention
@@ -171,7 +171,7 @@ def test_maps_and_outputs_are_those_of_the_formulas(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("training", [False, True])
-def test_recorded_maps_sum_to_one_and_change_nothing(kind: str, training: bool) -> None:
+def test_recorded_maps_sum_to_one(kind: str, training: bool) -> None:
     model = small(kind).train(training)
     with torch.no_grad():
         plain = model(images())
@@ -188,7 +188,7 @@ def test_recorded_maps_sum_to_one_and_change_nothing(kind: str, training: bool) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_its_images_one_by_one_and_every_parameter_learns(kind: str) -> None:
+def test_a_batch_equals_its_images_and_trains_every_parameter(kind: str) -> None:
     model = small(kind, downsample=1)
     together = model(images(3))  # 64 tokens: by the fused kernel where there are keys
     alone = torch.cat([model(image[None]) for image in images(3)])
@@ -203,7 +203,7 @@ def test_a_batch_is_its_images_one_by_one_and_every_parameter_learns(kind: str) 
             assert norm > 1e-9, name
 
 
-def test_a_gradient_is_that_of_differences() -> None:
+def test_gradients_equal_finite_differences() -> None:
     model = small("quadratic", layers=1)
     x = images(1)
     attention = model.layers[0].attention
@@ -223,7 +223,7 @@ def test_a_gradient_is_that_of_differences() -> None:
 
 
 @pytest.mark.parametrize("kind", POSITIONAL)
-def test_a_map_by_position_is_as_exact_in_lower_precision(kind: str) -> None:
+def test_positional_maps_are_exact_in_lower_precision(kind: str) -> None:
     model = small(kind).float()
     plain, lower = ([], [])  # type: ignore[var-annotated]
     for found, enabled in ((plain, False), (lower, True)):
@@ -233,7 +233,7 @@ def test_a_map_by_position_is_as_exact_in_lower_precision(kind: str) -> None:
     assert all(map(torch.equal, plain, lower))
 
 
-def test_dropout_acts_while_training_alone() -> None:
+def test_dropout_acts_in_training_only() -> None:
     model = small("content", attention_dropout=0.5)
     model.eval()
     assert torch.equal(model(images()), model(images()))
@@ -241,7 +241,7 @@ def test_dropout_acts_while_training_alone() -> None:
     assert not torch.equal(model(images()), model(images()))
 
 
-def test_features_sizes_and_what_fits_no_model() -> None:
+def test_features_sizes_and_mismatches() -> None:
     model = small("quadratic")
     torch.testing.assert_close(model.classifier(model.features(images())), model(images()))  # type: ignore[misc]
     bare = ConvAttention(replace(model.config, labels=())).double()
@@ -272,14 +272,14 @@ def test_features_sizes_and_what_fits_no_model() -> None:
         preset("conv-attention/quadratic", depth=3)
 
 
-def test_shifts_lead_from_the_query_to_the_key() -> None:
+def test_shifts_point_from_query_to_key() -> None:
     found = shifts(2, 3)
     assert found.shape == (6, 6, 2)
     assert found[0, 5].tolist() == [1, 2]  # from the top left to the bottom right
     assert found[4, 2].tolist() == [-1, 1]
 
 
-def test_a_head_learns_where_to_look() -> None:
+def test_a_head_learns_to_attend() -> None:
     """Trained on images moved by (1, -2), with the identity as its value matrix, a head's centre moves there."""
     torch.manual_seed(1)
     attention = QuadraticAttention(4, 1).double()

@@ -28,7 +28,7 @@ def tokens() -> Tensor:
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
-def test_a_token_knows_what_its_reading_allows(reading: Direction) -> None:
+def test_a_token_sees_what_its_reading_allows(reading: Direction) -> None:
     model, text = reader(reading), tokens()
     before = model.directions(text)
     for changed in range(T):
@@ -45,9 +45,7 @@ def test_a_token_knows_what_its_reading_allows(reading: Direction) -> None:
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(
-    reading: Direction, dtype: torch.dtype
-) -> None:
+def test_batch_results_equal_single_results_despite_padding(reading: Direction, dtype: torch.dtype) -> None:
     model, text = reader(reading, dtype), tokens()
     together = model(text, LENGTHS)
     assert together.shape == (B, T, 12)
@@ -56,7 +54,7 @@ def test_a_batch_gives_what_single_texts_give_and_padding_changes_nothing(
         torch.testing.assert_close(together[row, :length], alone[0], atol=1e-5, rtol=1e-5)
 
 
-def test_two_lstms_of_one_layer_are_torchs_bidirectional_one() -> None:
+def test_two_single_layer_lstms_equal_torchs_bidirectional() -> None:
     torch.manual_seed(0)
     model = DirectionalEncoder(DirectionalConfig(17, "two_lstms", width=12, layers=1, heads=2)).double()
     theirs = nn.LSTM(12, 9, 1, batch_first=True, bidirectional=True).double()
@@ -76,7 +74,7 @@ def test_two_lstms_of_one_layer_are_torchs_bidirectional_one() -> None:
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
-def test_every_parameter_learns(reading: Direction) -> None:
+def test_every_parameter_is_trained(reading: Direction) -> None:
     model = reader(reading)
     parts = [model.transform_states(part, i) for i, part in enumerate(model.directions(tokens()))]
     logits = sum(part @ model.embedding.weight.T + model.output_bias for part in parts)
@@ -87,7 +85,7 @@ def test_every_parameter_learns(reading: Direction) -> None:
         assert parameter.grad.abs().max() > (0 if name.endswith("key.bias") else 1e-9), name
 
 
-def test_all_are_of_about_one_size() -> None:
+def test_initial_weights_have_similar_scales() -> None:
     sizes = {
         reading: sum(p.numel() for p in DirectionalEncoder(DirectionalConfig(1000, reading)).parameters())
         for reading in DIRECTIONS
@@ -103,7 +101,7 @@ def test_impossible_configurations_are_refused() -> None:
         DirectionalConfig(10, width=9, heads=3)
 
 
-def test_directories_of_the_versions_before_keep_their_names() -> None:
+def test_directories_of_older_versions_keep_their_names() -> None:
     names = ["vocab", "reading", "pad", "width", "layers", "heads", "feed_forward", "max_positions"]
     assert [field.name for field in fields(DirectionalConfig)] == names
     assert DIRECTIONS == ("bidirectional", "left_to_right", "two_lstms")

@@ -32,7 +32,7 @@ def texts() -> Tensor:
     return torch.randint(V, (3, T), generator=torch.Generator().manual_seed(1))
 
 
-def test_without_bias_there_is_none() -> None:
+def test_without_bias_there_are_no_bias_parameters() -> None:
     model = small(bias=False)
     assert not [name for name, _ in model.named_parameters() if "bias" in name]
     assert model(texts()).isfinite().all()
@@ -54,7 +54,7 @@ def test_initial_values() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_future_changes_nothing_earlier(norm: str) -> None:
+def test_attention_is_causal(norm: str) -> None:
     model, tokens = small(norm=norm).eval(), texts()
     plain = model(tokens)
     for t in range(1, T):
@@ -66,7 +66,7 @@ def test_the_future_changes_nothing_earlier(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_batch_equals_single_and_padding_changes_nothing(norm: str) -> None:
+def test_batch_equals_single_despite_padding(norm: str) -> None:
     model, tokens = small(norm=norm).double().eval(), texts()
     behind = torch.arange(T) >= LENGTHS[:, None]
     together = model(tokens, LENGTHS)
@@ -110,7 +110,7 @@ def test_cached_equals_uncached(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_parameter_learns(norm: str) -> None:
+def test_every_parameter_is_trained(norm: str) -> None:
     model = small(norm=norm, max_positions=T)
     tokens = torch.arange(3 * T).view(3, T) % V
     loss = nn.functional.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
@@ -123,7 +123,7 @@ def test_every_parameter_learns(norm: str) -> None:
             assert parameter.grad.abs().max() > 1e-6, name
 
 
-def test_dropout_acts_while_training_only() -> None:
+def test_dropout_acts_only_in_training() -> None:
     for name in ("dropout", "attention_dropout", "embedding_dropout"):
         model, tokens = small(**{name: 0.5}), texts()
         assert not torch.equal(model(tokens), model(tokens)), name
@@ -131,7 +131,7 @@ def test_dropout_acts_while_training_only() -> None:
         assert torch.equal(model(tokens), model(tokens)), name
 
 
-def test_one_batch_is_overfitted() -> None:
+def test_one_batch_is_overfitted_quickly() -> None:
     torch.manual_seed(0)
     model = GPT(preset("gpt2/nano", vocab=V, width=32, layers=2, heads=2))
     tokens = texts()
@@ -156,12 +156,12 @@ def test_one_batch_is_overfitted() -> None:
         ({"activation": "swish"}, "'swish'.*gelu_tanh"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_reported(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**settings)
 
 
-def test_unknown_names_and_too_long_texts() -> None:
+def test_unknown_names_and_overlong_texts_are_reported() -> None:
     with pytest.raises(ValueError, match="'gpt3': did you mean gpt"):
         preset("gpt3")
     with pytest.raises(ValueError, match="unknown settings depth: expected some of .*layers"):

@@ -26,7 +26,7 @@ def relative(positions: RelativePositions, head: int, down: int, right: int) -> 
     return torch.cat(at)
 
 
-def test_a_window_over_the_whole_image_is_global_attention_in_values_and_gradients() -> None:
+def test_a_window_over_the_whole_image_equals_global_attention() -> None:
     torch.manual_seed(1)
     layer = LocalAttention(6, 8, 2, window=13).double()
     x = torch.randn(2, 6, 5, 7, dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_a_window_over_the_whole_image_is_global_attention_in_values_and_gradien
     assert all(torch.allclose(a, b, atol=1e-11) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_evaluation_first_does_not_spoil_training() -> None:
+def test_evaluation_before_training_keeps_gradients() -> None:
     layer = LocalAttention(4, 8, 2, 5)
     x = torch.randn(1, 4, 11, 13)
     with torch.inference_mode():
@@ -60,7 +60,7 @@ def test_evaluation_first_does_not_spoil_training() -> None:
     assert layer.query.weight.grad is not None
 
 
-def test_the_stem_sees_its_block_with_values_by_place() -> None:
+def test_the_stem_attends_to_its_block_with_positional_values() -> None:
     torch.manual_seed(1)
     stem = AttentionStem(3, 8, heads=2, window=2, mixtures=3).double().eval()
     images = torch.randn(2, 3, 4, 5, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_the_stem_sees_its_block_with_values_by_place() -> None:
 
 
 @pytest.mark.parametrize(("name", "millions"), [("26", 10.3), ("38", 14.1), ("50", 18.0), ("26-stem", 10.3)])
-def test_presets_count_what_the_paper_counts(name: str, millions: float) -> None:
+def test_preset_counts_match_the_paper(name: str, millions: float) -> None:
     with torch.device("meta"):
         small, large = (LocalAttentionNet(preset(f"local-attention/{name}", window=window)) for window in (7, 11))
     count, more = (sum(p.numel() for p in model.parameters()) for model in (small, large))
@@ -99,7 +99,7 @@ def test_presets_count_what_the_paper_counts(name: str, millions: float) -> None
     assert more - count == embeddings * 4 // 7  # of 7 shifts, 4 more
 
 
-def test_attention_stands_where_the_configuration_says() -> None:
+def test_attention_is_placed_by_the_configuration() -> None:
     whole = LocalAttentionNet(LocalAttentionConfig(**TINY))  # type: ignore[arg-type]
     assert len(tapped(whole)) == 1 + 3
     late = LocalAttentionNet(LocalAttentionConfig(**TINY, attends=(2,), front="convolution"))  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_attention_stands_where_the_configuration_says() -> None:
 
 
 @pytest.mark.parametrize("block", ["basic", "bottleneck"])
-def test_all_parameters_learn_and_the_query_block_changes_nothing(block: str) -> None:
+def test_all_parameters_train_for_any_query_block(block: str) -> None:
     torch.manual_seed(1)
     config = {**TINY, "block": block}
     model = LocalAttentionNet(LocalAttentionConfig(**config))  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ def test_all_parameters_learn_and_the_query_block_changes_nothing(block: str) ->
     assert torch.allclose(other(images), logits, atol=1e-4)
 
 
-def test_what_cannot_be_is_told() -> None:
+def test_impossible_values_are_reported() -> None:
     with pytest.raises(ValueError, match="width 12 is not divisible by 2 x 4 heads"):
         LocalAttention(3, 12, 4)
     with pytest.raises(ValueError, match="window is 4: expected an odd number"):

@@ -32,7 +32,7 @@ def awake(model: Any) -> Any:
     [("embedded", False, 2_097_152), ("embedded", True, 2_099_712), ("dot", True, 2_099_712),
      ("gaussian", True, 1_050_112), ("concatenation", True, 2_099_712 + 2 * 512)],
 )  # fmt: skip
-def test_a_block_counts_what_the_paper_counts(kind: Kind, bias: bool, expected: int) -> None:
+def test_parameters_of_a_block_match_the_paper(kind: Kind, bias: bool, expected: int) -> None:
     with torch.device("meta"):
         block = NonLocalBlock(1024, kind, identity="convolution")
     assert sum(p.numel() for name, p in block.named_parameters() if bias or not name.endswith("bias")) == expected
@@ -40,7 +40,7 @@ def test_a_block_counts_what_the_paper_counts(kind: Kind, bias: bool, expected: 
 
 @pytest.mark.parametrize("identity", ["norm", "convolution"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_block_changes_nothing(kind: Kind, identity: str) -> None:
+def test_a_new_block_is_the_identity(kind: Kind, identity: str) -> None:
     torch.manual_seed(1)
     block = NonLocalBlock(6, kind, identity=identity)  # type: ignore[arg-type]
     for x in (torch.randn(2, 6, 5, 4), torch.randn(2, 6, 3, 5, 4)):
@@ -49,7 +49,7 @@ def test_a_new_block_changes_nothing(kind: Kind, identity: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 5, 4), (2, 6, 3, 2, 5)])
-def test_embedded_gaussian_is_one_head_of_the_core(shape: tuple[int, ...]) -> None:
+def test_embedded_gaussian_equals_one_attention_head(shape: tuple[int, ...]) -> None:
     block = awake(NonLocalBlock(6, inner=4, scaled=True, pooled=False, identity="convolution")).double()
     head = Attention(6, 1, head_width=4).double()
     names = {"query": block.theta, "key": block.phi, "value": block.g, "output": block.output}
@@ -94,7 +94,7 @@ def sums(block: NonLocalBlock, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_kinds_are_the_papers_sums(kind: Kind) -> None:
+def test_all_score_kinds_equal_the_papers_sums(kind: Kind) -> None:
     block = awake(NonLocalBlock(4, kind, pooled=False, identity="convolution")).double()
     assert isinstance(block, NonLocalBlock)
     x = torch.randn(2, 4, 3, 2, dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_all_kinds_are_the_papers_sums(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pooled_keys_are_those_of_max_pooling(kind: Kind) -> None:
+def test_pooled_keys_equal_max_pooling(kind: Kind) -> None:
     """With keys constant in every 2 x 2, pooling changes nothing but their number; and frames are not pooled."""
     block = awake(NonLocalBlock(4, kind)).eval()
     every = NonLocalBlock(4, kind, pooled=False).eval()
@@ -116,7 +116,7 @@ def test_pooled_keys_are_those_of_max_pooling(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_it_is_timms_block_in_values_and_gradients(training: bool) -> None:
+def test_squeeze_excitation_equals_timm_in_values_and_gradients(training: bool) -> None:
     load_timm()
     from timm.layers.non_local_attn import NonLocalAttn  # type: ignore[import-untyped, unused-ignore]
 
@@ -141,7 +141,7 @@ def test_it_is_timms_block_in_values_and_gradients(training: bool) -> None:
             )
 
 
-def test_a_resnet_50_has_five_blocks_where_the_paper_puts_them() -> None:
+def test_a_resnet_50_has_five_blocks_where_the_paper_has_them() -> None:
     with torch.device("meta"):
         model = NonLocalNet(preset("nonlocal/50"))
     blocks = [name for name, module in model.named_modules() if isinstance(module, NonLocalBlock)]
@@ -152,7 +152,7 @@ def test_a_resnet_50_has_five_blocks_where_the_paper_puts_them() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_network_takes_images_and_clips_and_all_parameters_learn(kind: Kind) -> None:
+def test_the_network_takes_images_and_clips_and_trains_all_parameters(kind: Kind) -> None:
     model = awake(NonLocalNet(NonLocalConfig(kind=kind, **TINY)))  # type: ignore[arg-type]
     model(torch.randn(4, 3, 9, 10)).square().sum().backward()
     # a bias of the keys shifts all scores of a query alike, which a softmax does not see; a norm takes shifts out, such
@@ -169,7 +169,7 @@ def test_the_network_takes_images_and_clips_and_all_parameters_learn(kind: Kind)
     assert not torch.allclose(model(clip), torch.stack([model(clip[:, :, t]) for t in range(3)]).mean(0), atol=1e-4)
 
 
-def test_what_has_no_block_is_refused() -> None:
+def test_a_model_without_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="expected stages from 1 to 4"):
         preset("nonlocal/50", stages=(5,))
     with pytest.raises(ValueError, match="none is non-local"):

@@ -17,7 +17,7 @@ from manyheads.models.resnet import ResNet
 from manyheads.training.config import TrainingConfig
 
 
-def test_the_names_are_known_without_torch() -> None:
+def test_names_are_available_without_torch() -> None:
     code = (
         "import sys; from manyheads.models.presets import PRESETS, full_name;"
         "print(len(PRESETS), full_name('tiny', 'bert'), 'torch' in sys.modules)"
@@ -26,7 +26,7 @@ def test_the_names_are_known_without_torch() -> None:
     assert done.stdout.split() == [str(len(PRESETS)), "bert/tiny", "False"]
 
 
-def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
+def test_short_names_belong_to_one_family_and_full_names_to_any() -> None:
     assert full_name("tiny", "transformer") == full_name("transformer/tiny", "transformer") == "transformer/tiny"
     assert full_name("baby", "gpt", "gpt2") == "gpt2/baby"
     assert full_name("universal/tiny") == full_name("universal/tiny", "transformer", "universal") == "universal/tiny"
@@ -49,7 +49,7 @@ def test_a_short_name_is_of_one_family_and_a_full_one_of_any() -> None:
         preset_for_data("gpt2/nano", (), {"vocab": 65}, {"vocab": 70})
 
 
-def test_tables_of_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_tables_count_as_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no weights, and may be larger than all weights."""
     monkeypatch.setattr(runtime, "physical_memory", lambda: 50_000_000)
     sizes = {"source_vocab": 50, "target_vocab": 50, "width": 128}
@@ -73,7 +73,7 @@ def _configurations(kind: type[Config]) -> set[type[Config]]:
     return kinds
 
 
-def test_every_number_of_a_configuration_states_its_range() -> None:
+def test_every_number_of_a_configuration_has_a_range() -> None:
     for family in FAMILIES.values():
         family.configuration()
     kinds = {kind for kind in _configurations(Config) if kind.__module__.startswith("manyheads.models")}
@@ -85,7 +85,7 @@ def test_every_number_of_a_configuration_states_its_range() -> None:
     assert len(kinds) == len({family.config for family in FAMILIES.values()}) + 1  # of the recurrence
 
 
-def test_other_weights_are_kept_as_they_are() -> None:
+def test_other_weights_are_kept() -> None:
     torch.manual_seed(1)
     model = ResNet(preset("resnet/20-small", labels=("a", "b"))).eval()
     same, new = adapt(model, image_size=16)
@@ -99,7 +99,7 @@ def test_other_weights_are_kept_as_they_are() -> None:
         adapt(model, widths=(16, 32, 128))
 
 
-def test_no_weight_of_a_network_is_lost() -> None:
+def test_all_weights_of_a_network_are_read() -> None:
     model = GPT(preset("gpt2/nano", width=8, heads=2, layers=2, bias=True))
     with pytest.raises(ValueError, match="bias would change the shapes of decoder"):
         adapt(model, bias=False)
@@ -108,7 +108,7 @@ def test_no_weight_of_a_network_is_lost() -> None:
 
 
 @pytest.mark.parametrize("name", ["text-classifier/corrected", "sequence-baseline/lstm", "tfidf"])
-def test_another_order_of_labels_needs_another_output(name: str) -> None:
+def test_another_label_order_permutes_the_output(name: str) -> None:
     model = build(preset(name, vocab=30, labels=("negative", "positive")))
     same, new = adapt(model, labels=("negative", "positive"))
     assert (new, torch.equal(same.output.weight, model.output.weight)) == ([], True)

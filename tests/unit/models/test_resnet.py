@@ -34,18 +34,18 @@ def count(model: nn.Module) -> int:
         ("20-small", DIGITS, 272_474),  # the paper's 0.27M, with projections
     ],
 )
-def test_presets_count_what_was_published(name: str, labels: tuple[str, ...] | None, expected: int) -> None:
+def test_preset_counts_match_publications(name: str, labels: tuple[str, ...] | None, expected: int) -> None:
     with torch.device("meta"):
         assert count(ResNet(preset(name, "resnet", **({} if labels is None else {"labels": labels})))) == expected
 
 
-def test_a_stride_for_bottlenecks_is_refused_in_basic_blocks() -> None:
+def test_basic_blocks_refuse_the_bottleneck_stride() -> None:
     with pytest.raises(ValueError, match="stride_in_1x1 has no effect in a basic block"):
         preset("resnet/18", stride_in_1x1=True)
     assert preset("resnet/50", stride_in_1x1=True).stride_in_1x1
 
 
-def test_a_resolution_is_halved_by_every_stage_but_the_first() -> None:
+def test_every_stage_but_the_first_halves_the_resolution() -> None:
     assert {f"resnet/{name}" for name in ("18", "34", "50", "101", "152", "18-small", "50-se")} <= set(PRESETS)
     for stem, size in (("7x7", 8), ("3x3", 32)):
         model = ResNet(ResNetConfig(stem=stem, **TINY))  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_a_resolution_is_halved_by_every_stage_but_the_first() -> None:
     assert headless(torch.randn(2, 3, 33, 31)).shape == (2, 20)
 
 
-def test_squeeze_and_excitation_is_two_layers_on_the_means() -> None:
+def test_squeeze_and_excitation_is_two_layers_on_channel_means() -> None:
     block = SqueezeExcitation(32, 4)
     x = torch.randn(3, 32, 5, 7)
     hidden = torch.relu(torch.einsum("oc,bcyx->bo", block.squeeze.weight, x) / 35 + block.squeeze.bias)
@@ -69,7 +69,7 @@ def test_squeeze_and_excitation_is_two_layers_on_the_means() -> None:
         assert count(SqueezeExcitation(2048)) == 2 * 2048 * 128 + 2048 + 128
 
 
-def test_a_new_branch_adds_nothing_and_all_parameters_learn() -> None:
+def test_a_new_branch_is_zero_and_all_parameters_train() -> None:
     torch.manual_seed(1)
     model = ResNet(ResNetConfig(squeeze=2, **TINY))  # type: ignore[arg-type]
     inner: Any = model.get_submodule("stages.1.blocks.1")
@@ -82,7 +82,7 @@ def test_a_new_branch_adds_nothing_and_all_parameters_learn() -> None:
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-def test_sizes_that_make_no_network_are_told() -> None:
+def test_sizes_without_a_valid_network_are_reported() -> None:
     with pytest.raises(ValueError, match="expected one of each per stage"):
         ResNetConfig(depths=(1, 2), widths=(8,))
     with pytest.raises(ValueError, match="multiples of 4"):
@@ -92,7 +92,7 @@ def test_sizes_that_make_no_network_are_told() -> None:
 
 
 @pytest.mark.parametrize("channels", [3, 8, 15, 16])
-def test_few_channels_are_contiguous_in_training_and_last_otherwise(
+def test_few_channel_convolutions_are_contiguous_in_training_only(
     channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = Convolution(channels, 16, 1, 2, bias=False)

@@ -16,7 +16,7 @@ def model() -> Seq2SeqLSTM:
     return Seq2SeqLSTM(CONFIG).eval()
 
 
-def test_the_last_state_of_one_begins_the_other() -> None:
+def test_the_last_encoder_state_starts_the_decoder() -> None:
     net = model()
     logits = net(SOURCE, LENGTHS, TARGET)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -26,7 +26,7 @@ def test_the_last_state_of_one_begins_the_other() -> None:
         torch.testing.assert_close(logits[row : row + 1], expected)
 
 
-def test_steps_are_the_whole_and_rows_may_be_selected() -> None:
+def test_steps_equal_the_whole_with_selected_rows() -> None:
     net = model()
     logits = net(SOURCE, LENGTHS, TARGET)
     cache = net.start(SOURCE, LENGTHS, 5)

@@ -30,7 +30,7 @@ def small(kind: str, **settings: Any) -> SequenceBaseline:
         ("conv2d", EMBEDDING + (9 * 32 + 32) + (9 * 32 * 32 + 32) + (16 * 32 + 1), 0),
     ],
 )
-def test_counts_are_the_published_ones_and_the_second_biases(kind: str, published: int, second_biases: int) -> None:
+def test_parameter_counts_match_the_paper_with_second_biases(kind: str, published: int, second_biases: int) -> None:
     with torch.device("meta"):
         model = SequenceBaseline(preset(f"sequence-baseline/{kind}"))
     assert sum(p.numel() for p in model.parameters()) == published + second_biases
@@ -58,7 +58,7 @@ def recurrent(model: SequenceBaseline, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "bilstm"])
-def test_recurrences_are_those_of_the_formulas(kind: str) -> None:
+def test_recurrences_equal_the_formulas(kind: str) -> None:
     model = small(kind).eval()
     tokens, lengths = torch.randint(1, 30, (3, 9)), torch.tensor([9, 1, 6])
     logits = model(tokens, lengths)
@@ -68,7 +68,7 @@ def test_recurrences_are_those_of_the_formulas(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["conv1d", "conv2d"])
-def test_convolutions_are_sums_over_neighbours(kind: str) -> None:
+def test_convolutions_equal_sums_over_neighbors(kind: str) -> None:
     """Brute force: every output is a sum over a window, every pool a maximum over its cell."""
     model = small(kind).eval()
     c, mixer = model.config, model.mixer
@@ -102,7 +102,7 @@ def test_convolutions_are_sums_over_neighbours(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_lies_behind_a_text_changes_nothing(kind: str) -> None:
+def test_padding_after_a_text_changes_nothing(kind: str) -> None:
     model = small(kind).eval()
     tokens, lengths = torch.randint(1, 30, (5, 23)), torch.tensor([23, 3, 1, 11, 6])
     together = model(tokens, lengths)
@@ -111,7 +111,7 @@ def test_what_lies_behind_a_text_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bf16_reads_texts_of_one_length(kind: str) -> None:
+def test_bf16_reads_texts_of_equal_length(kind: str) -> None:
     model, tokens = small(kind).float().eval(), torch.randint(1, 20, (3, 12))
     with torch.autocast("cpu", torch.bfloat16):
         found = model(tokens)
@@ -119,7 +119,7 @@ def test_bf16_reads_texts_of_one_length(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_learns(kind: str) -> None:
+def test_all_parameters_train(kind: str) -> None:
     model = small(kind, labels=("a", "b", "c"), hidden=8)
     tokens = torch.randint(1, 30, (24, 20))
     F.cross_entropy(model(tokens), torch.arange(24) % 3).backward()
@@ -127,7 +127,7 @@ def test_everything_learns(kind: str) -> None:
     assert not still
 
 
-def test_impossible_settings_are_told() -> None:
+def test_impossible_settings_are_reported() -> None:
     with pytest.raises(ValueError, match="kind is 'gru': expected one of rnn, lstm"):
         SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel is 4"):

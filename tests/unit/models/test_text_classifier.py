@@ -43,7 +43,7 @@ def filled(model: TextClassifier, tokens: Tensor) -> Tensor:
     return F.linear(pooled, p["output.weight"], p["output.bias"])
 
 
-def test_the_published_counts() -> None:
+def test_published_counts_are_reproduced() -> None:
     with torch.device("meta"):
         model, corrected = (
             TextClassifier(preset("text-classifier/textbook")),
@@ -60,9 +60,7 @@ def test_the_published_counts() -> None:
 @pytest.mark.parametrize("pooling", ["max", "mean"])
 @pytest.mark.parametrize("positions", ["none", "learned"])
 @pytest.mark.parametrize("training", [False, True])
-def test_padding_that_is_read_gives_what_keras_computes_on_filled_up_texts(
-    pooling: str, positions: str, training: bool
-) -> None:
+def test_unmasked_padding_equals_keras(pooling: str, positions: str, training: bool) -> None:
     model = small(pooling=pooling, positions=positions, dropout=0.0).train(training)
     tokens = torch.randint(1, 30, (4, 12))
     lengths = torch.tensor([12, 7, 1, 4])
@@ -81,7 +79,7 @@ def test_padding_that_is_read_gives_what_keras_computes_on_filled_up_texts(
 
 
 @pytest.mark.parametrize("settings", [{}, {"positions": "learned", "masked": True, "pooling": "mean"}])
-def test_a_batch_gives_what_each_text_gives_alone(settings: dict[str, Any]) -> None:
+def test_batch_results_equal_single_results_for_each_text(settings: dict[str, Any]) -> None:
     model = small(**settings).eval()
     tokens, lengths = torch.randint(1, 30, (5, 9)), torch.tensor([9, 3, 1, 8, 5])
     together = model(tokens, lengths)  # whatever stands behind a text
@@ -89,7 +87,7 @@ def test_a_batch_gives_what_each_text_gives_alone(settings: dict[str, Any]) -> N
     assert torch.allclose(together, alone, atol=1e-12)
 
 
-def test_only_the_corrected_form_reads_the_order_and_ignores_how_much_padding_there_is() -> None:
+def test_only_the_corrected_model_depends_on_order_and_not_on_padding() -> None:
     tokens = torch.arange(1, 8)[None]
     textbook, corrected = small().eval(), small(positions="learned", masked=True).eval()
     assert torch.allclose(textbook(tokens), textbook(tokens.flip(1)), atol=1e-12)
@@ -102,7 +100,7 @@ def test_only_the_corrected_form_reads_the_order_and_ignores_how_much_padding_th
     assert torch.equal(roomier(tokens), room(tokens))
 
 
-def test_parameters_learn_and_maps_are_seen() -> None:
+def test_parameters_train_and_maps_are_recorded() -> None:
     model = small(labels=("a", "b", "c"), positions="learned", masked=True, layers=2)
     with record(model) as maps:
         loss = F.cross_entropy(model(torch.randint(1, 30, (6, 12))), torch.tensor([0, 1, 2, 0, 1, 2]))
@@ -112,7 +110,7 @@ def test_parameters_learn_and_maps_are_seen() -> None:
     assert [tuple(calls[0].shape) for calls in maps.values()] == [(6, 2, 12, 12)] * 2
 
 
-def test_weights_start_as_keras_starts_them() -> None:
+def test_weights_are_initialized_as_in_keras() -> None:
     model = TextClassifier(preset("text-classifier/corrected"))
     assert 0.0499 < model.embedding.weight.abs().max() <= 0.05
     assert model.positions is not None
@@ -134,12 +132,12 @@ def test_weights_start_as_keras_starts_them() -> None:
         ({"pad": 30}, "pad is 30: expected an integer from 0 to below vocab"),
     ],
 )
-def test_impossible_settings_are_told(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_reported(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**settings)
 
 
-def test_too_long_a_text_is_told() -> None:
+def test_an_overlong_text_is_refused() -> None:
     with pytest.raises(ValueError, match="13 tokens, but the model takes at most 12"):
         small()(torch.ones(1, 13, dtype=torch.int64))
     with pytest.raises(

@@ -33,7 +33,7 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_count_of_the_blogs_model() -> None:
+def test_the_blogs_model_has_its_published_count() -> None:
     with torch.device("meta"):
         model = Transformer(preset("transformer/blog", source_vocab=19_214, target_vocab=10_837, pad=1, end=3, start=2))
     assert count(model) == 33_570_389
@@ -53,7 +53,7 @@ def test_three_way_tying_is_one_parameter() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
-def test_parity_with_torch_nn_transformer(norm: str, activation: str, training: bool) -> None:
+def test_outputs_equal_torch_nn_transformer(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(1)
     theirs = nn.Transformer(16, 2, 2, 3, 24, 0.0, activation, batch_first=True, norm_first=norm == "pre")
     randomise(theirs)
@@ -107,7 +107,7 @@ def test_batch_equals_single(norm: str) -> None:
     assert (model(source, None, target)[1] - model(source, LENGTHS, target)[1]).abs().max() > 1e-3
 
 
-def test_the_future_changes_nothing_earlier() -> None:
+def test_attention_is_causal() -> None:
     model = small().eval()
     source, target = sentences()
     plain = model(source, LENGTHS, target)
@@ -119,7 +119,7 @@ def test_the_future_changes_nothing_earlier() -> None:
         assert not torch.allclose(logits[:, t], plain[:, t])
 
 
-def test_padding_changes_nothing() -> None:
+def test_padding_does_not_change_results() -> None:
     model = small().eval()
     source, target = sentences()
     target_lengths = torch.tensor([6, 3, 1])
@@ -179,7 +179,7 @@ def test_cached_equals_uncached(choice: dict[str, Any]) -> None:
         step(torch.tensor([[11], [12]]))
 
 
-def test_every_parameter_learns() -> None:
+def test_every_parameter_is_trained() -> None:
     model = small(tie="none", output_bias=True, final_norm=True, positions="learned", max_positions=TS)
     source, target = sentences()
     source = torch.arange(B * TS).view(B, TS) % PAD  # every token but padding
@@ -239,19 +239,19 @@ def test_presets_are_complete(name: str) -> None:
         ({"positions": "fancy"}, "'fancy'.*concatenated"),
     ],
 )
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_reported(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**settings)
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_are_reported() -> None:
     with pytest.raises(ValueError, match="'transformer/huge': did you mean transformer/"):
         preset("transformer/huge")
     with pytest.raises(ValueError, match="unknown settings depth: expected some of .*encoder_layers"):
         preset("transformer/tiny", depth=3, source_vocab=V, target_vocab=V, **SPECIAL)
 
 
-def test_too_long_a_sentence_is_refused() -> None:
+def test_an_overlong_sentence_is_refused() -> None:
     model = small(max_positions=5)
     source, target = sentences()
     with pytest.raises(ValueError, match="7 tokens, but the model takes at most 5"):

@@ -39,7 +39,7 @@ def sentences() -> tuple[Tensor, Tensor]:
     return draw[:, :TS], draw[:, TS:]
 
 
-def test_counts() -> None:
+def test_parameter_counts() -> None:
     with torch.device("meta"):
         model = Universal(preset("universal/base", **TOKENS))
     blocks = [*model.encoder.block.parameters(), *model.decoder.block.parameters()]
@@ -101,7 +101,7 @@ def published(states: np.ndarray, p: np.ndarray, epsilon: float, how: str) -> tu
 
 
 @pytest.mark.parametrize("how", ["basic", "accumulated"])
-def test_halting_is_the_published_loop(how: str) -> None:
+def test_halting_equals_the_published_loop(how: str) -> None:
     model = small(halting=how, steps=6).double()
     states: list[Tensor] = []
     chances: list[Tensor] = []
@@ -132,7 +132,7 @@ def model_mask(lengths: Tensor | None) -> Any:
 @pytest.mark.parametrize(
     ("how", "shares"), [("basic", [0.1323, 0.189, 0.27, 0.1]), ("accumulated", [0.3, 0.3, 0.3, 0.1])]
 )
-def test_what_the_published_form_makes_of_weights(how: str, shares: list[float]) -> None:
+def test_published_weights_are_converted(how: str, shares: list[float]) -> None:
     model = small(halting=how, steps=9)
     assert model.encoder.halt is not None
     nn.init.zeros_(model.encoder.halt.weight)
@@ -148,7 +148,7 @@ def test_what_the_published_form_makes_of_weights(how: str, shares: list[float])
 
 
 @pytest.mark.parametrize("how", ["basic", "accumulated"])
-def test_weights_sum_to_one_and_a_halted_position_stops_changing(how: str) -> None:
+def test_halting_weights_sum_to_one_and_halted_positions_freeze(how: str) -> None:
     source, _ = sentences()
     few, many = small(halting=how, steps=5), small(halting=how, steps=11)
     many.load_state_dict(few.state_dict())
@@ -166,7 +166,7 @@ def test_weights_sum_to_one_and_a_halted_position_stops_changing(how: str) -> No
     assert torch.equal(found[0][1].steps[halted], found[1][1].steps[halted])
 
 
-def test_a_bias_without_bound_is_one_step() -> None:
+def test_an_infinite_halting_bias_takes_one_step() -> None:
     once, fixed = small(halting="basic", steps=5), small(steps=1)
     for halt in (once.encoder.halt, once.decoder.halt):
         assert halt is not None
@@ -181,7 +181,7 @@ def test_a_bias_without_bound_is_one_step() -> None:
 
 @pytest.mark.parametrize("halting", HALTING)
 @pytest.mark.parametrize("transition", ["feed_forward", "separable"])
-def test_batch_equals_single_and_nothing_looks_ahead(halting: str, transition: str) -> None:
+def test_batch_equals_single_and_is_causal(halting: str, transition: str) -> None:
     model = small(halting=halting, transition=transition)
     source, target = sentences()
     together = model(source, LENGTHS, target)
@@ -195,7 +195,7 @@ def test_batch_equals_single_and_nothing_looks_ahead(halting: str, transition: s
     assert (later[:, 4:] - together[:, 4:]).abs().max() > 1e-3
 
 
-def test_separable_convolution_is_written_out() -> None:
+def test_separable_convolution_equals_its_definition() -> None:
     """Position by position, as sums over neighbours, with zeros outside the text."""
     for causal, name in ((False, "encoder"), (True, "decoder")):
         layer: Any = getattr(small(transition="separable"), name).block.feed_forward
@@ -237,7 +237,7 @@ class Prefixes:
 
 @pytest.mark.parametrize("halting", HALTING)
 @pytest.mark.parametrize("transition", ["feed_forward", "separable"])
-def test_decoding_with_a_cache(halting: str, transition: str) -> None:
+def test_decoding_uses_a_cache(halting: str, transition: str) -> None:
     model = small(halting=halting, transition=transition, norm="pre").double()
     source, _ = sentences()
     asked: dict[str, Any] = {"start": PAD, "end": END, "limits": torch.tensor([9, 5, 8]), "suppress": (PAD,)}
@@ -257,7 +257,7 @@ def test_decoding_with_a_cache(halting: str, transition: str) -> None:
 
 
 @pytest.mark.parametrize("transition", ["feed_forward", "separable"])
-def test_a_decoder_alone_continues_texts_of_unequal_length(transition: str) -> None:
+def test_a_decoder_continues_texts_of_unequal_length(transition: str) -> None:
     torch.manual_seed(0)
     settings = {**SMALL, "vocab": V, "transition": transition, "halting": "basic", "max_positions": 12}
     model = UniversalSequence(UniversalSequenceConfig(**settings)).double().eval()
@@ -280,7 +280,7 @@ def test_a_decoder_alone_continues_texts_of_unequal_length(transition: str) -> N
         text.append(token)
 
 
-def test_an_encoder_alone_sees_both_sides() -> None:
+def test_an_encoder_is_bidirectional() -> None:
     torch.manual_seed(0)
     model = UniversalSequence(UniversalSequenceConfig(**SMALL, vocab=V, head="encoder")).eval()
     source, _ = sentences()
@@ -293,7 +293,7 @@ def test_an_encoder_alone_sees_both_sides() -> None:
 
 
 @pytest.mark.parametrize("transition", ["feed_forward", "separable"])
-def test_every_parameter_learns(transition: str) -> None:
+def test_every_parameter_is_trained(transition: str) -> None:
     model = small(halting="basic", timing="learned", norm="pre", transition=transition).train()
     source, target = sentences()
     hidden, thoughts = model.forward_with_halting(source, LENGTHS, target)
@@ -304,7 +304,7 @@ def test_every_parameter_learns(transition: str) -> None:
             assert parameter.grad.abs().max() > 0, name
 
 
-def test_positions_may_begin_anywhere() -> None:
+def test_positions_may_start_anywhere() -> None:
     model = small(max_positions=20)
     source, target = sentences()
     offset = torch.tensor([0, 5, 13])
@@ -319,7 +319,7 @@ def test_positions_may_begin_anywhere() -> None:
         model.forward_with_halting(source, LENGTHS, target, None, offset + 1)
 
 
-def test_a_recording_has_one_map_a_step() -> None:
+def test_a_recording_has_one_map_per_step() -> None:
     model = small(halting="basic", steps=6)
     source, target = sentences()
     with record(model, layers="encoder.*") as maps:

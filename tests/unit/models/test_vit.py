@@ -63,7 +63,7 @@ def test_published_counts(name: str, settings: dict[str, Any], count: int) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith(("-32", "-28", "-8"))])
-def test_small_images_pass(name: str) -> None:
+def test_small_images_are_accepted(name: str) -> None:
     config = preset(name, layers=1)
     model = ViT(config).eval()
     assert model(*example(model)).shape == (1, 10)
@@ -71,7 +71,7 @@ def test_small_images_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shapes_gradients_and_rows_by_themselves(kind: str) -> None:
+def test_shapes_gradients_and_rows_are_independent(kind: str) -> None:
     model = small(**KINDS[kind]).double()
     x = images().double()
     out = model(x)
@@ -89,7 +89,7 @@ def test_shapes_gradients_and_rows_by_themselves(kind: str) -> None:
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-def test_the_mean_is_of_the_patches() -> None:
+def test_the_mean_covers_the_patches() -> None:
     model = small(pool="mean")
     assert model.encode(images()).shape == (3, 9, 12)
     torch.testing.assert_close(model.features(images()), model.encode(images()).mean(1))
@@ -97,7 +97,7 @@ def test_the_mean_is_of_the_patches() -> None:
 
 
 @pytest.mark.parametrize("fused", ["softmax", "logits"])
-def test_both_heads_make_the_prediction(fused: str) -> None:
+def test_both_heads_form_the_prediction(fused: str) -> None:
     model = small(distilled=True, fused=fused)
     by_class, by_distillation = model.train()(images())
     together = model.eval()(images())
@@ -109,7 +109,7 @@ def test_both_heads_make_the_prediction(fused: str) -> None:
     assert not torch.allclose(by_class, by_distillation)
 
 
-def test_the_two_predictions_are_not_the_same() -> None:
+def test_the_two_predictions_differ() -> None:
     """Two heads of which one is very sure and the other is not: the sums of softmaxes and of logits disagree."""
     model = small(distilled=True)
     by_class, by_distillation = torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([[0.0, 4.0, -20.0]])
@@ -132,7 +132,7 @@ def test_patches_come_row_by_row() -> None:
 @pytest.mark.parametrize(
     ("init", "deviation"), [("truncated_normal", 0.88 * 0.02), ("xavier", math.sqrt(2 / (64 + 256)))]
 )
-def test_how_weights_begin(init: str, deviation: float) -> None:
+def test_weights_are_initialized_as_documented(init: str, deviation: float) -> None:
     """A normal cut at two deviations keeps 0.88 of its deviation; Glorot's is sqrt(2 / (in + out))."""
     torch.manual_seed(0)
     model = ViT(ViTConfig(width=64, layers=1, heads=4, feed_forward=256, init=init, position_std=0.3))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def test_how_weights_begin(init: str, deviation: float) -> None:
     assert not feed_forward.get_parameter("expand.bias").any()
 
 
-def test_stochastic_depth_grows_with_the_layer_and_sleeps_in_predictions() -> None:
+def test_stochastic_depth_grows_with_the_layer_and_is_off_in_evaluation() -> None:
     model = small(stochastic_depth=0.4)
     rates = [block.drop_path for block in model.encoder.blocks]
     assert rates == pytest.approx([0.0, 0.2, 0.4])
@@ -181,7 +181,7 @@ def test_adapting_to_other_labels() -> None:
     assert without.representation is None
 
 
-def test_a_change_of_shapes_is_no_adapting() -> None:
+def test_adapting_refuses_other_shapes() -> None:
     with pytest.raises(ValueError, match=r"feed_forward would change the shapes of encoder\.blocks\.0"):
         adapt(small(), feed_forward=24)
     with pytest.raises(ValueError, match=r"distilled would change the shapes of positions\.table"):
@@ -206,12 +206,12 @@ def test_a_change_of_shapes_is_no_adapting() -> None:
         ({"pool": "max"}, "pool is 'max': expected one of class, mean"),
     ],
 )
-def test_what_does_not_fit(settings: dict[str, Any], message: str) -> None:
+def test_mismatches_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ViTConfig(**{**SMALL, **settings})
 
 
-def test_images_that_do_not_fit() -> None:
+def test_mismatched_images_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the images are 16 x 12 pixels, but the model expects 12 x 12"):
         small()(torch.zeros(1, 2, 16, 12))
     with pytest.raises(ValueError, match=r"expected images of shape \(B, 2, Y, X\), found \(1, 3, 12, 12\)"):

@@ -64,7 +64,7 @@ def given(*arguments: str) -> Config:
         ("model={norm: pre, dropout: 1e-1}", "model", {"norm": "pre", "dropout": 0.1}),
     ],
 )
-def test_typed_by_the_field(tmp_path: Path, argument: str, key: str, expected: object) -> None:
+def test_values_are_converted_by_field_type(tmp_path: Path, argument: str, key: str, expected: object) -> None:
     written = tmp_path / "run.yaml"
     name, _, value = argument.partition("=")
     written.write_text(f"{name}: {value}\n")
@@ -98,20 +98,20 @@ def test_typed_by_the_field(tmp_path: Path, argument: str, key: str, expected: o
         ("noequals", "'noequals' is not a setting; expected key=value"),
     ],
 )
-def test_mistakes_are_named(argument: str, message: str) -> None:
+def test_mistakes_are_reported_by_name(argument: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         given(argument)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_checks_of_a_config_see_all_settings_at_once() -> None:
+def test_config_checks_see_all_settings_at_once() -> None:
     assert given("training.rate=20", "training.optimiser=adamw").training.rate == 20
     with pytest.raises(ValueError, match="training.rate: adam needs a rate below 10"):
         given("training.rate=20")
 
 
-def test_file_nested_and_dotted_and_arguments_win(tmp_path: Path) -> None:
+def test_settings_from_arguments_override_files(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("# a comment\ntraining:\n  steps: 5\n  betas: [0.1, 0.2]\nsource: 'de'\nmodel: {width: 8}\n")
     config = apply(Config(), from_file(path) + from_arguments(["training.steps=6"]))
@@ -120,7 +120,7 @@ def test_file_nested_and_dotted_and_arguments_win(tmp_path: Path) -> None:
     assert apply(Config(), from_file(path)) == Config()
 
 
-def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
+def test_an_oversized_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt"
     path.write_text("a b " * 50_000)
     with pytest.raises(ValueError, match="corpus.txt: expected at most 100,000 bytes of settings, found 200,000"):
@@ -143,7 +143,7 @@ def test_a_large_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None:
         ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, found a list"),
     ],
 )
-def test_mistakes_in_a_file_name_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_in_a_file_are_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ValueError) as caught:
@@ -151,7 +151,7 @@ def test_mistakes_in_a_file_name_its_line(tmp_path: Path, text: str, message: st
     assert f"{path}{message}" in str(caught.value) or (str(path) in str(caught.value) and message in str(caught.value))
 
 
-def test_missing_or_binary_file(tmp_path: Path) -> None:
+def test_missing_or_binary_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="absent.yaml: failed to read"):
         from_file(tmp_path / "absent.yaml")
     (tmp_path / "b.yaml").write_bytes(b"a: \xff\n")
@@ -159,7 +159,7 @@ def test_missing_or_binary_file(tmp_path: Path) -> None:
         from_file(tmp_path / "b.yaml")
 
 
-def test_the_resume_command_gives_the_same_config_back() -> None:
+def test_the_resume_command_restores_the_config() -> None:
     config = given("training.betas=0.5,0.6", "training.steps=none", "shared=no", "data=a b", "model.width=8", "sizes=3",
                    "model.depths=1,1", "model.widths=[8]", "model.names=[]")  # fmt: skip
     assert config.model == {"width": 8, "depths": [1, 1], "widths": [8], "names": []}
@@ -170,7 +170,7 @@ def test_the_resume_command_gives_the_same_config_back() -> None:
     assert given(*words[3 : words.index("--out")]) == config
 
 
-def test_an_argument_without_a_value_is_told() -> None:
+def test_an_argument_without_a_value_is_reported() -> None:
     with pytest.raises(ValueError, match=r"'data= ' has no value .* write data=null"):
         from_arguments(["data= "])
 
@@ -182,7 +182,7 @@ def test_an_argument_without_a_value_is_told() -> None:
         "{a: !!int x}", "{a: " + "9" * 5000 + "}", "!!python/name:os.system", "{1: 2}", "{a: " + "1, " * 50_000 + "}",
     ],
 )  # fmt: skip
-def test_values_that_yaml_chokes_on_are_told_by_their_key(value: str) -> None:
+def test_values_that_break_yaml_are_reported_with_their_key(value: str) -> None:
     with pytest.raises(ValueError, match="^model: (failed to parse the value|expected)"):
         apply(Free(), from_arguments([f"model={value}"]))
 
@@ -192,7 +192,7 @@ class Free:
     model: dict[str, Any] = field(default_factory=dict)
 
 
-def test_brackets_without_end_are_refused_at_once(tmp_path: Path) -> None:
+def test_endless_brackets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("{" * 20_000)
     with pytest.raises(ValueError, match=r"a\.yaml:1: too many levels of nesting"):
         from_file(tmp_path / "a.yaml")
@@ -212,19 +212,19 @@ class Named:
     [("bad,good (really)", ("bad", "good (really)")), ("(a) x,(b)", ("(a) x", "(b)")), ("[a, 'b']", ("a", "b")),
      ("(a)", ("a",)), ("'s,b", ("'s", "b")), ('["a, b","c"]', ("a, b", "c"))],
 )  # fmt: skip
-def test_brackets_and_quotes_within_words_stay(text: str, names: tuple[str, ...]) -> None:
+def test_brackets_and_quotes_inside_words_are_kept(text: str, names: tuple[str, ...]) -> None:
     assert apply(Named(), from_arguments([f"names={text}"])).names == names
 
 
 @given_by(lists(text(alphabet="ab [](),'\"é\\\n{}:#", max_size=4), max_size=4))
-def test_any_words_come_back_from_the_resume_command(names: list[str]) -> None:
+def test_resume_commands_round_trip_any_words(names: list[str]) -> None:
     run = Run("r", Path("runs/r"), given={"names": names, "grid": [[1, 2], [3, 4]]})
     words = shlex.split(run.resume_command)
     again = apply(Named(), from_arguments(words[3 : words.index("--out")]))
     assert again == Named(tuple(names), ((1, 2), (3, 4)))
 
 
-def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
+def test_a_part_gets_the_remaining_minutes() -> None:
     whole = Run("r", Path("runs/r"), max_minutes=30)
     for since, left in ((0, 30), (20, 10), (40, 0)):
         part = whole.part("base", time.monotonic() - 60 * since)
@@ -233,7 +233,7 @@ def test_a_part_has_the_minutes_that_the_whole_has_left() -> None:
     assert Run("r", Path("runs/r")).part("base", time.monotonic()).max_minutes is None
 
 
-def test_processes_agree_on_the_minutes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_agree_on_the_remaining_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one began 20 minutes ago, and rank 0 says that it were 12."""
     monkeypatch.setattr(
         "manyheads.runs.run.distributed_context", lambda: SimpleNamespace(broadcast=lambda _: 12.0 * 60)

@@ -13,7 +13,7 @@ from manyheads.tasks.train import train
 
 
 @pytest.mark.parametrize("name", [n for n, recipe in RECIPES.items() if recipe.init == "may" and not recipe.requires])
-def test_weights_that_are_trained_already_are_not_overrun_by_the_rate_of_new_ones(name: str) -> None:
+def test_pretrained_weights_keep_their_lower_learning_rate(name: str) -> None:
     new, tuned = RECIPES[name].starting_config(None).training, RECIPES[name].starting_config("MODEL").training
     assert tuned.learning_rate <= 2 * FINE_TUNING.learning_rate < new.learning_rate / 4
     assert tuned.schedule == "linear"
@@ -26,13 +26,13 @@ def test_weights_that_are_trained_already_are_not_overrun_by_the_rate_of_new_one
         ("translation", "end", 7), ("translation", "source_vocab", 300),
     ],
 )  # fmt: skip
-def test_what_the_data_decide_is_not_set_by_hand(recipe: str, setting: str, value: Any, tmp_path: Path) -> None:
+def test_settings_derived_from_data_cannot_be_set(recipe: str, setting: str, value: Any, tmp_path: Path) -> None:
     for dry_run in (True, False):
         with pytest.raises(ValueError, match=f"cannot set {setting}: the data and the task determine"):
             train(recipe, {f"model.{setting}": value}, out=tmp_path / "run", dry_run=dry_run)
 
 
-def test_what_texts_are_classified_by_is_named_where_it_is_another_model(tmp_path: Path) -> None:
+def test_another_model_for_classification_is_named(tmp_path: Path) -> None:
     directory.save(tmp_path / "net", build(preset("resnet/20-small", image_size=8, labels=("a", "b"))))
     for split in ("train", "val"):
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "red\ta\nblue\tb\n" * 4)

@@ -21,7 +21,7 @@ def spend(seconds: float, collection: float = 0.0, **slower: float) -> None:
         now[0] += seconds
 
 
-def test_clearly_more_than_half_a_second_is_refused() -> None:
+def test_clearly_slow_unit_tests_fail() -> None:
     with pytest.raises(LimitExceeded, match=r"^1\.00 s of processor time, expected at most 0\.90"):
         spend(1.0)
     with pytest.raises(LimitExceeded):
@@ -34,12 +34,12 @@ def test_a_slow_or_busy_machine_gets_more_time(slow: str) -> None:
     spend(3 * 2 * 0.4, **{slow: 3})
 
 
-def test_a_collection_of_all_objects_does_not_count() -> None:
+def test_garbage_collection_does_not_count() -> None:
     spend(0.4, collection=2.0)
     with pytest.raises(LimitExceeded):
         spend(1.4, collection=2.0)
 
 
-def test_errors_of_what_is_watched_come_first() -> None:
+def test_errors_of_watched_runs_come_first() -> None:
     with pytest.raises(ZeroDivisionError), watched(iter((0.0, 9.0)).__next__):
         _ = 1 / 0

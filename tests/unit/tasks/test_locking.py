@@ -22,7 +22,7 @@ ERROR = "manyheads.tasks.images.theorem.draw"
         ("conv-attention/theorem", {"kernels": [3], "alphas": [1.0], "size": 8}, ERROR),
     ],
 )
-def test_nobody_else_may_use_the_directory_meanwhile(
+def test_the_directory_is_locked_during_a_run(
     recipe: str, settings: dict[str, Any], function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals: list[str] = []

@@ -43,7 +43,7 @@ def reference(
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("pad", [V - 1, 0, 4])
 @pytest.mark.parametrize("biased", [True, False])
-def test_value_and_gradients(count: int, smoothing: float, pad: int, biased: bool) -> None:
+def test_value_and_gradients_equal_pytorch(count: int, smoothing: float, pad: int, biased: bool) -> None:
     results = []
     for way in ("ours", "theirs"):
         hidden, weight, bias, target = inputs(count, pad)
@@ -59,14 +59,14 @@ def test_value_and_gradients(count: int, smoothing: float, pad: int, biased: boo
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_gradcheck() -> None:
+def test_gradients_pass_gradcheck() -> None:
     hidden, weight, bias, target = inputs(6, V - 1)
     assert torch.autograd.gradcheck(
         lambda h, w, b: smoothed_cross_entropy(h, w, b, target, smoothing=0.1, pad=V - 1), (hidden, weight, bias)
     )
 
 
-def test_only_padding_is_zero_and_so_are_its_gradients() -> None:
+def test_padding_is_zero_with_zero_gradients() -> None:
     hidden, weight, bias, target = inputs(5, 3)
     target.fill_(3)
     total = smoothed_cross_entropy(hidden, weight, bias, target, smoothing=0.1, pad=3)
@@ -119,7 +119,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_without_a_padding_token_negative_targets_are_left_out() -> None:
+def test_without_a_padding_token_negative_targets_are_ignored() -> None:
     results = []
     for way in ("ours", "theirs"):
         hidden, weight, bias, target = inputs(13, pad=-100)

@@ -58,7 +58,7 @@ def test_steps_follow_the_formula() -> None:
     assert torch.equal(model.unused, torch.ones(2, 2).double())
 
 
-def test_the_first_step_shows_that_nothing_is_corrected() -> None:
+def test_bert_adam_has_no_bias_correction() -> None:
     """Adam's first step has the length of the learning rate, this one 0.1 / sqrt(0.001) = 3.16 times it."""
     lengths = {}
     for name in ("adamw", "bert_adam"):
@@ -98,7 +98,7 @@ def test_sgd_follows_nesterovs_formula() -> None:
 
 
 @pytest.mark.parametrize("way", [{}, {"optimiser": "adamw"}, PAPER, SGD, KERAS])
-def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
+def test_a_parameter_may_start_training_later(way: dict[str, Any]) -> None:
     model = Small()
     made = optimizer_for(model, TrainingConfig(steps=9, schedule="constant", **way))
     for late in (False, False, True):
@@ -110,7 +110,7 @@ def test_a_parameter_may_learn_later_than_others(way: dict[str, Any]) -> None:
     assert bool((model.unused < 1).all())
 
 
-def test_what_a_model_names_is_not_decayed() -> None:
+def test_parameters_named_by_the_model_are_not_decayed() -> None:
     model = ViT(preset("vit/2-8", labels=("a", "b")))
     config = TrainingConfig(steps=1, optimiser="adamw", schedule="constant", weight_decay=0.1)
     undecayed = {id(p) for g in optimizer_for(model, config).param_groups if not g["weight_decay"] for p in g["params"]}
@@ -119,7 +119,7 @@ def test_what_a_model_names_is_not_decayed() -> None:
     assert "head.weight" not in names
 
 
-def test_rmsprop_does_what_keras_does() -> None:
+def test_rmsprop_equals_keras() -> None:
     """keras 3.15, optimizers.get("rmsprop") in float64: five steps with growing gradients, large, small, tiny and none.
 
     PyTorch's own, even with Keras's numbers, moves the second and third much further.

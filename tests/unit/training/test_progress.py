@@ -35,7 +35,7 @@ def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys,
     assert lines[-1] == f"saved as toy in {tmp_path}"
 
 
-def test_plain_lines_where_stderr_is_no_terminal(capsys, monkeypatch):
+def test_plain_lines_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
     report = progress.Progress(30, 0.75, 0.5, 1234.0, "items", None, 0.0, 61.0)
     with display.ProgressDisplay() as shown:
@@ -43,7 +43,7 @@ def test_plain_lines_where_stderr_is_no_terminal(capsys, monkeypatch):
     assert capsys.readouterr() == ("", " 75%  step 30  loss 0.5000  1,234 items/s  1:01 left\n")
 
 
-def test_time_spent_waiting_for_data_is_told(tmp_path, monkeypatch):
+def test_data_wait_time_is_reported(tmp_path, monkeypatch):
     class Slow(ToyTask):
         def batches(self, epoch):
             return Lazy(super().batches(epoch), late)
@@ -62,14 +62,14 @@ def test_time_spent_waiting_for_data_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("budget", "reason"), [({"steps": 1}, "1 step"), ({"minutes": 1}, "1 minute")])
-def test_one_of_a_budget_is_no_plural(tmp_path, budget, reason, monkeypatch):
+def test_singular_units_are_spelled_correctly(tmp_path, budget, reason, monkeypatch):
     clock = iter(range(0, 10**6, 20))  # seconds; it advances at every look
     monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     config = TrainingConfig(**budget, schedule="constant", warmup=0)
     assert train(ToyTask(), config, tmp_path, compute=toy_route()).reason == reason
 
 
-def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch):
+def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
     """Which takes 100 s here, all others 2."""
     now = 0.0
     reports: list[progress.Progress] = []
@@ -81,7 +81,7 @@ def test_the_time_left_is_not_judged_by_the_first_step(monkeypatch):
     assert str(reports[-1]) == "  5%  step 5  32 images/s  3:10 left"
 
 
-def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch):
+def test_utilization_counts_steps_only(monkeypatch):
     """64 images in 2 s, where products alone would allow 64 in one; measuring those takes 7 s, once."""
     now, measured = 0.0, 0
 
@@ -100,7 +100,7 @@ def test_the_share_of_the_peak_is_of_the_steps_alone(monkeypatch):
     assert str(reports[-1]) == "  5%  step 5  32 images/s  50% of peak  3:10 left"
 
 
-def test_the_peak_is_that_of_the_routes_products(tmp_path, monkeypatch):
+def test_the_peak_is_measured_for_the_same_products(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.0)
     reports: list[progress.Progress] = []
     monkeypatch.setattr(ComputeConfig, "products_per_second", lambda compute: 6e5)
@@ -113,7 +113,7 @@ def test_the_peak_is_that_of_the_routes_products(tmp_path, monkeypatch):
         assert int(share) == pytest.approx(100 * int(rate.replace(",", "")) / 20_000, abs=0.51)
 
 
-def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
+def test_accuracy_is_drawn_next_to_the_loss(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     figures = []
@@ -132,7 +132,7 @@ def test_accuracy_is_drawn_beside_the_loss(tmp_path, monkeypatch):
     assert [text.get_text() for text in shares.get_legend().get_texts()] == ["training", "validation"]
 
 
-def test_curves_are_over_epochs_where_each_is_validated(tmp_path, monkeypatch):
+def test_curves_have_one_point_per_validation(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     figures = []
@@ -154,7 +154,7 @@ class Telling(ToyTask):
         return super().loss(batch)._replace(correct=torch.tensor(1))
 
 
-def test_the_share_that_training_tells_right_is_logged(tmp_path):
+def test_training_accuracy_is_logged(tmp_path):
     train(Telling(), CONFIG, tmp_path, compute=toy_route())
     entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
     seen = [0, *(entry["tokens"] for entry in entries)]
@@ -162,19 +162,19 @@ def test_the_share_that_training_tells_right_is_logged(tmp_path):
     assert [entry["accuracy"] for entry in entries] == pytest.approx(shares)
 
 
-def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
+def test_a_line_truncated_by_a_kill_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"a": 1}\n[]\n"x"\n{"step": 2, "lo')
     assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 2.0}]
 
 
-def test_what_follows_a_line_that_was_cut_off_is_whole(tmp_path):
+def test_lines_after_a_truncated_line_are_complete(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 2, "lo')
     with progress.Metrics(tmp_path, 0, 0) as metrics:
         metrics.log(5, {"loss": 1.0})
     assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.0}]
 
 
-def test_a_result_says_what_was_run_where_and_from_which_source(tmp_path):
+def test_a_result_identifies_run_machine_and_source(tmp_path):
     metrics = {"bleu_13a": {"value": 39.5, "signature": "nrefs:1"}}
     write_result(
         tmp_path, recipe="translation", overrides={"seed": 2}, data={}, metrics=metrics, wall_seconds=12.34,

@@ -7,7 +7,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.schedules import constant, cosine, linear, noam, schedule
 
 
-def test_noam_has_the_values_of_the_paper_s_formula():
+def test_noam_schedule_equals_the_formula():
     assert noam(1, width=512, warmup=4000) == pytest.approx(1.747e-7, rel=3e-4)
     assert noam(4000, width=512, warmup=4000) == pytest.approx(6.987e-4, rel=2e-4)
     assert noam(16000, width=512, warmup=4000) == pytest.approx(noam(4000, width=512, warmup=4000) / 2)
@@ -15,12 +15,12 @@ def test_noam_has_the_values_of_the_paper_s_formula():
     assert rates.index(max(rates)) + 1 == 4000
 
 
-def test_linear_rises_and_falls():
+def test_linear_schedule_rises_and_falls():
     rates = [linear(step, peak=1.0, total=10, warmup=2) for step in range(1, 12)]
     assert rates == pytest.approx([0.5, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0, 0])
 
 
-def test_cosine_is_that_of_torch():
+def test_cosine_schedule_equals_torch():
     optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.3)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=20)
     for step in range(21):
@@ -30,7 +30,7 @@ def test_cosine_is_that_of_torch():
     assert cosine(2, peak=0.3, total=25, warmup=5) == pytest.approx(0.3 * 2 / 5)
 
 
-def test_a_floor_is_where_a_decay_ends():
+def test_a_decay_ends_at_the_floor():
     """nanoGPT's: min_lr + (1 + cos) / 2 * (learning_rate - min_lr)."""
     config = TrainingConfig(steps=2000, schedule="cosine", learning_rate=1e-3, warmup=100, floor=0.1)
     rate = schedule(config, steps_per_epoch=7)
@@ -42,7 +42,7 @@ def test_a_floor_is_where_a_decay_ends():
     assert linear(5, peak=1.0, total=10, floor=0.5) == pytest.approx(0.75)
 
 
-def test_a_config_that_was_saved_before_a_setting_was_added_is_the_same_run():
+def test_a_config_saved_before_a_setting_existed_is_the_same_run():
     config = TrainingConfig(steps=5, schedule="cosine")
     saved = config.as_dict()
     del saved["floor"]
@@ -50,12 +50,12 @@ def test_a_config_that_was_saved_before_a_setting_was_added_is_the_same_run():
     assert TrainingConfig(steps=5, schedule="cosine", floor=0.1).differs_from(saved) == ["floor: 0.0 -> 0.1"]
 
 
-def test_constant_warms_up():
+def test_constant_schedule_warms_up():
     assert [constant(step, peak=4.0, warmup=4) for step in (1, 3, 4, 99)] == [1, 3, 4, 4]
     assert constant(1, peak=4.0) == 4.0
 
 
-def test_the_shorter_of_steps_and_epochs_shapes_a_decay():
+def test_the_shorter_of_steps_and_epochs_determines_a_decay():
     config = TrainingConfig(steps=100, epochs=3, schedule="linear", warmup=0, learning_rate=1.0)
     assert schedule(config, steps_per_epoch=20)(30) == pytest.approx(0.5)
     assert schedule(config, steps_per_epoch=50)(50) == pytest.approx(0.5)
@@ -63,7 +63,7 @@ def test_the_shorter_of_steps_and_epochs_shapes_a_decay():
 
 @pytest.mark.parametrize("minutes", [None, 0.5, 1000.0])
 @pytest.mark.parametrize("name", ["noam", "linear", "cosine", "constant"])
-def test_minutes_never_shape_a_schedule(name, minutes):
+def test_time_limits_do_not_change_a_schedule(name, minutes):
     curves = [
         schedule(TrainingConfig(steps=50, minutes=m, schedule=name, width=8, warmup=5), steps_per_epoch=10)
         for m in (None, minutes)
@@ -104,6 +104,6 @@ def test_minutes_never_shape_a_schedule(name, minutes):
         ({"steps": 5, "width": 8, "learning_rate": float("inf")}, "learning_rate is inf"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(settings, message):
+def test_an_invalid_config_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**settings)

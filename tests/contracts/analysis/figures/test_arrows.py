@@ -23,7 +23,7 @@ def gaussian(pooled: bool = False) -> NonLocalBlock:
     return NonLocalBlock(2, "gaussian", pooled=pooled).eval()
 
 
-def test_arrows_lead_to_the_pixels_that_are_alike() -> None:
+def test_arrows_end_at_similar_pixels() -> None:
     image = torch.zeros(1, 2, 5, 7)
     alike = {(1, 2): 3.0, (4, 6): 2.0, (0, 5): 1.0}
     for (y, x), value in alike.items():
@@ -36,7 +36,7 @@ def test_arrows_lead_to_the_pixels_that_are_alike() -> None:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_arrows_cross_the_frames_of_a_clip(tmp_path: Path, pooled: bool) -> None:
+def test_arrows_connect_frames(tmp_path: Path, pooled: bool) -> None:
     clip = torch.zeros(1, 2, 3, 4, 6)
     clip[0, :, 0, 1, 1], clip[0, :, 2, 3, 4] = 2.0, 3.0
     arrows = strongest_arrows(gaussian(pooled), clip, (0, 1, 1), count=2, out=tmp_path / "arrows.png")
@@ -47,7 +47,7 @@ def test_arrows_cross_the_frames_of_a_clip(tmp_path: Path, pooled: bool) -> None
         assert picture.width > 2 * picture.height
 
 
-def test_in_a_network_pixels_become_cells_of_the_layers_grid(tmp_path: Path) -> None:
+def test_pixels_map_to_cells_of_the_layers_grid(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = NonLocalNet(NET)
     clip = torch.randn(1, 3, 2, 12, 8)
@@ -80,19 +80,19 @@ def test_in_a_network_pixels_become_cells_of_the_layers_grid(tmp_path: Path) -> 
     ((2, 2, 5, 7), (1, 1), "expected one image"),
     ((1, 2, 3, 5, 7), (1, -1, 1), "is outside"),
 ])  # fmt: skip
-def test_positions_outside_are_told(shape: tuple[int, ...], at: tuple[int, ...], message: str) -> None:
+def test_positions_outside_are_reported(shape: tuple[int, ...], at: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         strongest_arrows(gaussian(), torch.zeros(shape), at)
 
 
-def test_a_layer_of_another_kind_is_told() -> None:
+def test_a_layer_of_another_kind_is_reported() -> None:
     with pytest.raises(ValueError, match="keys, expected one for each cell"):
         strongest_arrows(LocalAttention(2, 8, 2, 3), torch.zeros(1, 2, 8, 8), (1, 1))
     with pytest.raises(ValueError, match="no attention layer 'x'; valid are stages.0.blocks.2, "):
         strongest_arrows(NonLocalNet(NET), torch.zeros(1, 3, 8, 8), (1, 1), layer="x")
 
 
-def test_arrows_are_as_thick_as_they_are_strong(tmp_path: Path) -> None:
+def test_arrow_width_grows_with_weight(tmp_path: Path) -> None:
     """Weights as close as 6.6% and 5.6% must look different, and the title says what they are."""
     ends, frames = torch.tensor([[0.0, 1.0, 1.0], [0.0, 3.0, 3.0]]), torch.zeros(1, 3, 5, 5)
     draw(Arrows("a.layer", (0, 2.0, 2.0), ends, torch.tensor([0.066, 0.056]), True, frames), tmp_path / "a.svg")

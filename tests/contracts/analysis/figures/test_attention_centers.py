@@ -32,7 +32,7 @@ def images(count: int, size: int = 8) -> Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
+def test_measured_centers_and_widths_equal_the_parameters() -> None:
     model = small("quadratic")
     centers = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
     widths = torch.tensor([[1.0, 1.5, 1.25], [1.0, 1.25, 2.0]])
@@ -55,7 +55,7 @@ def test_centres_and_widths_found_in_the_maps_are_those_set() -> None:
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
-def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str) -> None:
+def test_mean_maps_are_independent_of_the_batch_size(kind: str) -> None:
     model = small(kind, dropout=0.5, attention_dropout=0.5).train()
     x = images(5)
     means = mean_maps(model, x, (1, 2), batch=2)
@@ -74,7 +74,7 @@ def test_mean_maps_are_the_mean_of_the_images_maps_whatever_the_batch(kind: str)
     assert mean_maps(model, x).query == (2, 2)
 
 
-def test_what_cannot_be_looked_at() -> None:
+def test_impossible_recordings_are_refused() -> None:
     model = small("relative")
     with pytest.raises(ValueError, match="query 4, 0 is outside the grid: expected rows 0 to 3"):
         mean_maps(model, images(1), (4, 0))
@@ -82,7 +82,7 @@ def test_what_cannot_be_looked_at() -> None:
         mean_maps(model, images(0))
 
 
-def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
+def test_both_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
     model = small("quadratic")
     draw_centers(mean_maps(model, images(2)).centers(), tmp_path / "centres.png")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.png")
@@ -96,7 +96,7 @@ def test_both_figures_are_drawn_as_png_and_as_svg(tmp_path: Path) -> None:
     assert "head 11" in (tmp_path / "centres.svg").read_text()
 
 
-def test_the_error_is_a_neighbour_s_share_and_then_none() -> None:
+def test_the_error_equals_a_neighbors_weight() -> None:
     measured = convolution_errors((3, 5), (5.0, 20.0, 46.0), size=8, channels=2)
     assert measured.parameters == {3: 9 * 3 + (9 * 2 + 1) * 2, 5: 25 * 3 + (25 * 2 + 1) * 2}
     for errors in measured.errors.values():

@@ -34,7 +34,7 @@ def images(count: int) -> Tensor:
     return 3 * torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_what_is_recorded_is_what_the_block_multiplies_by() -> None:
+def test_recorded_weights_equal_the_applied_ones() -> None:
     torch.manual_seed(0)
     block, x = SqueezeExcitation(24, 4), torch.rand(3, 24, 5, 5) + 0.5
     with recorded_weights(block) as seen:
@@ -47,7 +47,7 @@ def test_what_is_recorded_is_what_the_block_multiplies_by() -> None:
     assert not block._forward_pre_hooks
 
 
-def test_the_means_of_classes_are_those_of_one_image_after_another() -> None:
+def test_class_means_equal_single_images() -> None:
     model, x, classes = network(), images(7), [1, 0, 1, 1, 2, 0, 1]
     weights = channel_weights(model, x.split(3), ["cat", "dog", "bird"], classes, name="m", title="t")
     assert model.training
@@ -68,7 +68,7 @@ def test_the_means_of_classes_are_those_of_one_image_after_another() -> None:
     assert repr(weights) == "ChannelWeights of 't' (3 rows; channels of the blocks: 8, 8, 16)"
 
 
-def test_blocks_are_chosen_and_kept_as_arrays(tmp_path: Path) -> None:
+def test_blocks_are_selected_and_saved_as_arrays(tmp_path: Path) -> None:
     weights = channel_weights(network(), [images(1)], ["one"], name="runs/m", title="one")
     assert weights.last_of_stages().layers == (BLOCKS[1], BLOCKS[2])
     assert weights.of([-1, 0]).layers == (BLOCKS[2], BLOCKS[0])
@@ -86,7 +86,7 @@ def test_blocks_are_chosen_and_kept_as_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 60])
-def test_pictures_say_what_they_show(tmp_path: Path, rows: int) -> None:
+def test_pictures_have_titles(tmp_path: Path, rows: int) -> None:
     random = np.random.default_rng(0)
     parts = tuple(random.random((rows, width), dtype=np.float32) for width in (8, 8, 16))
     names = tuple(f"class {row}" for row in range(rows))
@@ -103,7 +103,7 @@ def test_pictures_say_what_they_show(tmp_path: Path, rows: int) -> None:
         assert ("class 0" in texts, "all" in texts) == (rows < 40, True)
 
 
-def test_what_has_no_channel_weights_is_told() -> None:
+def test_a_model_without_channel_weights_is_reported() -> None:
     plain = ResNet(ResNetConfig(labels=("a", "b"), depths=(1,), widths=(8,)))
     with pytest.raises(ValueError, match="m has no channel weights"):
         channel_weights(plain, [images(1)], ["one"], name="m")

@@ -26,14 +26,14 @@ def directory(path: Path, record: Path) -> Path:
     return path
 
 
-def test_every_run_has_its_curve_whatever_it_is_called(tmp_path: Path) -> None:
+def test_every_run_has_a_curve_for_any_name(tmp_path: Path) -> None:
     first, second = (directory(tmp_path / name, UNIVERSAL) for name in ("first", "second"))
     out = tmp_path / "curves.svg"
     assert cli.main(["curve", str(first), str(second), str(TRANSFORMER), "--out", str(out)]) == 0
     assert {f"universal ({first})", f"universal ({second})", "transformer"} <= set(names(out))
 
 
-def test_the_names_stand_below_the_curves(tmp_path: Path) -> None:
+def test_names_are_below_the_curves(tmp_path: Path) -> None:
     record = json.loads(UNIVERSAL.read_text())
     long = "universal, network.halting=basic, network.steps=6, network.halting_bias=-1, training.steps=8000"
     draw([(long, record), ("b", record)], tmp_path / "a.svg")
@@ -45,7 +45,7 @@ def test_the_names_stand_below_the_curves(tmp_path: Path) -> None:
     assert float(place[1]) > 0.85 * float(height[1])
 
 
-def test_a_curve_is_that_of_the_record() -> None:
+def test_a_curve_equals_its_record() -> None:
     record = json.loads(UNIVERSAL.read_text())
     assert curve(record, "exact_match") == (
         [20, 40, 60, 80, 120, 160, 240, 400],
@@ -70,7 +70,7 @@ def test_a_curve_is_that_of_the_record() -> None:
         (json.dumps(WHOLE | {"curve": WHOLE["curve"] | {"exact_match": {"20": "x"}}}), "expected numbers, found"),
     ],
 )
-def test_what_has_no_curve_is_told_in_one_line(
+def test_records_without_a_curve_are_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
 ) -> None:
     if content is not None:
@@ -83,7 +83,7 @@ def test_what_has_no_curve_is_told_in_one_line(
     assert not (tmp_path / "a.png").exists()
 
 
-def test_steps_have_panels_where_positions_may_halt(tmp_path: Path) -> None:
+def test_halting_models_have_panels_for_steps(tmp_path: Path) -> None:
     halting = [RUNS / f"halting-{algorithm}.json" for algorithm in ("copy", "reverse")]
     records = read_records(halting)
     assert [name for name, _ in records] == ["universal/copy", "universal/reverse"]  # several tasks: by their names
@@ -93,5 +93,5 @@ def test_steps_have_panels_where_positions_may_halt(tmp_path: Path) -> None:
     assert "steps of the encoder" not in names(tmp_path / "b.svg")
 
 
-def test_one_name_for_one_run() -> None:
+def test_run_names_are_unique() -> None:
     assert [name for name, _ in read_records([UNIVERSAL, TRANSFORMER])] == ["universal", "transformer"]

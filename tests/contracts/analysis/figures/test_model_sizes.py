@@ -5,7 +5,7 @@ from pathlib import Path
 from manyheads.analysis.figures.model_sizes import draw, sizes
 
 
-def test_sizes_are_the_published_ones_in_order(tmp_path: Path) -> None:
+def test_model_sizes_match_publications_in_order(tmp_path: Path) -> None:
     found = sizes()
     assert [size.month for size in found] == sorted(size.month for size in found)
     millions = {size.preset: round(size.parameters / 1e6) for size in found}

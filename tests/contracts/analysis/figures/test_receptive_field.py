@@ -11,14 +11,14 @@ from manyheads.tasks.train import train
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_convolutions_see_two_halves_more_with_every_layer_and_attention_everything(kernel: int) -> None:
+def test_receptive_fields_grow_with_layers(kernel: int) -> None:
     stacks = growth(layers=4, kernel=kernel, length=15, width=6)
     assert stacks.fields == [(n, min(15, 1 + n * (kernel - 1)), 15) for n in range(1, 5)]
     reach = (kernel - 1) // 2
     assert stacks.convolution[0].nonzero().flatten().tolist() == list(range(7 - reach, 8 + reach))
 
 
-def test_an_influence_is_what_a_changed_input_changes() -> None:
+def test_influence_equals_the_effect_of_a_change() -> None:
     torch.manual_seed(1)
     layer = nn.Conv1d(4, 4, 3, padding="same", dilation=2).double()
 

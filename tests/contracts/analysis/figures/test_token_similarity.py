@@ -18,7 +18,7 @@ def deit(**settings: object) -> ViT:
     return model
 
 
-def test_cosines_of_every_layer() -> None:
+def test_cosines_are_reported_for_every_layer() -> None:
     model, images = deit(), torch.randn(5, 3, 6, 6)
     similarity = token_similarity(model, [images[:3], images[3:]])
     assert model.training
@@ -34,7 +34,7 @@ def test_cosines_of_every_layer() -> None:
     assert f"layer 2         {similarity.layers[2]:6.3f}" in str(similarity)
 
 
-def test_equal_tokens_stay_equal_and_opposite_ones_begin_opposite() -> None:
+def test_equal_tokens_stay_equal_and_opposite_tokens_start_opposite() -> None:
     model = deit()
     first, second = model.get_parameter("class_token"), model.get_parameter("distillation_token")
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_equal_tokens_stay_equal_and_opposite_ones_begin_opposite() -> None:
     assert similarity.output > -1.0
 
 
-def test_what_has_no_two_tokens() -> None:
+def test_a_text_without_two_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="no distillation token"):
         token_similarity(deit(distilled=False), [torch.zeros(1, 3, 6, 6)])
     with pytest.raises(ValueError, match="at least one"):

@@ -9,6 +9,6 @@ from tests.unit.analysis.heads.test_dependency import corpus
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_heat_map(tmp_path: Path, suffix: str) -> None:
+def test_the_heat_map_is_drawn(tmp_path: Path, suffix: str) -> None:
     draw_heads(corpus(5, planted=True), tmp_path / f"a.{suffix}")
     assert (tmp_path / f"a.{suffix}").stat().st_size > 5000

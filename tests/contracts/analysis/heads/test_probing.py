@@ -22,7 +22,7 @@ def likelihood(weights: np.ndarray, examples: list[Parsed]) -> float:
     return total / words
 
 
-def test_attention_alone_reaches_scipys_optimum() -> None:
+def test_a_parser_on_attention_reaches_scipys_optimum() -> None:
     examples = sentences(10, 1.5)
     parser = train_parser(examples, epochs=300)
     ours = likelihood(parser.constant.detach().double().numpy(), examples)

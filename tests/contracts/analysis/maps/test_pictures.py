@@ -40,7 +40,7 @@ def drawn(path: Path, *layers: Layer, **choices: Any) -> str:
     return "\n".join(re.findall("<!-- (.*?) -->", (path / "drawn.svg").read_text()))
 
 
-def test_a_picture_names_its_layers_heads_and_steps(tmp_path: Path) -> None:
+def test_a_picture_shows_layers_heads_and_steps(tmp_path: Path) -> None:
     side = Side(("a", "b", "c"), (0, 1, 2), steps=(1, 2, 2))
     weights = np.full((1, 2, 3, 3), 1 / 3, np.float32)
     layer = Layer("stack.3.attention", 3, weights, (4, 7), side, side)
@@ -52,7 +52,7 @@ def test_a_picture_names_its_layers_heads_and_steps(tmp_path: Path) -> None:
     assert {"step 1", "step 2"} <= set(drawn(tmp_path, *steps).splitlines())
 
 
-def test_many_maps_have_the_names_of_a_short_text_at_the_edges(tmp_path: Path) -> None:
+def test_pictures_of_many_maps_name_short_tokens_at_the_edges(tmp_path: Path) -> None:
     def names(tokens: int) -> Counter[str]:
         side = Side(tuple(f"token{i}" for i in range(tokens)), tuple(range(tokens)))
         layers = [Layer("x", i, np.ones((1, 2, tokens, tokens), np.float32), (0, 1), side, side) for i in range(3)]
@@ -62,7 +62,7 @@ def test_many_maps_have_the_names_of_a_short_text_at_the_edges(tmp_path: Path) -
     assert "token3" not in names(40)
 
 
-def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+def test_too_many_lines_in_a_picture_are_refused(tmp_path: Path) -> None:
     def layer(heads: int, tokens: int) -> Layer:
         side = Side.positions(tokens)
         return Layer("x", 0, np.zeros((1, heads, tokens, tokens), np.float32), tuple(range(heads)), side, side)
@@ -82,7 +82,7 @@ def test_lines_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_a_picture_calls_a_model_by_its_short_name(tmp_path: Path) -> None:
+def test_a_picture_uses_the_short_name_of_a_model(tmp_path: Path) -> None:
     for path, name in (
         ("/a/very/long/path/of/some/machine/runs/mine", "mine"),
         ("/cache/models--owner--some--name/snapshots/0123abcd", "owner/some--name"),
@@ -94,7 +94,7 @@ def test_a_picture_calls_a_model_by_its_short_name(tmp_path: Path) -> None:
     assert "<!-- self attention of mine -->" in (tmp_path / "a.svg").read_text()
 
 
-def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) -> None:
+def test_missing_glyphs_are_reported_in_one_line(tmp_path: Path) -> None:
     side = Side(("\ue000", "\ue001"), (0, 1))
     layer = Layer("x", 0, np.full((1, 1, 2, 2), 0.5, np.float32), (0,), side, side)
     with warnings.catch_warnings():
@@ -103,7 +103,7 @@ def test_characters_that_a_picture_lacks_are_told_in_one_line(tmp_path: Path) ->
     assert notes == ["the picture's font lacks \ue000 \ue001: use a page (.html) to see them"]
 
 
-def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None:
+def test_a_picture_of_an_image_shows_the_attention_of_a_patch(tmp_path: Path) -> None:
     model = nn.Sequential(nonlocal_net.NonLocalBlock(3))
     maps = attention_maps(model, torch.randn(1, 3, 4, 4), picture=np.zeros((4, 4, 3), np.uint8))
     maps.draw(tmp_path / "first.png", query=0)
@@ -117,7 +117,7 @@ def test_a_picture_of_an_image_shows_where_a_patch_looks(tmp_path: Path) -> None
         maps.draw(tmp_path / "none.jpg")
 
 
-def test_the_picture_of_an_image_says_who_looks_and_how_much(tmp_path: Path) -> None:
+def test_the_picture_of_an_image_names_query_and_maximum(tmp_path: Path) -> None:
     """Two heads, one that looks evenly and one at a single patch; a name that is longer than the picture is wide."""
     side = Side.patches((4, 4), ["[class]"])
     weights = np.full((1, 2, 17, 17), 1 / 17, np.float32)

@@ -27,7 +27,7 @@ def adaptive() -> Universal:
     return model
 
 
-def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(tmp_path: Path) -> None:
+def test_universal_maps_report_steps_per_position(tmp_path: Path) -> None:
     model, inputs = adaptive(), (torch.tensor([[3, 4, 5, 6, 7, 8]]), None, torch.tensor([[0, 3, 4, 5]]))
     maps = attention_maps(model, *inputs)
     _, thoughts = model.forward_with_halting(*inputs)
@@ -54,7 +54,7 @@ def test_maps_of_a_universal_transformer_tell_the_steps_that_each_position_took(
     assert side.steps == tuple(alone.eval().forward_with_halting(inputs[0])[1]["decoder"].steps[0].int().tolist())
 
 
-def test_what_is_written_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
+def test_written_files_are_replaced_atomically(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for name, write in (("a.html", AttentionMaps.page), ("a.npz", AttentionMaps.save), ("a.png", AttentionMaps.draw)):
         file = tmp_path / name

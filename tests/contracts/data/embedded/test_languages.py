@@ -26,7 +26,7 @@ def corpus(corpora: list[SplitData[Labeled]]) -> SplitData[Labeled]:
     return corpora[0]
 
 
-def test_phrases_have_one_language_and_are_new(corpus: SplitData[Labeled]) -> None:
+def test_phrases_have_one_language_and_are_unique(corpus: SplitData[Labeled]) -> None:
     texts = [text for part in corpus.known.values() for text in part.texts]
     assert len(set(texts)) == len(texts), "no phrase occurs twice, in one split or in two"
     assert all(any(c.isalpha() for c in text) for text in texts)
@@ -47,19 +47,19 @@ def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[
     assert not inside
 
 
-def test_it_is_the_same_corpus_again(corpora: list[SplitData[Labeled]]) -> None:
+def test_the_corpus_is_reproducible(corpora: list[SplitData[Labeled]]) -> None:
     one, two = corpora
     assert [(part.texts, part.labels) for part in one.known.values()] == [
         (part.texts, part.labels) for part in two.known.values()
     ]
 
 
-def test_sixty_languages_can_all_be_written() -> None:
+def test_sixty_languages_can_be_written() -> None:
     from babel import Locale
 
     assert len({Locale.parse(language).language for language in LANGUAGES}) == 60
 
 
-def test_too_small_a_corpus_is_told() -> None:
+def test_a_too_small_corpus_is_reported() -> None:
     with pytest.raises(ValueError, match="at least 720"):
         cldr_languages(size=600)

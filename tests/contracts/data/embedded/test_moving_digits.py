@@ -29,7 +29,7 @@ def seen(frame: np.ndarray, digit: np.ndarray, slit: int) -> set[tuple[int, int]
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_digit_of_the_split_moves_behind_a_slit_and_the_label_is_its_number(split: str) -> None:
+def test_a_clip_shows_a_digit_moving_behind_a_slit(split: str) -> None:
     clips, written = SOURCE.read().known[split], digits(3).known[split].items
     for clip, label in zip(clips.pixels[:8], clips.labels, strict=False):
         assert all((frame.any(0).sum() <= 3) for frame in clip)
@@ -54,7 +54,7 @@ def shown(digit: object) -> list[bytes]:
     return [column.tobytes() for column in columns]
 
 
-def test_the_seed_decides_and_all_numbers_come() -> None:
+def test_the_seed_decides_and_all_numbers_occur() -> None:
     clips = ClipSource(size=1000, tested=1, seed=1).read().train
     assert {*clips.labels} == {*LABELS}
     again, other = (ClipSource(size=1000, tested=1, seed=seed).read().train for seed in (1, 2))
@@ -65,7 +65,7 @@ def test_the_seed_decides_and_all_numbers_come() -> None:
     assert (part.pixels[1] == clips.pixels[2]).all()
 
 
-def test_wrong_settings_are_told() -> None:
+def test_wrong_settings_are_reported() -> None:
     wrongs: tuple[dict[str, Any], ...] = ({"frames": 0}, {"side": 7}, {"slit": 9})
     for wrong in wrongs:
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} is"):

@@ -16,7 +16,7 @@ def corpus() -> SplitData[Pairs]:
     return cldr_pairs("en", "de", size=6000)
 
 
-def test_sizes_and_one_target_a_source(corpus: SplitData[Pairs]) -> None:
+def test_sizes_are_right_with_one_target_per_source(corpus: SplitData[Pairs]) -> None:
     assert [len(part) for part in corpus.known.values()] == [6000, 200, 200]
     sources = [s for part in corpus.known.values() for s in part.sources]
     assert len(set(sources)) == len(sources)
@@ -26,7 +26,7 @@ def test_sizes_and_one_target_a_source(corpus: SplitData[Pairs]) -> None:
             assert not set(text) & set("\u00a0\u202f\u2009")
 
 
-def test_texts_are_babels(corpus: SplitData[Pairs]) -> None:
+def test_texts_equal_babel(corpus: SplitData[Pairs]) -> None:
     pairs = {s: t for part in corpus.known.values() for s, t in zip(part.sources, part.targets, strict=True)}
     writer = Writer(locale_of("en"), locale_of("de"), Random(0))
     days = [f for f in writer._dates() if f.needs[0].startswith("date full")]
@@ -47,7 +47,7 @@ def test_combinations_are_held_out_even_inside_longer_phrases(corpus: SplitData[
     assert not phrases.intersection(held)
 
 
-def test_what_cannot_be_inferred_is_in_training(corpus: SplitData[Pairs]) -> None:
+def test_options_without_a_default_are_required(corpus: SplitData[Pairs]) -> None:
     writer = Writer(locale_of("en"), locale_of("de"), Random(0))
     train = set(zip(corpus.train.sources, corpus.train.targets, strict=True))
     assert {(name.source, name.target) for name in writer.names} <= train
@@ -62,7 +62,7 @@ def test_what_cannot_be_inferred_is_in_training(corpus: SplitData[Pairs]) -> Non
     assert not unseen
 
 
-def test_wrong_locales() -> None:
+def test_wrong_locales_are_reported() -> None:
     with pytest.raises(ValueError, match="unknown locale 'dee'; the nearest is '(de|ee)'"):
         cldr_pairs("en", "dee")
     with pytest.raises(ValueError, match="unknown locale 'pt_XX'; the nearest is 'pt_"):

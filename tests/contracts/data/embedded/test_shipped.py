@@ -17,14 +17,14 @@ def content(name: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_shipped_corpus_is_the_generated_one() -> None:
+def test_shipped_corpora_equal_generated_ones() -> None:
     generated = embedded_corpora.corpora()
     assert sorted(generated) == shipped.names()
     for name, corpus in generated.items():
         assert content(name) == embedded_corpora.content(corpus), name
 
 
-def test_small_corpora_are_the_generated_ones() -> None:
+def test_small_corpora_equal_the_generated_ones() -> None:
     pairs, tagged = cldr_pairs("en", "de", seed=1, size=1000), cldr_tagged("en", seed=1, size=1000)
     assert content("pairs-en-de-seed1-size1000") == embedded_corpora.content(pairs)
     assert content("tags-en-seed1-size1000") == embedded_corpora.content(tagged)
@@ -32,13 +32,13 @@ def test_small_corpora_are_the_generated_ones() -> None:
     assert shipped.tagged("en", seed=1, size=1000) == tagged
 
 
-def test_the_corpora_stay_small() -> None:
+def test_shipped_corpora_are_small() -> None:
     sizes = [len((shipped.FOLDER / f"{name}{shipped.SUFFIX}").read_bytes()) for name in shipped.names()]
     assert max(sizes) < 1_000_000
     assert sum(sizes) < 4_000_000
 
 
-def test_names_of_languages_are_those_of_unicode() -> None:
+def test_language_names_follow_unicode() -> None:
     assert embedded_corpora.NAMES.read_text(encoding="utf-8") == embedded_corpora.language_names()
     for code in ("en", "de", "pt_BR", "pt-BR", "zh_Hant", "sr_Latn_RS", "es_419"):
         name = Locale.parse(code.replace("-", "_")).get_display_name("en")

@@ -25,7 +25,7 @@ def parts(tagged: Tagged) -> list[list[tuple[str, str]]]:
     ]
 
 
-def test_sizes_and_sound_tags(corpus: SplitData[Tagged]) -> None:
+def test_sizes_are_right_with_valid_tags(corpus: SplitData[Tagged]) -> None:
     assert [len(part) for part in corpus.known.values()] == [2000, 125, 125]
     phrases = [" ".join(words) for part in corpus.known.values() for words in part.words]
     assert len(set(phrases)) == len(phrases)
@@ -35,7 +35,7 @@ def test_sizes_and_sound_tags(corpus: SplitData[Tagged]) -> None:
         assert {tag[2:] for tag in part.labels} == {"", *kinds}
 
 
-def test_parts_are_what_babel_writes(corpus: SplitData[Tagged]) -> None:
+def test_fragments_equal_babel(corpus: SplitData[Tagged]) -> None:
     pieces = {part for phrase in parts(corpus.train) for part in phrase}
     english = Locale("en")
     territories = {name for code, name in english.territories.items() if code.isalpha()}
@@ -46,7 +46,7 @@ def test_parts_are_what_babel_writes(corpus: SplitData[Tagged]) -> None:
     assert all(any(m in text for m in months) or "/" in text for kind, text in pieces if kind == "DATE")
 
 
-def test_combinations_are_held_out_and_names_are_not(corpus: SplitData[Tagged]) -> None:
+def test_combinations_are_held_out_but_not_names(corpus: SplitData[Tagged]) -> None:
     trained = {part for phrase in parts(corpus.train) for part in phrase}
     for held in (corpus.validation, corpus.known["test"]):
         pieces = {part for phrase in parts(held) for part in phrase}

@@ -22,7 +22,7 @@ from tests.support.pictures import (
 )  # fmt: skip
 
 
-def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
+def test_a_table_of_images_is_not_copied_to_workers(tmp_path: Path) -> None:
     """Six megabytes of images in a file: what is pickled for a worker is a thousandth."""
     rng = np.random.default_rng(0)
     images = [encoded(Image.fromarray(rng.integers(0, 256, (600, 600, 3), dtype=np.uint8))) for _ in range(6)]
@@ -39,7 +39,7 @@ def test_a_table_of_images_is_in_no_process_memory(tmp_path: Path) -> None:
     workers.close()
 
 
-def test_a_scratch_file_goes_with_its_data(tmp_path: Path) -> None:
+def test_a_scratch_file_is_deleted_with_its_data(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     data = read_images(as_parquet(tmp_path), kept=kept)
     assert list(kept.glob("images-*"))
@@ -56,7 +56,7 @@ def test_a_scratch_file_goes_with_its_data(tmp_path: Path) -> None:
     assert not list(kept.glob("images-*"))
 
 
-def test_a_bomb_in_gzip_is_not_inflated(tmp_path: Path) -> None:
+def test_a_gzip_bomb_is_not_inflated(tmp_path: Path) -> None:
     """600 MB of zeros behind four images: read in a process that may not have so much."""
     import gzip
 

@@ -50,9 +50,7 @@ def batches(data: ImageData, workers: int = 0, world: int = 1) -> list[list[tupl
 
 
 @pytest.mark.parametrize("kind", ["tar", "parquet"])
-def test_shards_are_the_split_that_they_are_parts_of(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_belong_to_their_split(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)  # so that the workers decode
     write_shards(tmp_path / "shards", in_folder(tmp_path / "pictures"), kind)
     source = ImageSource(data=str(tmp_path / "shards"))
@@ -72,7 +70,7 @@ def test_shards_are_the_split_that_they_are_parts_of(
         assert sorted(image.tobytes() for image in by_rank) == sorted(image.tobytes() for image in of_folder[0])
 
 
-def test_a_tar_is_read_in_place_and_needs_no_second_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tar_is_read_in_place_and_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyheads.data.images.labeled_images.MAX_DECODED_BYTES", 0)
     tar, kept = as_tar(tmp_path), tmp_path / "kept"
     kept.mkdir()
@@ -108,7 +106,7 @@ def test_a_tar_is_read_in_place_and_needs_no_second_decoding(tmp_path: Path, mon
         ({"a/../../0.png": PNGS[0]}, r"c\.tar:a/\.\./\.\./0: the name leads out of the archive"),
     ],
 )
-def test_a_faulty_item_is_named_or_skipped(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:
+def test_a_malformed_item_is_reported_or_skipped(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:
     tar = tar_of(tmp_path / "c.tar", {**files, "good.png": PNGS[1], "good.cls": b"dog"})
     with pytest.raises(ValueError, match=fault):
         read_images(tar)
@@ -129,7 +127,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         read_images(tmp_path / "c.tar")
 
 
-def test_a_damaged_tar_is_told_wherever_it_is_cut_or_written_over(tmp_path: Path) -> None:
+def test_a_truncated_or_overwritten_tar_is_reported(tmp_path: Path) -> None:
     good = as_tar(tmp_path).read_bytes()
     end = len(good.rstrip(b"\0"))
     headers = range(0, end, tarfile.BLOCKSIZE)

@@ -7,7 +7,7 @@ import pytest
 from manyheads.tasks.answering.metrics import squad_metrics
 
 
-def test_as_torchmetrics_scores_them() -> None:
+def test_scores_equal_torchmetrics() -> None:
     """Its SQuAD is the script of version 1, where every question has an answer that normalising leaves."""
     text = pytest.importorskip("torchmetrics.functional.text", reason="needs torchmetrics: pip install torchmetrics")
     draw = random.Random(0)

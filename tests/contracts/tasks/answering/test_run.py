@@ -67,7 +67,7 @@ def run(data: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
-def test_the_record_and_the_evaluation_agree(run: Path, data: Path) -> None:
+def test_record_and_evaluation_agree(run: Path, data: Path) -> None:
     record = json.loads((run / "result.json").read_text())
     assert record["data"]["items"]["test"] == 12
     assert record["data"]["items"]["train"] + record["data"]["items"]["validation"] == 36
@@ -80,7 +80,7 @@ def test_the_record_and_the_evaluation_agree(run: Path, data: Path) -> None:
     assert (best.text, best.start, best.end) == ("Oslo", 19, 23)
 
 
-def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tags_and_prints(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def shown(*options: str) -> str:
         assert cli.main(["answer", str(run), "--question", "Who went?", *options]) == 0
         return capsys.readouterr().out
@@ -104,7 +104,7 @@ def test_the_verb(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown("--context", context, "--null-threshold", "1000") == "Cid\n"
 
 
-def test_questions_that_are_cut_are_told(
+def test_truncated_questions_are_reported(
     run: Path, data: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     log: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -132,13 +132,17 @@ def test_questions_that_are_cut_are_told(
         (["--context", "x", "--nbest", "0"], "expected a whole number from 1 to 1000"),
     ],
 )
-def test_bad_input_of_the_verb(run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_of_the_command_is_reported(
+    run: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["answer", str(run), "--question", "Who?", *options]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("recipe", ["question-answering", "xquad"])
-def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requirements_of_a_run_are_listed(
+    recipe: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for arguments, message in (
         ([], f"{recipe} requires the setting data: data=DIR"),
         ([f"data={data}"], "give the model to start from with --init MODEL"),
@@ -149,7 +153,7 @@ def test_what_a_run_needs(recipe: str, data: Path, tmp_path: Path, capsys: pytes
         assert message in capsys.readouterr().err
 
 
-def test_what_a_directory_lacks_is_told(tmp_path: Path, encoder: Path) -> None:
+def test_missing_files_of_a_directory_are_reported(tmp_path: Path, encoder: Path) -> None:
     for name in ("train.txt", "test.json"):
         (tmp_path / name).write_text("{}")
         expected = (
@@ -160,7 +164,7 @@ def test_what_a_directory_lacks_is_told(tmp_path: Path, encoder: Path) -> None:
             train("question-answering", {"data": str(tmp_path)}, init=str(encoder), out=tmp_path / "run")
 
 
-def test_a_faulty_offset_is_told_with_its_question(data: Path, encoder: Path, tmp_path: Path) -> None:
+def test_a_wrong_answer_offset_is_reported_with_its_question(data: Path, encoder: Path, tmp_path: Path) -> None:
     content = json.loads((data / "train.json").read_text())
     content["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 8
     (tmp_path / "train.json").write_text(json.dumps(content))

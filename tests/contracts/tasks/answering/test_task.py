@@ -86,7 +86,7 @@ def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> QuestionAnswerer:
 
 
 @pytest.mark.parametrize("length", [48, 22, 14])
-def test_targets_are_the_answers_and_windows_without_them_have_none(tokenizer: Tokenizer, length: int) -> None:
+def test_windows_without_the_answer_have_no_target(tokenizer: Tokenizer, length: int) -> None:
     several = passages(tokenizer, PAIRS, max_length=length, stride=3, max_query=6)
     assert max(len(p.ids) for p in several) <= length
     whole = 0
@@ -114,7 +114,7 @@ def test_targets_are_the_answers_and_windows_without_them_have_none(tokenizer: T
         assert several[0].first == 1 + 6 + 1  # a longer question is cut
 
 
-def test_the_answer_of_part_of_a_token_is_the_token(tokenizer: Tokenizer) -> None:
+def test_an_answer_within_a_token_is_the_token(tokenizer: Tokenizer) -> None:
     (passage,) = passages(tokenizer, [("Who?", "Byron wrote")])
     ids = tokenizer.encode("Byron", add_special_tokens=False).ids
     first, last = target_of(passage, 1, 4)
@@ -123,7 +123,7 @@ def test_the_answer_of_part_of_a_token_is_the_token(tokenizer: Tokenizer) -> Non
     assert target_of(passage, 0, 5) == (passage.first, passage.first + len(ids) - 1)
 
 
-def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
+def test_an_answer_excludes_surrounding_blanks(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     context = f" {CONTEXTS[0]}\n"
     bare, wide = (
         Questions([Question("1", "Who?", context, (Answer(text, context.index(text)),), "0")])
@@ -150,7 +150,7 @@ def test_blanks_around_an_answer_are_none_of_it(tokenizer: Tokenizer, compute: C
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_loss_and_logits_are_transformers(
+def test_loss_and_logits_equal_transformers(
     tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig, mode: str
 ) -> None:
     model = reader(tokenizer)
@@ -177,7 +177,7 @@ def test_loss_and_logits_are_transformers(
     assert task.validate()["loss"] == pytest.approx(total.item() / len(ITEMS), abs=1e-5)
 
 
-def test_the_n_best_are_those_of_all_spans(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_n_best_cover_all_spans(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Brute force over transformers' logits of the one window."""
     answerer = saved(tmp_path, reader(tokenizer), tokenizer)
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
@@ -210,7 +210,7 @@ def test_the_n_best_are_those_of_all_spans(tmp_path: Path, tokenizer: Tokenizer)
     assert sum(a.probability for a in with_null) == pytest.approx(1)
 
 
-def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_windows_are_combined(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """The best span of each window, where its first token has most context; the least null score of all."""
     model = reader(tokenizer)
     draw = random.Random(0)
@@ -234,7 +234,7 @@ def test_windows_are_put_together(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert len(passage_logits(model, several, prepare())) == len(several)
 
 
-def test_training_learns_the_answers(tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig) -> None:
+def test_training_learns_answers(tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     model = reader(tokenizer)
     task = task_for(model.train(), tokenizer, compute)
     learn(task, torch.optim.AdamW(model.parameters(), 1e-2), 120)
@@ -255,7 +255,7 @@ def test_training_learns_the_answers(tmp_path: Path, tokenizer: Tokenizer, compu
         assert answerer.answer(*pair)[0].text == several[0].text
 
 
-def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_bad_input_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
     answerer = saved(tmp_path / "run", reader(tokenizer), tokenizer)
     for blank, name in ((("", "x"), "question"), (("x", " \n"), "context")):
         with pytest.raises(ValueError, match=f"the {name} is blank"):
@@ -296,9 +296,7 @@ def test_bad_input(tmp_path: Path, tokenizer: Tokenizer) -> None:
         answerer.outcome()
 
 
-def test_a_model_without_kinds_of_segments_tells_the_texts_apart_by_their_separator(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
+def test_models_without_segments_separate_texts_by_a_separator(tmp_path: Path, tokenizer: Tokenizer) -> None:
     answerer = saved(tmp_path / "run", reader(tokenizer, segments=1), tokenizer)
     answer = answerer.answer("Who?", CONTEXTS[0])[0]
     assert answer.text == CONTEXTS[0][answer.start : answer.end]

@@ -15,7 +15,7 @@ from tests.contracts.tasks.classification.test_run import SMALL, rows
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 
 
-def test_the_chapter_s_own_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chapters_run_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Folders of .txt files as they are unpacked, RMSprop, every epoch, the last weights, accuracy beside the loss."""
     for split, start, count in (("train", 0, 100), ("val", 100, 20), ("test", 200, 30)):
         for i, (text, label) in enumerate(rows(count, start)):

@@ -57,7 +57,7 @@ def tuned(data: Path, gpt: Path, out: Path, recipe: str = "single-sentence", **s
     return train(recipe, {**common, "training.warmup": 5, **settings}, out=out, init=str(gpt))
 
 
-def test_marks_are_new_tokens_around_texts_and_between_pairs(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_added_around_texts_and_pairs(tokenizer: Tokenizer) -> None:
     reading = add_classifier_tokens(tokenizer)
     assert reading.encode("great plot").tokens == [START, *tokenizer.encode("great plot").tokens, EXTRACT]
     first, second = (tokenizer.encode(text).tokens for text in ("it was", " great"))
@@ -73,7 +73,7 @@ def test_marks_are_new_tokens_around_texts_and_between_pairs(tokenizer: Tokenize
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_texts_are_learnt_saved_and_opened_by_transformers(
+def test_texts_are_learned_saved_and_opened_by_transformers(
     norm: str, data: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     start = made(tmp_path / "start", tokenizer, norm=norm)
@@ -110,7 +110,7 @@ def test_texts_are_learnt_saved_and_opened_by_transformers(
     assert again == ours, "padding that a tokenizer asks for does not matter"
 
 
-def test_pairs_go_through_all_verbs(
+def test_pairs_support_all_verbs(
     gpt: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(tmp_path / "pairs", pairs=True, train=rows(400, 300), val=rows(20, 100), test=rows(30, 200))
@@ -140,7 +140,7 @@ def test_pairs_go_through_all_verbs(
     assert again["parameters"] == result["parameters"], "the marks are there already"
 
 
-def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Path) -> None:
+def test_the_auxiliary_loss_equals_the_language_models(tokenizer: Tokenizer, gpt: Path) -> None:
     """L3 = L2 + lambda L1 (Radford 2018, equation 5), of a batch whose texts differ in length."""
     reading = add_classifier_tokens(tokenizer)
     torch.manual_seed(2)
@@ -166,7 +166,7 @@ def test_the_auxiliary_loss_is_the_language_models(tokenizer: Tokenizer, gpt: Pa
     assert model.embedding.weight.grad is not None
 
 
-def test_a_model_without_an_end_is_padded_with_what_never_ends_a_text(data: Path, tmp_path: Path) -> None:
+def test_a_model_without_an_end_token_is_padded_safely(data: Path, tmp_path: Path) -> None:
     characters = train_character([text for text, _ in rows(300)])
     start = made(tmp_path / "start", characters)
     model = directory.load(start).model
@@ -178,7 +178,7 @@ def test_a_model_without_an_end_is_padded_with_what_never_ends_a_text(data: Path
     assert loaded.model.config.pad == loaded.tokenizer.token_to_id(START)
 
 
-def test_what_nothing_would_heed_is_refused(data: Path, gpt: Path, tmp_path: Path) -> None:
+def test_settings_without_any_effect_are_refused(data: Path, gpt: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tuned: selects the layers of a BERT, but .* is a GPT"):
         tuned(data, gpt, tmp_path / "a", tuned="last")
     with pytest.raises(ValueError, match="auxiliary: only with a model to start from"):

@@ -45,7 +45,7 @@ def models(tmp_path: Path) -> tuple[Path, Path, Path]:
     return tmp_path / "lstm", tmp_path / "gpt", tmp_path / "texts"
 
 
-def test_of_trained_models(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_trained_models_are_inspected(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
     lstm, gpt, texts = models
     shown = train("text-classification/influence",
                   {"length": 8, "models": (str(lstm), str(gpt)), "texts": str(texts)}, out=tmp_path / "r")  # fmt: skip
@@ -57,7 +57,7 @@ def test_of_trained_models(models: tuple[Path, Path, Path], tmp_path: Path) -> N
     assert one == fading
 
 
-def test_no_more_of_a_large_file_is_read_than_is_wanted(models: tuple[Path, Path, Path]) -> None:
+def test_only_the_needed_part_of_a_large_file_is_read(models: tuple[Path, Path, Path]) -> None:
     _, gpt, texts = models
     wanted = "a cat sees the dog and the dog sees a cat\n" * 64
     texts.write_text(wanted)
@@ -70,7 +70,7 @@ def tokenizer(model: Path) -> Tokenizer:
     return Tokenizer.from_file(str(model / "tokenizer.json"))
 
 
-def test_what_does_not_fit_is_told(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_mismatches_are_reported(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
     lstm, _, texts = models
     with pytest.raises(ValueError, match="found no text with 60 tokens or more"):
         influences(str(lstm), texts, 60, 1)

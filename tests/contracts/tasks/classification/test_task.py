@@ -59,7 +59,7 @@ def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationTask
 
 
 @pytest.mark.parametrize("name", models())
-def test_a_batch_is_learnt_by_heart(name: str) -> None:
+def test_a_batch_can_be_overfitted(name: str) -> None:
     learning = task(name, max_length=24, batch_tokens=10_000, batch_items=None)
     (batch,) = learning.batches(0)
     assert batch.items == 24
@@ -74,7 +74,7 @@ def test_a_batch_is_learnt_by_heart(name: str) -> None:
     assert values["loss"] < 0.1
 
 
-def test_batches_keep_to_their_bounds_and_take_every_text_once() -> None:
+def test_batches_respect_their_limits_and_contain_every_text_once() -> None:
     learning = task("corrected")
     seen: list[int] = []
     for batch in learning.batches(3):
@@ -88,7 +88,7 @@ def test_batches_keep_to_their_bounds_and_take_every_text_once() -> None:
     assert one != two
 
 
-def test_the_validation_is_the_loss_and_the_accuracy_of_single_texts() -> None:
+def test_validation_equals_loss_and_accuracy_of_single_texts() -> None:
     learning = task("lstm")
     learning.model.eval()
     losses, right = [], 0
@@ -120,7 +120,7 @@ def test_pairs_are_one_sequence_of_two_segments() -> None:
     assert len(encode(tokenizer, ["red " * 30], None, None, truncate=False).ids[0]) == 32, "the limit is not kept"
 
 
-def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unknown(tmp_path: Path) -> None:
+def test_overlong_texts_are_reported_with_their_position(tmp_path: Path) -> None:
     tokenizer = train_word_level(TEXTS, 12)
     with pytest.raises(
         ValueError, match=r"text 2 has 9 tokens, the limit is 8 \(2 texts are longer\): .* truncate=true \(--truncate\)"
@@ -133,7 +133,7 @@ def test_long_texts_are_told_with_their_place_and_nothing_left_of_a_text_is_unkn
 
 
 @pytest.mark.parametrize("labels", [("no", "yes"), ("a", "b", "c", "d")])
-def test_metrics_are_scikit_learns(labels: tuple[str, ...]) -> None:
+def test_metrics_equal_scikit_learn(labels: tuple[str, ...]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     random = np.random.default_rng(1)
     truth, guess = (random.integers(0, len(labels) - (len(labels) > 2), size=60).tolist() for _ in range(2))
@@ -149,7 +149,7 @@ def test_metrics_are_scikit_learns(labels: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("components", [None, 3])
 @pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c")])
-def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
+def test_tfidf_equals_scikit_learn_before_and_after_saving(
     tmp_path: Path, labels: tuple[str, ...], components: int | None
 ) -> None:
     text = pytest.importorskip("sklearn.feature_extraction.text")
@@ -181,7 +181,7 @@ def test_tfidf_gives_scikit_learns_probabilities_before_and_after_saving(
     assert not [file for file in (tmp_path / "m").iterdir() if file.suffix not in (".json", ".safetensors")]
 
 
-def test_more_components_than_texts_are_told() -> None:
+def test_more_components_than_texts_are_refused() -> None:
     pytest.importorskip("sklearn")
     ids = encode(train_word_level(TEXTS, 12), TEXTS[:4], None, None, truncate=False)
     with pytest.raises(ValueError, match="components is 9: expected at most 4 for 4 texts of 12 words"):
@@ -194,7 +194,7 @@ def loaded(path: Path, name: str = "corrected") -> Classifier:
     return Classifier(directory.load(path), prepare(threads=1))
 
 
-def test_texts_are_classified_in_their_order_whatever_their_batch(tmp_path: Path) -> None:
+def test_texts_are_classified_in_order_for_any_batch(tmp_path: Path) -> None:
     classifier = loaded(tmp_path)
     found = classifier.classify(["", *TEXTS, " "], top=2)
     assert found[0] == found[-1] == []
@@ -207,7 +207,7 @@ def test_texts_are_classified_in_their_order_whatever_their_batch(tmp_path: Path
     assert classifier.classify([]) == []
 
 
-def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
+def test_unclassifiable_input_is_reported(tmp_path: Path) -> None:
     classifier = loaded(tmp_path)
     with pytest.raises(ValueError, match="text 3 has 9 tokens, the limit is 8"):
         classifier.classify(["", "red", "red " * 9])
@@ -237,7 +237,7 @@ def test_what_cannot_be_classified_is_told(tmp_path: Path) -> None:
         classifier.outcome()
 
 
-def test_outcomes_follow_the_file_whose_labels_may_be_numbers(tmp_path: Path) -> None:
+def test_results_follow_the_file_with_numeric_labels(tmp_path: Path) -> None:
     classifier = loaded(tmp_path)
     names = [each[0].label for each in classifier.classify(TEXTS)]
     for kind, labels in (("names", names), ("numbers", ["abc".index(name) for name in names])):
@@ -263,7 +263,7 @@ class Shared:
         return getattr(self._tokenizer, name)
 
 
-def test_texts_are_cut_without_a_change_to_the_tokenizer() -> None:
+def test_truncation_does_not_change_the_tokenizer() -> None:
     shared: Any = Shared(train_wordpiece(TEXTS, 60))
     encoded = encode(shared, ["red " * 30, "red"], None, 8, truncate=True)
     assert [len(ids) for ids in encoded.ids] == [8, 3]
@@ -271,7 +271,7 @@ def test_texts_are_cut_without_a_change_to_the_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("labels", [("a", "b", "c"), ("a", "b", "c", "d")])
-def test_a_label_that_no_training_text_has_is_told(labels: tuple[str, ...]) -> None:
+def test_a_label_missing_in_training_is_reported(labels: tuple[str, ...]) -> None:
     """Of two labels there is one row of weights, which would go into every row of three."""
     model = Tfidf(TfidfConfig(vocab=12, labels=labels))
     wanted = [place for place in range(len(labels)) if labels[place] != "b"] * 2

@@ -59,7 +59,7 @@ def test_short_strings_are_copied_and_longer_ones_scored(run: Path) -> None:
     assert len(lines) == 3 * 4 + 2  # tokens and steps of two stacks; a blank line between examples
 
 
-def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
+def test_the_run_is_a_digit_translator(run: Path) -> None:
     translator = manyheads.load(run)
     assert translator.translate(["12", "90"], beam=1) == ["12", "90"]
     model: Universal = translator.model
@@ -73,7 +73,7 @@ def test_the_run_is_a_model_that_translates_digits(run: Path) -> None:
         pondering(translator, "12")
 
 
-def test_steps_are_those_of_the_precision_that_translates(run: Path) -> None:
+def test_steps_use_the_precision_of_translation(run: Path) -> None:
     translator = manyheads.load(run, precision="bf16")
     seen = []
     hook = translator.model.encoder.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
@@ -82,7 +82,7 @@ def test_steps_are_those_of_the_precision_that_translates(run: Path) -> None:
     assert seen == [True]
 
 
-def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Path) -> None:
+def test_a_digit_run_is_scored_on_its_test_digits(run: Path, tmp_path: Path) -> None:
     record = json.loads((run / "result.json").read_text())
     predictor = manyheads.load(run)
     outcome = predictor.outcome()
@@ -110,7 +110,7 @@ def test_a_run_is_scored_on_the_digits_it_was_tested_on(run: Path, tmp_path: Pat
             manyheads.load(copied).outcome()
 
 
-def test_scores_are_counted_by_hand(run: Path) -> None:
+def test_scores_are_counted_correctly(run: Path) -> None:
     pairs = algorithmic_pairs("copy", 7, 6, shortest=6, seed=5, split="test")
     model, tokenizer = directory.load(run).model, digit_tokenizer()
     found, outputs = measure(model, tokenizer, pairs, prepare(threads=1))
@@ -129,7 +129,7 @@ def test_scores_are_counted_by_hand(run: Path) -> None:
 
 @pytest.mark.parametrize("model", ["transformer", "lstm"])
 @pytest.mark.parametrize("recipe", ["universal/reverse", "universal/addition"])
-def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
+def test_baselines_are_compared(tmp_path: Path, recipe: str, model: str) -> None:
     settings = {**TINY, "lengths": [4, 6], "model": model, "network.width": 32, "training.steps": 3}
     result = train(recipe, settings, out=tmp_path)
     assert set(result["metrics"]) == {
@@ -144,7 +144,7 @@ def test_rivals(tmp_path: Path, recipe: str, model: str) -> None:
     assert not (tmp_path / "steps.txt").exists()
 
 
-def test_texts_begin_anywhere_while_training_and_the_same_in_every_run(tmp_path: Path) -> None:
+def test_random_offsets_are_reproducible(tmp_path: Path) -> None:
     from manyheads.data.readers.splits import SplitData
     from manyheads.runs.run import Run
     from manyheads.tasks.digits.recipes import DigitsConfig
@@ -175,7 +175,7 @@ def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 
-def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
+def test_impossible_runs_are_reported(tmp_path: Path) -> None:
     for settings, message in (
         ({"lengths": [40, 20]}, "expected increasing lengths"),
         ({"lengths": [2, 40]}, "addition needs 3 or more"),
@@ -196,7 +196,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["universal/copy", "universal/reverse", "universal/addition"])
-def test_plans(recipe: str, tmp_path: Path) -> None:
+def test_plans_are_printed(recipe: str, tmp_path: Path) -> None:
     planned = train(recipe, {}, out=tmp_path, dry_run=True)
     assert planned["parameters"] > 50_000
     assert RECIPES[recipe].planned_model() is not None

@@ -29,7 +29,7 @@ def examples() -> list[Example]:
     return [Example([2, 11, 4, 13, 3], [0] * 5, [2], [12], None), Example([2, 4, 3], [0] * 3, [1], [14], None)]
 
 
-def test_each_reading_is_asked_what_it_predicts() -> None:
+def test_each_reading_is_probed_at_its_predictions() -> None:
     masked, before, both = (Batch.of(examples(), reading, 0) for reading in DIRECTIONS)
     assert masked.ids.tolist() == [[2, 11, 4, 13, 3], [2, 4, 3, 0, 0]]
     assert [(at.tolist(), words.tolist()) for at, words in masked.predicted] == [([2, 6], [12, 14])]
@@ -57,7 +57,7 @@ def task(reading: Direction) -> DirectionsTask:
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
-def test_what_reads_is_compiled_where_asked(reading: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_models_are_compiled_on_request(reading: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
     def compiled(function: Any, **how: Any) -> Any:
         return lambda *inputs: [2 * features for features in function(*inputs)]
 
@@ -69,7 +69,7 @@ def test_what_reads_is_compiled_where_asked(reading: Direction, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
-def test_one_batch_is_learned_by_heart_as_far_as_the_reading_can(reading: Direction) -> None:
+def test_one_batch_can_be_overfitted_within_the_reading(reading: Direction) -> None:
     made = task(reading)
     batch = made.batches(0)[0]
     optimiser = torch.optim.Adam(made.model.parameters(), lr=1e-2)
@@ -82,7 +82,7 @@ def test_one_batch_is_learned_by_heart_as_far_as_the_reading_can(reading: Direct
     assert float(loss.detach()) < (0.05 if reading == "bidirectional" else 0.7)
 
 
-def test_the_probe_is_ridge_softmax_regression() -> None:
+def test_the_probe_is_ridge_regularized_softmax_regression() -> None:
     random = np.random.default_rng(0)
     centers = random.normal(size=(4, 6)) * 1.5
     labels, asked_labels = random.integers(4, size=600), random.integers(4, size=400)
@@ -99,7 +99,7 @@ def test_the_probe_is_ridge_softmax_regression() -> None:
 
 
 @pytest.mark.parametrize("reading", DIRECTIONS)
-def test_features_of_a_word_are_those_of_its_first_token(reading: Direction) -> None:
+def test_word_features_are_those_of_the_first_token(reading: Direction) -> None:
     made = task(reading)
     sentences = [text.split() for text in TEXTS]
     found = word_features(made.model.eval(), made.tokenizer, sentences, ROUTE, context=True)
@@ -116,7 +116,7 @@ def test_features_of_a_word_are_those_of_its_first_token(reading: Direction) -> 
     assert row == len(found)
 
 
-def test_only_context_tells_apart_what_is_spelled_alike() -> None:
+def test_homographs_are_distinguished_by_context() -> None:
     """Whether an x is the first of two: told by what follows it, so not from left to right."""
     texts = [["x", "y"], ["x", "z"]] * 20
     tagged = Tagged(texts, [["O", "O"], ["B-A", "O"]] * 20)
@@ -132,13 +132,13 @@ def test_only_context_tells_apart_what_is_spelled_alike() -> None:
     assert scores == {"bidirectional": 1.0, "left_to_right": 0.75, "two_lstms": 1.0}
 
 
-def test_mistakes_are_told_before_the_data_are_read(tmp_path: Path) -> None:
-    for setting, message in (("layer", "unknown settings layer"), ("vocab", "settings vocab: the data and the task")):
+def test_mistakes_are_reported_before_reading_data(tmp_path: Path) -> None:
+    for setting, message in (("layer", "unknown settings layer"), ("vocab", "cannot set vocab: the data and the task")):
         with pytest.raises(ValueError, match=message):
             train("reading", {"data": "absent", f"model.{setting}": 3}, out=tmp_path / "out")
 
 
-def test_the_recipe_compares_all_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_the_recipe_compares_all_and_resumes(tmp_path: Path) -> None:
     for name, count in (("train", 60), ("val", 20)):
         lines = [f"{'B-A O' if row % 2 else 'O O'} {row % 7}" for row in range(count)]
         (tmp_path / f"{name}.txt").write_text("".join(

@@ -76,7 +76,7 @@ def determined() -> tuple[bert.Bert, Tokenizer]:
     return model, tokenizer
 
 
-def test_a_constructed_head_is_found_and_the_others_are_not(treebank: Path) -> None:
+def test_a_constructed_head_is_identified(treebank: Path) -> None:
     found = probe(reader(*determined()), treebank)
     assert found.counts["sentences"] == 60
     row = found.dependencies.best("det")
@@ -97,7 +97,7 @@ def test_a_constructed_head_is_found_and_the_others_are_not(treebank: Path) -> N
     assert document["layers"] == ["encoder.blocks.0.attention", "encoder.blocks.1.attention"]
 
 
-def test_parsers_learn_what_the_head_knows(treebank: Path) -> None:
+def test_parsers_learn_a_heads_relation(treebank: Path) -> None:
     bank = read_treebank(treebank)
     found = probe(reader(*determined()), replace(bank, sentences=bank.sentences[:20]), train=treebank)
     assert set(found.parsers) == {"attention", "attention + words", "distances + words"}
@@ -130,7 +130,7 @@ def merged(map: Tensor, owners: list[int], words: int) -> Tensor:
     return found
 
 
-def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
+def test_words_are_merged_from_tokens_for_any_batch() -> None:
     tokenizer = train_wordpiece(["ab cd abcd dcba", "the dog"] * 3, 24)
     model = random_(bert.Bert(preset("bert/tiny", vocab=64, width=8, heads=2, layers=2, feed_forward=8)))
     texts = [Words(["abcd", "the", "dcba"], [False, True, True]), Words(["ab", "\x07", "dog"], [False, False, True]),
@@ -160,7 +160,7 @@ def test_words_are_merged_from_tokens_whatever_the_batch() -> None:
     torch.testing.assert_close(vectors[0], weight[ids].mean(0) / weight.std())
 
 
-def test_a_language_model_reads_words_with_their_spaces_and_looks_back_only(treebank: Path) -> None:
+def test_a_language_model_reads_words_with_spaces_and_is_causal(treebank: Path) -> None:
     tokenizer = train_byte_bpe([" ".join(WORDS)] * 3, 276)
     config = preset("gpt2/nano", vocab=276, width=8, heads=2, layers=2, max_positions=16)
     read = WordReader(reader(random_(gpt.GPT(config)), tokenizer))
@@ -173,7 +173,7 @@ def test_a_language_model_reads_words_with_their_spaces_and_looks_back_only(tree
     assert accuracy.right.shape[1:] == (2, 2, 2)
 
 
-def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> None:
+def test_encoder_decoder_and_universal_models_show_source_and_steps() -> None:
     tokenizer = train_bpe([" ".join(WORDS)] * 3, 36)
     size = tokenizer.get_vocab_size()
     special: dict[str, Any] = {"source_vocab": size, "target_vocab": size, "pad": size - 1, "start": size - 1, "end": 0}
@@ -200,7 +200,7 @@ def test_an_encoder_decoder_reads_the_source_and_a_universal_one_has_steps() -> 
     assert not all(row.all() for row in rows)  # some have halted before the others
 
 
-def test_what_does_not_fit_is_told(treebank: Path) -> None:
+def test_mismatches_are_reported(treebank: Path) -> None:
     model, tokenizer = determined()
     with pytest.raises(ValueError, match="models/x: expected a model that reads texts"):
         probe(reader(model, None), treebank)
@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_told(treebank: Path) -> None:
         probe(reader(small, tokenizer), treebank)
 
 
-def test_coreference_in_windows_of_whole_sentences(tmp_path: Path) -> None:
+def test_coreference_uses_windows_of_sentences(tmp_path: Path) -> None:
     model, tokenizer = determined()
     rows = [("dog", "(1-x)"), ("sees", "_"), ("a", "(2-y"), ("cat", "2)")]
     sentence = "\n".join(
@@ -236,7 +236,7 @@ def test_coreference_in_windows_of_whole_sentences(tmp_path: Path) -> None:
     assert found.best().items == 2 * 2 * (2 + 2)
 
 
-def test_a_source_padding_id_of_zero_fills_up_sources() -> None:
+def test_a_source_padding_id_of_zero_is_used() -> None:
     tokenizer = train_bpe([" ".join(WORDS)] * 3, 36)
     size = tokenizer.get_vocab_size()
     config = preset(

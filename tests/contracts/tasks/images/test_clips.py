@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_run_is_recorded_and_evaluated_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_recorded_and_reevaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads((run / "result.json").read_text())
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [entry["loss"] for entry in entries if "loss" in entry]
@@ -52,14 +52,14 @@ def test_a_run_is_recorded_and_evaluated_again(run: Path, capsys: pytest.Capture
     assert "data of the kind clips cannot be read from files" in capsys.readouterr().err
 
 
-def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
+def test_a_run_continues_where_it_stopped(run: Path, tmp_path: Path) -> None:
     assert train("moving-digits", SMALL, out=tmp_path / "run", max_minutes=1e-6) is None
     result = train("moving-digits", SMALL, out=tmp_path / "run", resume=True)
     expected = json.loads((run / "result.json").read_text())["metrics"]
     assert result["metrics"]["loss"]["value"] == pytest.approx(expected["loss"]["value"], abs=1e-6)
 
 
-def test_a_batch_of_clips_that_the_memory_does_not_hold_is_described() -> None:
+def test_out_of_memory_describes_a_batch_of_clips() -> None:
     batch = Batch(torch.zeros(2, 1, 4, 10, 10), torch.zeros(2, dtype=torch.int64))
     told = r"a batch of clips \(2, 1, 4, 10, 10\), labels \(2,\): start again"
     with (
@@ -69,7 +69,7 @@ def test_a_batch_of_clips_that_the_memory_does_not_hold_is_described() -> None:
         raise MemoryError
 
 
-def test_without_blocks_the_frames_of_a_clip_do_not_meet() -> None:
+def test_without_blocks_the_frames_of_a_clip_are_independent() -> None:
     """The mean over a clip is that over its frames, each a clip by itself; a block, once it does something, is not."""
     sizes = RECIPES["moving-digits"].config.model
     clips = torch.randn(2, 1, 4, 16, 16)
@@ -86,7 +86,7 @@ def test_without_blocks_the_frames_of_a_clip_do_not_meet() -> None:
             assert torch.allclose(model(clips), apart, atol=1e-5) == alike
 
 
-def test_the_rival_has_no_blocks_and_the_command_says_so() -> None:
+def test_the_baseline_has_no_blocks_and_the_command_says_so() -> None:
     config = RECIPES["moving-digits"].config
     assert planned_model(config).config.stages == (2,)
     options = cli._parse(["train", "moving-digits", "model.stages=[]"])
@@ -96,7 +96,7 @@ def test_the_rival_has_no_blocks_and_the_command_says_so() -> None:
     assert not [name for name, _ in rival.named_modules() if name.endswith("theta")]
 
 
-def test_clips_are_described_again() -> None:
+def test_clips_are_described() -> None:
     source = ClipSource(size=3, tested=2)
     splits = source.read()
     described = source.describe(splits)

@@ -34,7 +34,7 @@ def images(count: int = 5) -> torch.Tensor:
     return torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(2))
 
 
-def test_hard_distillation_is_the_cross_entropy_with_the_teachers_label() -> None:
+def test_hard_distillation_equals_cross_entropy_with_the_teachers_label() -> None:
     student = torch.randn(5, 3, generator=torch.Generator().manual_seed(3))
     teacher = Linear()
     teacher.train()
@@ -45,7 +45,7 @@ def test_hard_distillation_is_the_cross_entropy_with_the_teachers_label() -> Non
 
 
 @pytest.mark.parametrize("tau", [1.0, 3.0])
-def test_soft_distillation_is_the_divergence_at_a_temperature(tau: float) -> None:
+def test_soft_distillation_equals_the_divergence_at_a_temperature(tau: float) -> None:
     student = torch.randn(5, 3, generator=torch.Generator().manual_seed(3), requires_grad=True)
     teacher = Linear()
     found = Teacher(teacher, GREY, GREY, "soft", temperature=tau).loss(student, images())
@@ -59,20 +59,20 @@ def test_soft_distillation_is_the_divergence_at_a_temperature(tau: float) -> Non
     assert teacher.weight.grad is None
 
 
-def test_a_teacher_sees_images_as_it_expects_them() -> None:
+def test_a_teacher_gets_its_own_preprocessing() -> None:
     pixels = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(4))  # 0 to 1
     teacher = Linear()
     found = Teacher(teacher, OTHER, GREY).logits((pixels - 0.5) / 0.5)
     assert torch.allclose(found, ((pixels - 0.1) / 0.3).flatten(1) @ teacher.weight, atol=1e-5)
 
 
-def test_a_teacher_sees_the_students_resolution_or_is_refused() -> None:
+def test_a_teacher_gets_the_students_resolution_or_is_refused() -> None:
     eight = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
     network = ResNet(preset("resnet/20-small", channels=1, labels=("a", "b")))
     with pytest.warns(UserWarning, match="8 x 8 pixels, but the student's have 4 x 4"):
         assert Teacher(network, eight, GREY).logits(torch.rand(2, 1, 4, 4)).shape == (2, 2)
     fixed = ViT(preset("vit/2-8", labels=("a", "b")))
-    with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, the model takes 8 x 8.*model.image_size=4"):
+    with pytest.raises(ValueError, match=r"images are 4 x 4 pixels, but the model expects 8 x 8.*model.image_size=4"):
         Teacher(fixed, eight, GREY)
     with pytest.raises(ValueError, match="takes images with 3 channels, the student with 1"):
         Teacher(network, Preprocessing(4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3), GREY)

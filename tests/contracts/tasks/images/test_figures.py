@@ -123,7 +123,7 @@ def test_every_figure_is_described_and_drawn(
     assert typed(capsys, "draw", "centers", models / "quadratic") == (0, "centers.png\n", "")
 
 
-def test_arrows_are_the_twenty_strongest_of_the_whole_clip(models: Path, tmp_path: Path) -> None:
+def test_arrows_are_the_20_strongest_of_the_clip(models: Path, tmp_path: Path) -> None:
     net = manyheads.load(models / "nonlocal")
     clip = torch.stack([
         torch.from_numpy(net.preprocessing.array(Image.open(models / "frames" / f"{n}.png"))) for n in range(4)
@@ -141,7 +141,7 @@ def test_arrows_are_the_twenty_strongest_of_the_whole_clip(models: Path, tmp_pat
     }
 
 
-def test_what_a_model_cannot_show_is_told_with_what_it_can(
+def test_unsupported_figures_suggest_supported_ones(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = digit_tokenizer()

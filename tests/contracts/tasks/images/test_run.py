@@ -54,7 +54,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None:
+def test_a_run_trains_records_and_evaluates(run: Path, data: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     assert result["metrics"]["top1"]["value"] == 1.0
     assert "top5" not in result["metrics"]  # of two labels it would be 1
@@ -69,7 +69,7 @@ def test_a_run_learns_records_and_evaluates_again(run: Path, data: Path) -> None
     assert compare(model, model)["most_changed"] == []
 
 
-def test_deits_recipe_is_taken_apart_a_part_a_row(
+def test_each_row_of_deits_ablation_removes_a_part(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ablation, "ROWS", {row: ablation.ROWS[row] for row in ("base", "no mixup, no cutmix")})
@@ -97,7 +97,9 @@ def test_deits_recipe_is_taken_apart_a_part_a_row(
     assert train("deit/ablate", {"data": str(data)}, out=tmp_path / "b", dry_run=True)["rows"][0] == "base"
 
 
-def test_the_verbs(run: Path, data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_commands_classify_images(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     files = [str(data / "test" / label / "203.png") for label in ("below", "above")]
     assert cli.main(["classify", str(run), *files]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -117,7 +119,7 @@ def test_the_verbs(run: Path, data: Path, capsys: pytest.CaptureFixture[str], tm
         assert error.count("\n") == 1
 
 
-def test_an_opened_image_is_seen_as_its_file_is(run: Path, tmp_path: Path) -> None:
+def test_an_opened_image_equals_its_file(run: Path, tmp_path: Path) -> None:
     """A photograph that is stored on its side, and one with transparency."""
     upright = picture("below", 203)
     turned = upright.transpose(Image.Transpose.ROTATE_180)
@@ -136,7 +138,7 @@ def test_an_opened_image_is_seen_as_its_file_is(run: Path, tmp_path: Path) -> No
         model.classify(Image.new("F", (8, 8)))
 
 
-def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_unstated_normalization_is_reported(run: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     shutil.copytree(run, tmp_path / "bare")
     (tmp_path / "bare" / "preprocessor_config.json").unlink()
     assert manyheads.load(str(run)) is not None
@@ -145,7 +147,7 @@ def test_means_that_nobody_has_told_are_told(run: Path, tmp_path: Path, log: pyt
     assert "found no preprocessor_config.json; using mean 0.5" in log.text
 
 
-def test_paths_on_stdin(
+def test_paths_on_stdin_are_read(
     run: Path, data: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(data / "test" / "above" / "201.png")
@@ -154,7 +156,7 @@ def test_paths_on_stdin(
     assert capsys.readouterr().out.startswith(f"{file}\tabove\t")
 
 
-def test_one_bad_image_among_many(
+def test_one_bad_image_among_many_is_reported(
     run: Path, data: Path, tmp_path: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others are classified, before it and, on request, behind it; it is told by line and file."""
@@ -181,7 +183,7 @@ def test_one_bad_image_among_many(
     assert list(faults) == [1]
 
 
-def test_a_tab_in_a_label_does_not_break_the_table(
+def test_a_tab_in_a_label_keeps_the_table_intact(
     run: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(data / "test" / "above" / "201.png")
@@ -192,7 +194,7 @@ def test_a_tab_in_a_label_does_not_break_the_table(
     assert json.loads(capsys.readouterr().out)[0]["labels"][0]["label"] == "a\tb"
 
 
-def test_transformers_sees_the_same(run: Path, data: Path) -> None:
+def test_transformers_gives_equal_attention(run: Path, data: Path) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
     model = AutoModelForImageClassification.from_pretrained(run)
@@ -206,7 +208,7 @@ def test_transformers_sees_the_same(run: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [True, False])
-def test_a_student_learns_from_a_teacher_alone(run: Path, data: Path, tmp_path: Path, token: bool) -> None:
+def test_a_student_learns_from_a_teacher(run: Path, data: Path, tmp_path: Path, token: bool) -> None:
     """With share=1 nothing but the teacher's word counts; its labels are swapped, and the student learns them so."""
     loaded = directory.load(run)
     head = loaded.model.head
@@ -245,7 +247,9 @@ def test_a_teacher_with_other_classes_is_refused(data: Path, tmp_path: Path) -> 
               out=tmp_path / "run")  # fmt: skip
 
 
-def test_a_resumed_run_is_the_same_run(data: Path, tmp_path: Path, killed: Callable[[Path, Path], Path]) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    data: Path, tmp_path: Path, killed: Callable[[Path, Path], Path]
+) -> None:
     changes = {"crop": "padded", "mixup": 0.8, "cutmix": 1.0, "erasing": 0.25, "randaugment": 2}
     settings = {
         **SMALL, "data": str(data), "training.epochs": 2, "training.checkpoint_every": 3, "smoothing": 0.1,
@@ -258,7 +262,7 @@ def test_a_resumed_run_is_the_same_run(data: Path, tmp_path: Path, killed: Calla
     assert whole == parts
 
 
-def test_fine_tuning_at_a_higher_resolution_and_for_other_labels(run: Path, data: Path, tmp_path: Path) -> None:
+def test_fine_tuning_supports_higher_resolution_and_other_labels(run: Path, data: Path, tmp_path: Path) -> None:
     settings = {k: v for k, v in SMALL.items() if k not in ("preset", "model")} | {"data": str(data)}
     result = train("image-classification", {**settings, "model.image_size": 16}, out=tmp_path / "larger", init=str(run))
     assert result["metrics"]["top1"]["value"] == 1.0
@@ -268,7 +272,7 @@ def test_fine_tuning_at_a_higher_resolution_and_for_other_labels(run: Path, data
         train("image-classification", {**settings, "model.image_size": 10}, out=tmp_path / "x", init=str(run))
 
 
-def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp_path: Path) -> None:
+def test_an_initial_model_accepts_only_some_settings(run: Path, data: Path, tmp_path: Path) -> None:
     settings = {k: v for k, v in SMALL.items() if k not in ("preset", "model")} | {
         "data": str(data),
         "training.epochs": 1,
@@ -284,7 +288,7 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
     )  # fmt: skip
     for wrong, message in (
         ({"model.nonsense": 3}, "model.nonsense: unknown settings; valid are image_size"),
-        ({"model.labels": "[a, b]"}, "model.labels: valid are"),
+        ({"model.labels": "[a, b]"}, "model.labels: unknown settings; valid are"),
         ({"model.widths": [8, 24]}, "would change the shapes of"),
     ):
         for dry_run in (True, False):
@@ -310,7 +314,7 @@ def test_what_a_model_to_start_from_can_be_changed_in(run: Path, data: Path, tmp
         ({"model": {**TINY, "channels": 7}}, "channels is 7: expected one of 1, 3"),
     ],
 )
-def test_bad_settings_are_told_before_any_image_is_decoded(
+def test_bad_settings_are_reported_before_decoding(
     data: Path, tmp_path: Path, setting: dict[str, Any], match: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any, **__: Any) -> None:
@@ -321,7 +325,7 @@ def test_bad_settings_are_told_before_any_image_is_decoded(
         train("image-classification", {**SMALL, "data": str(data), **setting}, out=tmp_path / "x")
 
 
-def test_top5_of_two_labels_is_refused_before_training(data: Path, tmp_path: Path) -> None:
+def test_top5_for_two_labels_is_refused_before_training(data: Path, tmp_path: Path) -> None:
     message = r"training.metric is top5: expected loss or top1 \(the data have 2 labels\)"
     with pytest.raises(ValueError, match=message):
         train("image-classification", {**SMALL, "data": str(data), "training.metric": "top5"}, out=tmp_path / "x")
@@ -337,13 +341,13 @@ def test_a_dry_run_counts_the_images_and_names_their_labels(data: Path, tmp_path
     assert not (tmp_path / "x").exists()
 
 
-def test_more_items_than_there_are(data: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_more_items_than_available_are_refused(data: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     train("image-classification", {**SMALL, "data": str(data), "items": 9999, "training.epochs": 1}, out=tmp_path / "x")
     assert "items=9,999: using all 80 training items" in log.text
     assert (tmp_path / "x" / "state" / "images" / "checked.jsonl").exists()
 
 
-def test_names_of_numbers_are_found_again(tmp_path: Path) -> None:
+def test_spelled_numbers_are_recognized(tmp_path: Path) -> None:
     rows = []
     for i in range(48):
         picture(("above", "below")[i % 2], i).save(tmp_path / f"{i}.png")
@@ -357,7 +361,7 @@ def test_names_of_numbers_are_found_again(tmp_path: Path) -> None:
     assert evaluate(model)["top1"] == evaluate(model, str(tmp_path / "test.jsonl"))["top1"] == result["metrics"]["top1"]
 
 
-def test_settings_that_nothing_would_read_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
+def test_settings_without_effect_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="test, names: only for your own data"):
         train("image-classification", {**SMALL, "names": "a,b", "test": "x"}, out=tmp_path / "x")
     with pytest.raises(ValueError, match="the distillation token has no head"):
@@ -379,7 +383,7 @@ def test_settings_that_nothing_would_read_are_refused(run: Path, data: Path, tmp
         ("nonlocal/20-small", {"depths": [1, 1], "widths": [8, 16], "stem_width": 8, "image_size": 8}),
     ],
 )
-def test_nets_go_through_the_same_verbs(data: Path, tmp_path: Path, preset_name: str, model: dict[str, Any]) -> None:
+def test_baselines_support_the_same_verbs(data: Path, tmp_path: Path, preset_name: str, model: dict[str, Any]) -> None:
     settings = {**SMALL, "data": str(data), "preset": preset_name, "model": model, "training.epochs": 4}
     if preset_name.startswith("nonlocal"):
         settings["model"] = {**model, "stages": [2], "every": 1}

@@ -53,7 +53,7 @@ def generator(path: Path) -> LanguageModel:
     return generator
 
 
-def test_greedy_is_that_of_transformers(generator: LanguageModel, path: Path) -> None:
+def test_greedy_equals_transformers(generator: LanguageModel, path: Path) -> None:
     other: Any = AutoModelForCausalLM.from_pretrained(path).double()
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert tokenizer.eos_token == tokenizer.bos_token == END_OF_TEXT
@@ -66,7 +66,7 @@ def test_greedy_is_that_of_transformers(generator: LanguageModel, path: Path) ->
             assert found == tokenizer.decode(written[0], skip_special_tokens=True)
 
 
-def test_it_works_in_their_pipeline(path: Path) -> None:
+def test_an_exported_model_works_in_transformers_pipeline(path: Path) -> None:
     generate = pipeline("text-generation", model=str(path), tokenizer=str(path))
     (found,) = generate("the cat", max_new_tokens=5, do_sample=False)
     assert found["generated_text"] == manyheads.load(path).generate("the cat", max_tokens=5, temperature=0)
@@ -87,7 +87,7 @@ def test_many_texts_take_several_batches(generator: LanguageModel, monkeypatch: 
     assert generator.generate(PROMPTS * 2, max_tokens=6, seed=1) == whole
 
 
-def test_texts_at_once_hold_no_more_than_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_texts_respect_the_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator: Any = manyheads.load(save(tmp_path / "gpt", train_byte_bpe(CORPUS, 300), max_positions=512))
     (model, _), begun = generator.compiled, list[tuple[int, int]]()
     start = model.start
@@ -107,7 +107,7 @@ def test_texts_at_once_hold_no_more_than_they_may(tmp_path: Path, monkeypatch: p
     assert max(rows for rows, _ in begun) <= 7
 
 
-def test_streaming_adds_up_and_stop_strings_end(generator: LanguageModel) -> None:
+def test_streamed_pieces_add_up_and_stop_strings_end_them(generator: LanguageModel) -> None:
     pieces: dict[int, list[str]] = {}
     whole = generator.continuations(
         PROMPTS, Sampling(), max_tokens=30, seed=3, stream=lambda i, piece: pieces.setdefault(i, []).append(piece)
@@ -130,7 +130,7 @@ def test_the_end_token_ends_a_text(generator: LanguageModel) -> None:
     assert all(c.tokens == 400 for c in found if c.reason == "length")
 
 
-def test_a_text_is_scored_whatever_its_pieces(generator: LanguageModel) -> None:
+def test_a_text_is_scored_for_any_pieces(generator: LanguageModel) -> None:
     texts = Texts(["".join(f"the cat sat on mat {i}\n" for i in range(200)), "世界! naïve\n"])
     outcome = generator.score(texts, context=POSITIONS, stride=POSITIONS // 2)
     assert "".join(outcome.inputs) == "".join(texts.texts)
@@ -142,7 +142,7 @@ def test_a_text_is_scored_whatever_its_pieces(generator: LanguageModel) -> None:
     assert f"{ids + 1:,} tokens|windows of 24, one every 12" in outcome.metrics["loss"]["signature"]
 
 
-def test_a_vocabulary_without_an_end_leaves_out_the_first_token(tmp_path: Path) -> None:
+def test_without_an_end_token_the_first_token_is_not_scored(tmp_path: Path) -> None:
     characters = train_character(CORPUS)
     generator = manyheads.load(save(tmp_path, characters, end=None))
     outcome = generator.score(Texts(["世界! cat"]), context=8, stride=8)
@@ -152,7 +152,7 @@ def test_a_vocabulary_without_an_end_leaves_out_the_first_token(tmp_path: Path) 
         generator.generate(["the", ""])
 
 
-def test_texts_that_cannot_be_read(generator: LanguageModel, tmp_path: Path) -> None:
+def test_unreadable_texts_are_reported(generator: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="text 2 has 3[0-9] tokens, the model takes 24: shorten it"):
         generator.generate(["the", "xyz" * 11])
     with pytest.raises(ValueError, match="max_tokens is 0: expected a whole number from 1"):
@@ -198,7 +198,7 @@ def test_gpt2_s_published_vocabulary(real_data: Callable[[str], Path], tmp_path:
     assert generator.generate("Hello world", max_tokens=3).startswith("Hello world")
 
 
-def test_the_lecture_s_example() -> None:
+def test_the_lectures_example() -> None:
     """Fleuret's lecture on Transformers: GPT-2's eleven most probable tokens after `Studying Deep-Learning is`."""
     if not (path := os.environ.get("GPT2_DIR")):
         pytest.skip("needs GPT-2's real weights: set GPT2_DIR to a directory of openai-community/gpt2")

@@ -60,7 +60,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_small_text_is_learnt_by_heart(run: Path) -> None:
+def test_a_small_text_can_be_overfitted(run: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     metrics = {name: metric["value"] for name, metric in result["metrics"].items()}
     assert metrics["loss"] < 0.3
@@ -74,7 +74,7 @@ def test_a_small_text_is_learnt_by_heart(run: Path) -> None:
     assert continued == VERSE[:47], "twice the context"
 
 
-def test_a_universal_transformer_learns_a_text_by_heart(corpus: Path, tmp_path: Path) -> None:
+def test_a_universal_transformer_overfits_a_text(corpus: Path, tmp_path: Path) -> None:
     learns_by_heart(corpus, tmp_path, "fixed")
 
 
@@ -109,7 +109,7 @@ def learns_by_heart(corpus: Path, tmp_path: Path, halting: str) -> None:
     assert again["metrics"]["loss"]["value"] == pytest.approx(result["metrics"]["loss"]["value"], abs=1e-3)
 
 
-def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_run_is_reevaluated_and_compared(run: Path, corpus: Path, tmp_path: Path) -> None:
     generator = manyheads.load(run)
     recorded = json.loads((run / "result.json").read_text())["metrics"]
     again = evaluate(generator)
@@ -135,9 +135,7 @@ def test_the_directory_opens_in_transformers(run: Path) -> None:
     assert text == manyheads.load(run).generate("One for the", max_tokens=10, temperature=0) == VERSE[:21]
 
 
-def test_stopped_and_resumed_is_the_same_run_byte_for_byte(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_and_resumed_run_is_identical(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 60, "model.dropout": 0.1}
     name, whole, stopped = "language-modelling/tiny-shakespeare", tmp_path / "whole", tmp_path / "stopped"
     train(name, settings, out=whole)
@@ -153,21 +151,21 @@ def test_stopped_and_resumed_is_the_same_run_byte_for_byte(
     assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
     settings = {"data": str(corpus), "block": 24, "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
     result = train("language-modelling", {**settings, "scored": "validation"}, out=tmp_path / "tuned", init=str(run))
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
-        ({"model.width": 64}, "model.width: given by the model to start from"),
-        ({"vocabulary": 300}, "vocabulary: given by the model to start from"),
+        ({"model.width": 64}, "model.width: determined by the initial model"),
+        ({"vocabulary": 300}, "vocabulary: determined by the initial model"),
         ({"block": 64}, "block is 64 tokens, but the model has only 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):
             train("language-modelling", {**settings, **wrong}, out=tmp_path / "wrong", init=str(run))
 
 
-def test_python_s_own_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of the embedded corpus, one step: byte-level BPE, scored on modules that were held out."""
     part = source_files()[0:150:10]
     monkeypatch.setattr("manyheads.data.embedded.standard_library.source_files", lambda: part)
@@ -181,7 +179,7 @@ def test_python_s_own_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
+def test_changed_test_data_are_detected(tmp_path: Path) -> None:
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(VERSE * 4)
     train("language-modelling/tiny-shakespeare", {
@@ -225,7 +223,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     [
         ({"block": 0}, "block is 0: expected an integer from 1"),
         ({"stride": 25}, "stride is 25: expected 1 to block, which is 24"),
-        ({"block": 2000}, "the text has 1,621 tokens, a block needs 2,001"),
+        ({"block": 2000}, "the text has 1,621 tokens, but a block requires 2,001"),
         ({"share": 0.0}, "share is 0.0: expected a number above 0"),
         ({"model.heads": 5}, "heads is 5: expected an integer that divides width"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
@@ -233,13 +231,13 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
         ({"data": "nowhere"}, "nowhere: no such file or directory"),
     ],
 )
-def test_wrong_settings(corpus: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(corpus: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     given = {**SMALL, "data": str(corpus), "training.steps": 1, **settings}
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train("language-modelling/tiny-shakespeare", given, out=tmp_path / "run")
 
 
-def test_the_verb(
+def test_the_command_tags_and_prints(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     greedy = ["--temperature", "0", "--max-tokens", "40"]
@@ -267,7 +265,7 @@ def test_the_verb(
         (["Q"], "text 1 has 'Q' at character 1"),
         (["One " * 10], "text 1 has 40 tokens, the model takes 24"),
         (["One", "--top-p", "2"], "top_p is 2.0: expected a number above 0 and at most 1"),
-        (["One", "--stream", "--json"], "give one of them"),
+        (["One", "--stream", "--json"], "use one of the two"),
         (["One", "--temprature", "2"], "did you mean --temperature?"),
     ):
         told = answer(*arguments, status=2)
@@ -275,7 +273,7 @@ def test_the_verb(
         assert told.count("\n") == 1
 
 
-def test_the_seed_of_a_line_is_its_number(
+def test_the_seed_of_a_line_is_its_index(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """However the lines arrive on stdin."""

@@ -35,7 +35,7 @@ def stream(tokens: int) -> Ids:
 
 
 @pytest.mark.parametrize(("context", "stride"), [(10, 10), (10, 3), (10, 1), (1, 1)])
-def test_every_token_is_scored_once_with_the_context_promised(context: int, stride: int) -> None:
+def test_every_token_is_scored_once_with_full_context(context: int, stride: int) -> None:
     model = small()
     for tokens in (2, 10, 11, 12, 31, 35):
         ids = stream(tokens)
@@ -49,7 +49,7 @@ def test_every_token_is_scored_once_with_the_context_promised(context: int, stri
             assert loss == pytest.approx(float(expected), abs=1e-4), "the earliest window has the most context"
 
 
-def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
+def test_losses_equal_transformers(tmp_path: Path) -> None:
     model, ids = small(positions=11), stream(81)
     directory.save(tmp_path, model, None)
     other = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -65,7 +65,7 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
     assert "80 tokens" in metrics["loss"]["signature"]
 
 
-def test_a_uniform_model_needs_the_logarithm_of_the_vocabulary() -> None:
+def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
     model = small()
     with torch.no_grad():
         model.embedding.weight.zero_()
@@ -75,7 +75,7 @@ def test_a_uniform_model_needs_the_logarithm_of_the_vocabulary() -> None:
     assert metrics["bits_per_byte"]["value"] == pytest.approx(math.log2(V))
 
 
-def test_one_batch_is_overfitted_and_the_loss_is_the_sum() -> None:
+def test_one_batch_is_overfitted_and_the_loss_is_a_sum() -> None:
     text = "the cat sat on the mat"
     tokenizer = train_character([text])
     ids = np.array(tokenizer.encode(text).ids, dtype=np.uint16)

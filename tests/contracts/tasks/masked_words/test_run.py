@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
     return out
 
 
-def test_a_run_is_recorded_and_scored_again_alike(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_run_scores_equally_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads((run / "result.json").read_text())
     assert record["steps"] == 6
     assert record["flops"] > 1e6
@@ -54,7 +54,7 @@ def test_a_run_is_recorded_and_scored_again_alike(run: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["metrics"] == again
 
 
-def test_whole_words_and_special_tokens_in_a_text_are_scored_as_they_were_trained(text: Path, tmp_path: Path) -> None:
+def test_whole_words_and_special_tokens_are_scored_as_trained(text: Path, tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(text.read_text().replace("has a", "has [MASK] and [SEP] a"))
     record = train("bert/pretraining", {"data": str(file), **SMALL, "whole_words": True}, out=tmp_path / "run")
@@ -71,7 +71,7 @@ def test_the_directory_opens_in_a_pipeline(run: Path) -> None:
     assert type(transformers.AutoModelForPreTraining.from_pretrained(run)).__name__ == "BertForPreTraining"
 
 
-def test_the_verb_fills_lines_and_tells_the_words(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fills_and_ranks_words(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fill", str(run), "The [MASK] has a bara.", "A [MASK]"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
@@ -99,7 +99,7 @@ def test_a_run_resumes_to_the_same_weights(
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
-def test_another_run_starts_from_it(run: Path, text: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_another_run_can_start_from_it(run: Path, text: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     settings = {key: value for key, value in SMALL.items() if key not in ("vocabulary", "model")}
     more = {"data": str(text), "next_sentence": False, "whole_words": True, "training.learning_rate": 1e-9}
     report = train("bert/pretraining", {**settings, **more}, out=tmp_path / "out", init=str(run))
@@ -110,7 +110,7 @@ def test_another_run_starts_from_it(run: Path, text: Path, tmp_path: Path, log: 
 
 
 @pytest.mark.slow
-def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
+def test_the_embedded_text_needs_no_data(tmp_path: Path) -> None:
     settings = {**SMALL, "vocabulary": 600, "training.steps": 2}
     report = train("bert/pretraining", settings, out=tmp_path / "out")
     assert report["data"]["data"] is None
@@ -132,7 +132,7 @@ def test_the_embedded_text_needs_nothing(tmp_path: Path) -> None:
         ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "expected a column 'txt'"),
     ],
 )
-def test_bad_settings_are_told_in_one_line(
+def test_bad_settings_are_reported_in_one_line(
     recipe: str, settings: dict[str, Any], message: str, text: Path, tmp_path: Path
 ) -> None:
     import pyarrow

@@ -65,7 +65,7 @@ def task(tokenizer: Tokenizer, pairs: bool, batch_tokens: int = 160, **settings:
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_the_loss_is_that_of_transformers(tokenizer: Tokenizer, pairs: bool, tmp_path: Path) -> None:
+def test_the_loss_equals_transformers(tokenizer: Tokenizer, pairs: bool, tmp_path: Path) -> None:
     ours = task(tokenizer, pairs)
     ours.save(tmp_path)
     name = "BertForPreTraining" if pairs else "BertForMaskedLM"
@@ -95,7 +95,7 @@ def test_the_loss_is_that_of_transformers(tokenizer: Tokenizer, pairs: bool, tmp
             torch.testing.assert_close(mine.grad, their.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_validation_is_over_all_masked_words_and_pairs(tokenizer: Tokenizer) -> None:
+def test_validation_covers_all_masked_words_and_pairs(tokenizer: Tokenizer) -> None:
     ours = task(tokenizer, True)
     ours.model.eval()
     found = ours.validate()
@@ -117,7 +117,7 @@ def test_validation_is_over_all_masked_words_and_pairs(tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_one_batch_is_learned_by_heart(tokenizer: Tokenizer, pairs: bool) -> None:
+def test_one_batch_can_be_overfitted(tokenizer: Tokenizer, pairs: bool) -> None:
     ours = task(tokenizer, pairs, batch_tokens=256)
     batch = ours.batches(0)[0]
     optimiser = torch.optim.Adam(ours.model.parameters(), lr=1e-2)
@@ -129,7 +129,7 @@ def test_one_batch_is_learned_by_heart(tokenizer: Tokenizer, pairs: bool) -> Non
     assert float(loss.detach()) < 0.05
 
 
-def test_batches_are_the_epochs_examples_and_depend_on_seed_and_epoch(tokenizer: Tokenizer) -> None:
+def test_batches_hold_the_epochs_examples_by_seed_and_epoch(tokenizer: Tokenizer) -> None:
     ours = task(tokenizer, True)
     for epoch in (0, 1):
         held = [batch.ids[row, : batch.lengths[row]].tolist() for batch in ours.batches(epoch)
@@ -155,7 +155,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
     return found
 
 
-def test_it_fills_what_it_has_read(filler: MaskedLanguageModel) -> None:
+def test_a_pretrained_model_fills_memorized_words(filler: MaskedLanguageModel) -> None:
     best = filler.fill("The red [MASK] sleeps.")[0]
     assert (best.token, best.text) == ("cat", "The red cat sleeps.")
     assert best.probability > 0.5
@@ -163,7 +163,7 @@ def test_it_fills_what_it_has_read(filler: MaskedLanguageModel) -> None:
     assert (both.token, both.text) == ("cold falls", "Some cold rain falls.")
 
 
-def test_words_and_probabilities_are_those_of_the_pipeline(filler: MaskedLanguageModel) -> None:
+def test_words_and_probabilities_equal_the_pipeline(filler: MaskedLanguageModel) -> None:
     pipeline = transformers.pipeline("fill-mask", str(filler.path), top_k=7)
     for text in ("The red [MASK] sleeps.", "[MASK] big ship", "my DOG\tbarks [MASK]"):
         expected: Any = pipeline(text)
@@ -172,7 +172,7 @@ def test_words_and_probabilities_are_those_of_the_pipeline(filler: MaskedLanguag
         assert [fill.token for fill in found] == [each["token_str"] for each in expected]
 
 
-def test_several_masks_are_filled_by_the_likeliest_combinations(filler: MaskedLanguageModel) -> None:
+def test_several_masks_are_filled_by_the_most_likely_combinations(filler: MaskedLanguageModel) -> None:
     pipeline = transformers.pipeline("fill-mask", str(filler.path), top_k=12)
     text = "A [MASK] ship [MASK]."
     both: Any = pipeline(text)
@@ -184,7 +184,7 @@ def test_several_masks_are_filled_by_the_likeliest_combinations(filler: MaskedLa
     assert len({fill.text for fill in found}) == 12
 
 
-def test_a_batch_gives_what_single_texts_give(filler: MaskedLanguageModel) -> None:
+def test_batch_results_equal_single_results_for_texts(filler: MaskedLanguageModel) -> None:
     texts = ["The red [MASK] sleeps.", "It [MASK] and [MASK].", "Some cold rain, and a big [MASK]."] * 20
     together = filler.fill(texts, top=3)
     assert len(together) == 60
@@ -194,7 +194,7 @@ def test_a_batch_gives_what_single_texts_give(filler: MaskedLanguageModel) -> No
         assert [f.probability for f in fills] == pytest.approx([f.probability for f in alone], abs=1e-5)
 
 
-def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
+def test_a_continuation_piece_joins_its_word(filler: MaskedLanguageModel) -> None:
     inner = next(piece for piece in filler.tokenizer.get_vocab() if piece.startswith("##"))
     filled = filler._make_fill("Soon [MASK] x", 0.5, [filler.tokenizer.get_vocab()[inner]])
     assert filled.text == f"Soon{inner[2:]} x"
@@ -204,17 +204,17 @@ def test_a_piece_inside_a_word_joins_it(filler: MaskedLanguageModel) -> None:
     ("texts", "message"),
     [
         (["no mask here"], r"^text 1 has no \[MASK\]: write"),
-        (["It [MASK].", "It [MASK] \ud800."], r"^text 2 has half a character .* at position 11: give valid UTF-8"),
+        (["It [MASK].", "It [MASK] \ud800."], r"^text 2 contains half a character .* at position 11; give valid UTF-8"),
         (["It [MASK].", ""], r"^text 2 has no \[MASK\]"),
         (["It [MASK]" + " cat" * 40], r"^text 1 has \d+ tokens, the model takes 40: shorten it"),
     ],
 )
-def test_texts_that_cannot_be_filled_are_told(filler: MaskedLanguageModel, texts: list[str], message: str) -> None:
+def test_texts_without_masks_are_reported(filler: MaskedLanguageModel, texts: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         filler.fill(texts)
 
 
-def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_filling_requires_words_and_a_mask(tokenizer: Tokenizer, tmp_path: Path) -> None:
     directory.save(tmp_path / "a", model("sequence", 160, labels=("x", "y")), None)
     other = Tokenizer.from_str(tokenizer.to_str().replace("[MASK]", "[HIDE]"))
     directory.save(tmp_path / "b", model("masked_lm", 160), other)
@@ -225,7 +225,7 @@ def test_a_model_without_words_or_without_a_mask_is_no_filler(tokenizer: Tokeniz
         load(tmp_path / "c")
 
 
-def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> None:
+def test_evaluation_works_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n\n".join(LEARNED))
     outcome = filler.outcome(str(tmp_path / "text.txt"))
     assert len(outcome.inputs) == len(outcome.quality) == 4
@@ -236,7 +236,7 @@ def test_outcome_on_any_text(filler: MaskedLanguageModel, tmp_path: Path) -> Non
         filler.outcome()
 
 
-def test_many_masks_take_little_time_and_memory(filler: MaskedLanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_masks_use_little_time_and_memory(filler: MaskedLanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["The red [MASK] sleeps.", "[MASK] " * 9, "It [MASK] and [MASK]."] * 20
     whole = filler.fill(texts, top=3)
     monkeypatch.setattr(predictor, "LOGITS", 10 * filler.model.config.vocab)
@@ -248,7 +248,7 @@ def test_many_masks_take_little_time_and_memory(filler: MaskedLanguageModel, mon
 
 
 @pytest.mark.parametrize("masks", [1, 2, 3, 4])
-def test_the_best_combinations_are_those_of_all(masks: int) -> None:
+def test_the_best_combinations_are_found(masks: int) -> None:
     dice = random.Random(masks)
     chances = [sorted((dice.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
     words = [[10 * mask + place for place in range(4)] for mask in range(masks)]

@@ -51,7 +51,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_record_and_the_evaluation_agree(run: Path, corpus: Path) -> None:
+def test_record_and_evaluation_agree(run: Path, corpus: Path) -> None:
     record = json.loads((run / "result.json").read_text())
     assert record["data"]["items"] == {"train": 20, "validation": 10, "test": 10}
     assert record["data"]["test"] == str(corpus / "test.txt")
@@ -64,7 +64,7 @@ def test_the_record_and_the_evaluation_agree(run: Path, corpus: Path) -> None:
     assert compare(tagger, tagger)["most_changed"] == []
 
 
-def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tags_and_prints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tag", str(run), "Bob went to New York!", "Ann"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Bob/B-PER went/O to/O New/B-LOC York/I-LOC !/O"
@@ -87,7 +87,9 @@ def test_the_verb(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (place["kind"], place["text"], place["start"], place["end"]) == ("LOC", "New York", 12, 20)
 
 
-def test_one_line_in_one_line_out(run: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_of_input_gives_one_line_of_output(
+    run: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     stdin("Bob went to Oslo.\n\nEve\n")
     assert cli.main(["tag", str(run)]) == 0
     assert capsys.readouterr().out.splitlines() == ["Bob/B-PER went/O to/O Oslo/B-LOC ./O", "", "Eve/B-PER"]
@@ -115,7 +117,7 @@ def test_fine_tuning_starts_from_the_encoder(
 
 
 @pytest.mark.parametrize("tuned", ["last", "last-four"])
-def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path, tuned: str) -> None:
+def test_a_frozen_encoder_supports_a_reader(run: Path, corpus: Path, tmp_path: Path, tuned: str) -> None:
     overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 12,
                  "tuned": tuned, "training.warmup": 2, "training.learning_rate": 1e-2}  # fmt: skip
     bert = directory.load(run).model
@@ -140,20 +142,20 @@ def test_a_frozen_encoder_under_a_reader(run: Path, corpus: Path, tmp_path: Path
         ("conll2003", {}, None, "conll2003 requires the setting data: data=DIR"),
         ("conll2003", {"data": "x"}, None, "give the model to start from with --init MODEL"),
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
-        ("tagging", {"max_length": 4096}, None, "expected at most batch_tokens"),
+        ("tagging", {"max_length": 4096}, None, "max_length is 4096: expected at most"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
         ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
-        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: given by the model to start from"),
+        ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: determined by the initial model"),
     ],
 )
-def test_what_cannot_be_run(
+def test_impossible_runs_are_refused(
     recipe: str, overrides: dict[str, Any], init: str | None, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(recipe, overrides, init=init, out=tmp_path / "run")
 
 
-def test_a_tag_that_training_has_not_is_told_before_training(corpus: Path, tmp_path: Path) -> None:
+def test_a_tag_missing_in_training_is_reported_before_training(corpus: Path, tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         (tmp_path / f"{name}.txt").write_text((corpus / f"{name}.txt").read_text())
     (tmp_path / "test.txt").write_text("Ann B-PER\nwent O\nhome B-ORG\n")
@@ -161,7 +163,7 @@ def test_a_tag_that_training_has_not_is_told_before_training(corpus: Path, tmp_p
         train("tagging", {**SMALL, "data": str(tmp_path)}, out=tmp_path / "run")
 
 
-def test_faulty_sentences_are_skipped_and_counted(
+def test_malformed_sentences_are_skipped_and_counted(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("train", "dev", "test"):
@@ -189,15 +191,15 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_of_another_kind(
+def test_a_model_of_another_kind_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.main(["answer", str(run), "--question", "Who?", "--context", "Ann"]) == 2
-    assert "this model is not for answer: use it with manyheads tag" in capsys.readouterr().err
+    assert "this model does not support answer: use it with manyheads tag" in capsys.readouterr().err
 
 
-def test_a_warm_up_does_not_outlast_a_short_run(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_warmup_is_limited_in_a_short_run(run: Path, corpus: Path, tmp_path: Path) -> None:
     overrides = {"data": str(corpus), "threads": 1, "batch_tokens": 128, "max_length": 32, "training.epochs": 10,
                  "training.log_every": 1}  # fmt: skip
     train("conll2003", overrides, init=str(run), out=tmp_path / "run")

@@ -63,7 +63,7 @@ def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> Tagger:
     return Tagger(directory.load(path), prepare())
 
 
-def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
+def test_the_first_sub_token_of_a_word_is_labeled(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     """Against the alignment that transformers' own example of token classification makes."""
     task = task_for(tagger_model(tokenizer), tokenizer, compute)
     (batch,) = task.batches(0)
@@ -82,7 +82,9 @@ def test_the_first_sub_token_of_a_word_is_labelled(tokenizer: Tokenizer, compute
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_the_loss_is_transformers(tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig, mode: str) -> None:
+def test_the_pretraining_loss_equals_transformers(
+    tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig, mode: str
+) -> None:
     model = tagger_model(tokenizer)
     task = task_for(model, tokenizer, compute)
     (batch,) = task.batches(0)
@@ -102,7 +104,7 @@ def test_the_loss_is_transformers(tmp_path: Path, tokenizer: Tokenizer, compute:
     assert task.validate()["loss"] == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_a_long_text_is_read_in_windows_where_each_word_has_most_context(tokenizer: Tokenizer) -> None:
+def test_a_long_text_is_read_in_windows_with_maximum_context(tokenizer: Tokenizer) -> None:
     words = [word for _ in range(9) for words in SENTENCES.words for word in words]
     several = word_windows(tokenizer, [words, ["Anna"]], 12)
     assert max(len(w.ids) for w in several) <= 12
@@ -118,7 +120,7 @@ def test_a_long_text_is_read_in_windows_where_each_word_has_most_context(tokeniz
             assert position > 2 or window is long[0]
 
 
-def test_batch_equals_single_and_any_length_is_tagged(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_batch_equals_single_for_any_length(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tagger = saved(tmp_path, tagger_model(tokenizer, positions=12), tokenizer)
     texts = ["Anna moved to New York.", "", "Yorkshire, (is) old! " * 20, "Nobody"]
     together = tagger.tag(texts)
@@ -138,7 +140,7 @@ def test_batch_equals_single_and_any_length_is_tagged(tmp_path: Path, tokenizer:
     assert len(controls.words) == 3
 
 
-def test_training_learns_the_sentences_and_finds_their_entities(
+def test_training_learns_sentences_and_finds_entities(
     tmp_path: Path, tokenizer: Tokenizer, compute: ComputeConfig
 ) -> None:
     model = tagger_model(tokenizer)
@@ -169,7 +171,7 @@ def test_training_learns_the_sentences_and_finds_their_entities(
             assert score is None or score == pytest.approx(word.probability, abs=1e-5)
 
 
-def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
+def test_unseen_labels_and_windows_without_space(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     other = Tagged([["x", "y"]], [["O", "B-ORG"]], lines=[7], file=Path("dev.txt"))
     with pytest.raises(ValueError, match=r"dev\.txt:8: the tag 'B-ORG' does not occur in the training data"):
         TaggingTask(
@@ -186,7 +188,7 @@ def test_labels_unseen_in_training_and_windows_without_room(tokenizer: Tokenizer
         word_windows(tokenizer, [["x"]], 3)
 
 
-def test_half_a_character_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_half_a_character_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tagger = saved(tmp_path, tagger_model(tokenizer), tokenizer)
     with pytest.raises(ValueError, match="text 2 contains half a character .* at position 6; give valid UTF-8"):
         tagger.tag([["Anna"], ["Anna", "\ud800"]])

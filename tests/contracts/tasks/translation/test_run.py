@@ -65,7 +65,7 @@ def lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
 
 
-def test_a_small_corpus_is_learnt_by_heart(run: Path, corpus: Path) -> None:
+def test_a_small_corpus_can_be_overfitted(run: Path, corpus: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     assert result["metrics"]["exact_match"]["value"] == 1.0
     assert result["metrics"]["bleu_13a"]["value"] > 99
@@ -75,7 +75,7 @@ def test_a_small_corpus_is_learnt_by_heart(run: Path, corpus: Path) -> None:
     assert manyheads.load(run).translate(lines(corpus / "test.en")) == lines(corpus / "test.de")
 
 
-def test_lines_keep_their_order_and_blank_ones_stay_blank(run: Path, corpus: Path) -> None:
+def test_lines_keep_their_order_and_blanks(run: Path, corpus: Path) -> None:
     translator = manyheads.load(run)
     sources, targets = lines(corpus / "test.en"), lines(corpus / "test.de")
     mixed = ["", *sources[5:9], " ", sources[0], ""]
@@ -92,7 +92,7 @@ def test_batches_do_not_change_translations(run: Path, corpus: Path) -> None:
         assert translator.translate(sources, beam=beam) == [translator.translate(s, beam=beam) for s in sources]
 
 
-def test_scores_of_translations_are_their_forced_scores(run: Path, corpus: Path) -> None:
+def test_translation_scores_equal_forced_scores(run: Path, corpus: Path) -> None:
     translator = manyheads.load(run)
     sources = lines(corpus / "test.en")[:4]
     best = [found[0] for found in translator.nbest(sources, 3)]
@@ -104,7 +104,7 @@ def test_scores_of_translations_are_their_forced_scores(run: Path, corpus: Path)
         translator.nbest(sources, 5, beam=4)
 
 
-def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_do_not_depend_on_the_chunk_size(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long target among short sources takes no more memory than by itself."""
     translator = manyheads.load(run)
     sources, targets = ["dog"] * 12, ["Hund " * (1 + 3 * (i % 4)) for i in range(12)]
@@ -124,7 +124,7 @@ def test_scores_are_the_same_however_few_are_computed_at_once(run: Path, monkeyp
     assert sizes[-1] < sizes[0]
 
 
-def test_too_long_a_text_is_told_and_cut_only_on_request(run: Path) -> None:
+def test_an_overlong_text_is_truncated_only_on_request(run: Path) -> None:
     translator = manyheads.load(run)
     with pytest.raises(ValueError, match="text 2 has .* tokens, the model takes 512"):
         translator.translate(["dog", "dog " * 600])
@@ -142,7 +142,7 @@ def test_the_directory_opens_in_transformers_with_the_same_greedy_output(run: Pa
     assert theirs == manyheads.load(run).translate(sources, beam=1)
 
 
-def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path) -> None:
+def test_a_run_is_reevaluated_and_compared(run: Path, corpus: Path) -> None:
     translator = manyheads.load(run)
     recorded = json.loads((run / "result.json").read_text())["metrics"]
     assert evaluate(translator)["bleu_13a"] == recorded["bleu_13a"]
@@ -152,7 +152,7 @@ def test_a_run_is_scored_again_and_compared(run: Path, corpus: Path) -> None:
     assert not found["most_changed"]
 
 
-def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
     settings = {"data": str(corpus), "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
     out = tmp_path / "tuned"
     result = train("translation", settings, out=out, init=str(run))
@@ -162,7 +162,7 @@ def test_training_goes_on_from_another_model(run: Path, corpus: Path, tmp_path: 
         train("translation", {**settings, "model.width": 64}, out=tmp_path / "wide", init=str(run))
 
 
-def test_the_blog_s_recipe_is_the_tutorial_s(corpus: Path, tmp_path: Path) -> None:
+def test_the_blog_recipe_equals_the_tutorial(corpus: Path, tmp_path: Path) -> None:
     planned = train("translation/blog", {"data": str(corpus)}, out=tmp_path / "run", dry_run=True)
     assert planned["parameters"] == 33_570_389
     training = planned["config"]["training"]
@@ -171,7 +171,7 @@ def test_the_blog_s_recipe_is_the_tutorial_s(corpus: Path, tmp_path: Path) -> No
     )  # fmt: skip
 
 
-def test_xavier_reaches_the_embeddings() -> None:
+def test_xavier_initializes_the_embeddings() -> None:
     torch.manual_seed(0)
     model = build(preset("transformer/blog", embedding_init="xavier", source_vocab=2000, target_vocab=1000))
     for embedding in (model.source_embedding, model.target_embedding):
@@ -192,7 +192,7 @@ def test_xavier_reaches_the_embeddings() -> None:
         ({"vocabulary": 3}, "vocabulary is 3: expected .* an integer from 4"),
     ],
 )
-def test_settings_that_no_run_can_have(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_impossible_run_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         train("translation", settings, out=tmp_path / "run", dry_run=True)
 
@@ -219,7 +219,7 @@ def test_runs_of_different_kinds_are_not_compared(run: Path) -> None:
         compare(manyheads.load(run), Other())  # type: ignore[arg-type]
 
 
-def test_long_training_sentences_are_told_or_cut(corpus: Path, tmp_path: Path) -> None:
+def test_overlong_training_sentences_are_reported_or_truncated(corpus: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 1, "max_length": 3}
     with pytest.raises(ValueError, match=r"train\.en: .* longer than 3 tokens, the first is sentence 1 .*truncate"):
         train("translation", settings, out=tmp_path / "run")
@@ -236,7 +236,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         train("translation/wmt14-base", out=tmp_path / "run")
 
 
-def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ablation_varies_one_choice_per_row(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = rows(ABLATE)
     assert {name[0] for name in found} == {"b", "A", "B", "C", "D", "E"}
     assert all(len(changes) in (1, 2) for name, changes in found.items() if name != "base")
@@ -258,7 +258,7 @@ def test_the_ablation_varies_one_choice_a_row(corpus: Path, tmp_path: Path, monk
         train("translation/ablate", {}, out=tmp_path / "b", init=str(tmp_path / "a" / "base"))
 
 
-def test_a_stopped_ablation_names_the_command_of_the_whole(
+def test_a_stopped_ablation_names_its_resume_command(
     corpus: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1}
@@ -266,7 +266,7 @@ def test_a_stopped_ablation_names_the_command_of_the_whole(
     assert f"--out {tmp_path / 'a'} --resume" in log.text
 
 
-def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path) -> None:
+def test_an_overlong_test_sentence_is_reported_before_training(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "corpus")
     (folder / "test.en").write_text("dog\n" + "cat " * 600 + "\n", encoding="utf-8")
     (folder / "test.de").write_text("Hund\nKatze\n", encoding="utf-8")
@@ -277,7 +277,7 @@ def test_a_test_sentence_that_is_too_long_is_told_before_training(tmp_path: Path
     assert result["decoding"]["truncate"]
 
 
-def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
+def test_changed_test_data_are_detected(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "corpus")
     train("translation", {**SMALL, "data": str(folder), "training.steps": 1}, out=tmp_path / "run")
     (folder / "test.en").write_text("red dog\n", encoding="utf-8")
@@ -288,7 +288,7 @@ def test_changed_test_data_are_noticed(tmp_path: Path) -> None:
     assert translator.outcome(str(folder / "test")).references == ["rot Hund"]
 
 
-def test_held_out_validation_data_are_told(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+def test_held_out_data_are_reported(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     folder = write_corpus(tmp_path / "corpus")
     train("translation", {**SMALL, "data": str(folder / "train"), "training.steps": 1}, out=tmp_path / "run")
     assert "no validation data: held out" in log.text
@@ -298,12 +298,12 @@ def test_weights_are_readable_like_the_other_files(run: Path) -> None:
     assert (run / "model.safetensors").stat().st_mode == (run / "config.json").stat().st_mode
 
 
-def test_a_blank_source_has_nothing_to_score(run: Path) -> None:
+def test_a_blank_source_cannot_be_scored(run: Path) -> None:
     with pytest.raises(ValueError, match="source 2 is blank"):
         manyheads.load(run).score(["dog", " "], ["Hund", "Katze"])
 
 
-def test_a_state_folder_of_somebody_else_is_left_alone(corpus: Path, tmp_path: Path) -> None:
+def test_a_foreign_state_folder_is_left_alone(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "theirs" / "state").mkdir(parents=True)
     (tmp_path / "theirs" / "state" / "mine.txt").write_text("keep")
     with pytest.raises(ValueError, match="contains no run"):

@@ -50,7 +50,7 @@ def translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:
     assert again["metrics"]["exact_match"] == result["metrics"]["exact_match"]
 
 
-def test_the_mean_steps_are_those_of_all_positions_whatever_batches_they_come_in(tmp_path: Path) -> None:
+def test_mean_steps_cover_all_positions_for_any_batches(tmp_path: Path) -> None:
     """Long sources with short targets think for as long as they are, short ones with long targets likewise."""
     sources, targets = ["a b c d e f g h i j", "b"] * 4, ["c", "d e f g h i j a b c"] * 4
     tokenizer = train_bpe(sources + targets, 40)

@@ -7,7 +7,7 @@ import torch
 from manyheads.analysis.figures.influence import draw, fading, table
 
 
-def test_convolutions_end_where_their_field_does_and_attention_learns_to_recall(tmp_path: Path) -> None:
+def test_convolutions_stop_at_their_receptive_field_and_attention_recalls(tmp_path: Path) -> None:
     state = torch.random.get_rng_state()
     found = fading(length=12, width=16, layers=2, kernel=3, symbols=4, steps=250)
     assert torch.equal(torch.random.get_rng_state(), state)

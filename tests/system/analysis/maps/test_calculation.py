@@ -67,7 +67,7 @@ KINDS = ["gpt", "bert", "translator", "universal"]
 
 @pytest.mark.parametrize("way", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_maps_are_what_their_calculations_give(kind: str, way: bool) -> None:
+def test_maps_equal_their_calculations(kind: str, way: bool) -> None:
     model = built(kind)
     for module in model.modules():
         if isinstance(module, Attention):
@@ -90,7 +90,7 @@ def test_the_maps_are_what_their_calculations_give(kind: str, way: bool) -> None
         np.testing.assert_array_equal(last.calculation.value, whole.value[[1]])
 
 
-def test_the_values_mix_to_what_heads_give() -> None:
+def test_weighted_values_equal_head_outputs() -> None:
     model, seen = built("translator"), list[Tensor]()
 
     def keep(output: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def test_the_values_mix_to_what_heads_give() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 7), (1, 4, 5, 7), (5, 7), (1, 4, 1, 7)])
-def test_a_bias_and_a_mask_are_part_of_it(shape: tuple[int, ...]) -> None:
+def test_calculation_includes_bias_and_mask(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     q, k, bias = torch.randn(1, 4, 5, 8), torch.randn(1, 4, 7, 8), torch.randn(shape)
     model = torch.nn.ModuleDict({"only": Attention(32, 4)})
@@ -123,7 +123,7 @@ def test_a_bias_and_a_mask_are_part_of_it(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("how", ["scores", "count"])
-def test_maps_that_are_no_softmax_of_products_have_none(how: str) -> None:
+def test_maps_without_softmax_have_no_calculation(how: str) -> None:
     model, values = torch.nn.ModuleDict({"only": Attention(8, 2)}), torch.randn(1, 2, 3, 4)
     attention: Any = model["only"]
     given: dict[str, Any] = {"scores": torch.zeros(1, 2, 3, 3)} if how == "scores" else {"normalise": "count"}
@@ -146,7 +146,7 @@ def maps() -> AttentionMaps:
     return replace(plain, axes=axes, model="a translator", title="the old unwise dog ran → der alte Hund lief")
 
 
-def test_a_page_holds_the_numbers_bit_by_bit(maps: AttentionMaps) -> None:
+def test_a_page_holds_exact_weights(maps: AttentionMaps) -> None:
     (panel,) = data_of(page([maps])[0])["panels"]
     numbers, at = np.frombuffer(zlib.decompress(base64.b64decode(panel["calculations"])), "<f4"), 0
     for axis, about in zip(maps.axes.values(), panel["axes"], strict=True):
@@ -165,7 +165,7 @@ def test_a_page_holds_the_numbers_bit_by_bit(maps: AttentionMaps) -> None:
     assert maps.words()["cross"][0].calculation is None  # of words there is none
 
 
-def test_arrays_hold_it_too(maps: AttentionMaps) -> None:
+def test_arrays_include_calculations(maps: AttentionMaps) -> None:
     arrays, layer = maps.arrays(), maps["decoder"][1]
     assert layer.calculation is not None
     np.testing.assert_array_equal(arrays["decoder/1/calculation/key"], layer.calculation.key)
@@ -253,7 +253,7 @@ def test_a_click_on_both_sides_shows_the_calculation(opened: Any, maps: Attentio
     assert browser.count(".calculation .hint") == 1
 
 
-def test_hidden_keys_have_no_weight(opened: Any, maps: AttentionMaps) -> None:
+def test_masked_keys_have_no_weight(opened: Any, maps: AttentionMaps) -> None:
     browser: Browser = opened(maps)
     browser.click('input[data-at="attention-1"] + span')
     pick(browser, 0, 1)
@@ -267,7 +267,7 @@ def test_hidden_keys_have_no_weight(opened: Any, maps: AttentionMaps) -> None:
     assert browser.texts('[data-at="weight-3"]') == ["0.0%"]
 
 
-def test_the_keyboard_gets_everywhere(opened: Any, maps: AttentionMaps) -> None:
+def test_the_keyboard_reaches_everything(opened: Any, maps: AttentionMaps) -> None:
     browser: Browser = opened(maps)
     pick(browser, 1, 0)
     browser.run("document.querySelector('[data-at=q-0]').focus()")
@@ -301,7 +301,7 @@ def test_the_keyboard_gets_everywhere(opened: Any, maps: AttentionMaps) -> None:
     check(browser, maps["cross"][1], 0, 1, 1)
 
 
-def test_words_of_several_tokens_have_none_and_special_tokens_stay_in_the_sum(opened: Any, maps: AttentionMaps) -> None:
+def test_words_of_several_tokens_and_special_tokens_in_the_sum(opened: Any, maps: AttentionMaps) -> None:
     browser: Browser = opened(maps)
     pick(browser, 1, 1)
     browser.click('[data-at="words"]')
@@ -319,7 +319,7 @@ def test_words_of_several_tokens_have_none_and_special_tokens_stay_in_the_sum(op
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_is_legible_on_a_telephone_in_light_and_dark(opened: Any, maps: AttentionMaps, dark: bool) -> None:
+def test_the_page_is_legible_on_a_phone_in_both_color_schemes(opened: Any, maps: AttentionMaps, dark: bool) -> None:
     browser: Browser = opened(maps, width=400, height=900, dark=dark)
     browser.click('[data-at="q-2"]')
     browser.click('[data-at="k-4"]')

@@ -27,7 +27,7 @@ from tests.support.map_examples import (
 )
 
 
-def test_hovering_a_token_tells_where_the_chosen_head_looks(opened: Any) -> None:
+def test_hovering_a_token_shows_the_attention_of_the_head(opened: Any) -> None:
     maps = translation()
     browser: Browser = opened(maps)
     assert browser.count(".thumb") == 6  # cross-attention is shown first
@@ -49,7 +49,7 @@ def test_hovering_a_token_tells_where_the_chosen_head_looks(opened: Any) -> None
     assert readout(browser)[1][0] == GERMAN.tokens[column.argmax()]
 
 
-def test_weights_that_are_no_shares_are_told_as_numbers(opened: Any) -> None:
+def test_unnormalized_weights_are_shown_as_numbers(opened: Any) -> None:
     maps = translation()
     maps["cross"][2].weights[:] *= 2  # never negative, as of a non-local block that counts instead of a softmax
     browser: Browser = opened(maps)
@@ -60,7 +60,7 @@ def test_weights_that_are_no_shares_are_told_as_numbers(opened: Any) -> None:
     assert float(amounts[0]) == pytest.approx(weight, rel=0.05)
 
 
-def test_a_click_holds_and_escape_lets_go(opened: Any) -> None:
+def test_a_click_pins_and_escape_unpins(opened: Any) -> None:
     browser: Browser = opened(translation())
     browser.click('[data-at="q-1"]')
     browser.move('[data-at="q-3"]')
@@ -70,7 +70,7 @@ def test_a_click_holds_and_escape_lets_go(opened: Any) -> None:
     assert readout(browser)[0].startswith("heim looks at")
 
 
-def test_several_heads_are_averaged_and_have_their_colours(opened: Any) -> None:
+def test_several_heads_are_averaged_and_colored(opened: Any) -> None:
     maps = translation()
     browser: Browser = opened(maps)
     pick(browser, 0, 0)
@@ -89,7 +89,7 @@ def test_several_heads_are_averaged_and_have_their_colours(opened: Any) -> None:
     assert caption(browser) == "layer 2 · 2 heads"
 
 
-def test_sub_words_merge_as_in_python_and_special_tokens_can_go(opened: Any) -> None:
+def test_sub_words_merge_as_in_python_without_special_tokens(opened: Any) -> None:
     maps = translation()
     browser: Browser = opened(maps)
     browser.click('input[data-at="attention-0"] + span')
@@ -108,7 +108,7 @@ def test_sub_words_merge_as_in_python_and_special_tokens_can_go(opened: Any) -> 
     assert "what is not shown" in readout(browser)[1]
 
 
-def test_the_matrix_names_the_cell_under_the_mouse(opened: Any) -> None:
+def test_the_matrix_names_the_cell_under_the_pointer(opened: Any) -> None:
     maps = translation()
     browser: Browser = opened(maps)
     pick(browser, 1, 1)
@@ -132,7 +132,7 @@ def test_the_matrix_names_the_cell_under_the_mouse(opened: Any) -> None:
     assert np.corrcoef(darkness, np.sqrt(wanted))[0, 1] > 0.9
 
 
-def test_everything_is_reached_with_the_keyboard(opened: Any) -> None:
+def test_the_page_works_with_the_keyboard(opened: Any) -> None:
     browser: Browser = opened(translation())
 
     def at() -> str | None:
@@ -160,7 +160,7 @@ def test_everything_is_reached_with_the_keyboard(opened: Any) -> None:
     assert readout(browser)[0] == "[CLS] is looked at by"
 
 
-def test_the_slider_goes_through_the_steps_of_generation(opened: Any) -> None:
+def test_the_slider_shows_generation_steps(opened: Any) -> None:
     browser: Browser = opened(translation())
     assert browser.texts(".stepper output") == ["all 5 steps"]
     browser.run("document.querySelector('[data-at=step]').focus()")
@@ -179,7 +179,7 @@ def test_the_slider_goes_through_the_steps_of_generation(opened: Any) -> None:
     assert browser.texts(".stepper output") == ["all 5 steps"]
 
 
-def test_the_step_stays_on_its_token_when_the_text_is_shown_otherwise(opened: Any) -> None:
+def test_the_step_keeps_its_token_when_the_view_changes(opened: Any) -> None:
     maps = AttentionMaps({"self": layers(0, 1, 1, ENGLISH, ENGLISH)}, "m", "text", None, ("self",))
     browser: Browser = opened(maps)
 
@@ -208,7 +208,7 @@ def test_the_step_stays_on_its_token_when_the_text_is_shown_otherwise(opened: An
     assert step() == ("all 8 steps", "8", None)
 
 
-def test_positions_that_halt_tell_how_long_they_took_and_are_grey_afterwards(opened: Any) -> None:
+def test_halted_positions_show_their_steps_and_turn_grey(opened: Any) -> None:
     maps = halting()
     browser: Browser = opened(maps)
     pick(browser, 2, 1)
@@ -235,7 +235,7 @@ def test_positions_that_halt_tell_how_long_they_took_and_are_grey_afterwards(ope
     assert [bool(each.any()) for each in data[2].max((0, 2))] == [False, True, False, False, True]
 
 
-def test_the_mean_over_steps_leaves_out_those_after_a_halt(opened: Any) -> None:
+def test_the_mean_over_steps_excludes_halted_positions(opened: Any) -> None:
     maps = halting()
     browser: Browser = opened(maps)
     pick(browser, 1, 0)
@@ -246,7 +246,7 @@ def test_the_mean_over_steps_leaves_out_those_after_a_halt(opened: Any) -> None:
         assert float(browser.texts(".readout .amount")[0].rstrip("%")) / 100 == pytest.approx(row.max(), abs=0.01)
 
 
-def test_a_word_of_which_a_part_has_halted_looks_where_the_rest_does(opened: Any) -> None:
+def test_a_partly_halted_word_uses_its_running_tokens(opened: Any) -> None:
     side = replace(ENGLISH, steps=(2, 2, 2, 2, 1, 2, 2, 2, 2, 2))  # un 1, wisely 2
     maps = AttentionMaps({"self": layers(0, 2, 1, side, side, steps=True)}, "universal", "text")
     browser: Browser = opened(maps)
@@ -260,7 +260,7 @@ def test_a_word_of_which_a_part_has_halted_looks_where_the_rest_does(opened: Any
     assert float(browser.texts(".readout .amount")[0].rstrip("%")) / 100 == pytest.approx(row.max(), abs=0.01)
 
 
-def test_layers_are_called_by_their_numbers_in_the_model(opened: Any) -> None:
+def test_layers_are_named_by_their_index_in_the_model(opened: Any) -> None:
     some = layers(0, 4, 2, GERMAN, GERMAN)
     browser: Browser = opened(AttentionMaps({"self": [some[1], some[3]]}, "m", "text"))
     assert browser.texts(".row .all") == ["1", "3"]
@@ -269,7 +269,7 @@ def test_layers_are_called_by_their_numbers_in_the_model(opened: Any) -> None:
     assert browser.run("document.querySelector('[data-at=\"thumb-1:0\"]').title") == "layer 3, head 0"
 
 
-def test_the_slider_goes_through_the_steps_of_tied_depth(opened: Any) -> None:
+def test_the_slider_shows_depth_steps(opened: Any) -> None:
     maps = AttentionMaps({"self": layers(0, 4, 2, GERMAN, GERMAN, steps=True)}, "universal", "text")
     browser: Browser = opened(maps)
     pick(browser, 3, 1)
@@ -280,7 +280,7 @@ def test_the_slider_goes_through_the_steps_of_tied_depth(opened: Any) -> None:
     assert readout(browser)[1][0] == GERMAN.tokens[maps["self"][1].weights[0, 1, 0].argmax()]
 
 
-def test_attention_lies_over_the_image(opened: Any) -> None:
+def test_attention_is_drawn_over_the_image(opened: Any) -> None:
     maps = image()
     browser: Browser = opened(maps)
     pick(browser, 1, 0)
@@ -306,7 +306,7 @@ def test_attention_lies_over_the_image(opened: Any) -> None:
     assert browser.run("document.querySelector('.cells').width") == 17
 
 
-def test_a_head_that_looks_evenly_paints_no_patch(opened: Any) -> None:
+def test_uniform_attention_colors_no_patch(opened: Any) -> None:
     maps = image()
     noise = 1 + 0.05 * np.random.default_rng(1).standard_normal((1, 2, 17, 17))
     layer = replace(maps["self"][1], weights=(noise / noise.sum(-1, keepdims=True)).astype(np.float32))
@@ -320,7 +320,7 @@ def test_a_head_that_looks_evenly_paints_no_patch(opened: Any) -> None:
     assert browser.texts(".range") == ["even 5.9%24%"]
 
 
-def test_patches_have_no_seams_and_the_heads_of_a_layer_fit_on_a_telephone(opened: Any) -> None:
+def test_patches_have_no_seams_and_heads_fit_a_phone(opened: Any) -> None:
     browser: Browser = opened(image((14, 14), 12), width=400)
     pick(browser, 0, 0)
     steps = browser.run(
@@ -336,7 +336,7 @@ def test_patches_have_no_seams_and_the_heads_of_a_layer_fit_on_a_telephone(opene
     )
 
 
-def test_a_long_text_has_pages(opened: Any) -> None:
+def test_a_long_text_is_paged(opened: Any) -> None:
     side = Side.positions(150)
     browser: Browser = opened(AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "long"))
     assert browser.count(".tokens.q .token") == 64
@@ -352,7 +352,7 @@ def test_a_long_text_has_pages(opened: Any) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_texts_are_legible_in_light_and_dark(opened: Any, dark: bool) -> None:
+def test_texts_are_legible_in_both_color_schemes(opened: Any, dark: bool) -> None:
     """WCAG 2.2, 1.4.3: contrast of at least 4.5 for what is read."""
     browser: Browser = opened(translation(), dark=dark)
     browser.click('[data-at="q-1"]')
@@ -376,7 +376,7 @@ def test_texts_are_legible_in_light_and_dark(opened: Any, dark: bool) -> None:
         assert (light + 0.05) / (low + 0.05) >= 4.5, (selector, ink, back)
 
 
-def test_the_theme_can_be_chosen_and_a_narrow_screen_does_not_scroll_sideways(opened: Any) -> None:
+def test_the_theme_is_selectable_and_narrow_screens_do_not_scroll(opened: Any) -> None:
     browser: Browser = opened(translation(), width=390, height=800)
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.click("#theme")

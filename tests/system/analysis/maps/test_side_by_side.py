@@ -16,7 +16,7 @@ from tests.support.map_examples import (
 )
 
 
-def test_two_inputs_side_by_side_keep_in_step(opened: Any) -> None:
+def test_two_inputs_are_shown_in_step(opened: Any) -> None:
     browser: Browser = opened(translation(), translation(seed=50), width=1500)
     assert browser.count(".panel") == 2
     lefts = browser.run("[...document.querySelectorAll('.panel')].map((each) => each.getBoundingClientRect().left)")
@@ -30,7 +30,7 @@ def test_two_inputs_side_by_side_keep_in_step(opened: Any) -> None:
     assert browser.texts(".caption strong") == ["layer 1 · head 1", "layer 0 · head 1"]
 
 
-def test_patches_side_by_side_are_matched_by_place_and_other_tokens_by_name(opened: Any) -> None:
+def test_patches_are_matched_by_position_and_other_tokens_by_name(opened: Any) -> None:
     distilled = Side.patches((4, 4), ["[class]", "[distillation]"])
     coarse = Side.patches((2, 2), ["[class]"])
     pictures = [image(), AttentionMaps({"self": layers(7, 2, 2, distilled, distilled)}, "a DeiT", "cat.png"),
@@ -54,7 +54,7 @@ def test_patches_side_by_side_are_matched_by_place_and_other_tokens_by_name(open
     assert subjects() == ["patch 1,3", "patch 0,1"]
 
 
-def test_steps_side_by_side_agree_where_their_tokens_do(opened: Any) -> None:
+def test_side_by_side_steps_agree_for_equal_tokens(opened: Any) -> None:
     other = translation(seed=50)
     side = replace(GERMAN, tokens=("Der", "Hund", "rannte", "heim", "</s>"))
     cross = [replace(layer, queries=side) for layer in other["cross"]]
@@ -76,7 +76,7 @@ def test_steps_side_by_side_agree_where_their_tokens_do(opened: Any) -> None:
     assert steps() == ["5 all 5 steps"] * 2
 
 
-def test_steps_of_depth_side_by_side_stay_where_the_other_has_fewer(opened: Any) -> None:
+def test_side_by_side_depth_steps_stop_at_their_own_maximum(opened: Any) -> None:
     browser: Browser = opened(halting(), halting(50, (2, 2, 2, 1, 1)), width=1500)
     pick(browser, 1, 0)
     browser.run("document.querySelector('[data-at=step]').focus()")

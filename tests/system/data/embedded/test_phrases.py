@@ -17,7 +17,7 @@ def corpus() -> SplitData[Pairs]:
     return cldr_pairs("en", "de", size=6000)
 
 
-def test_deterministic_across_processes_and_by_seed(corpus: SplitData[Pairs]) -> None:
+def test_results_are_deterministic_across_processes_and_seeds(corpus: SplitData[Pairs]) -> None:
     def digest(c: SplitData[Pairs]) -> str:
         return hashlib.sha256(repr([(p.sources, p.targets) for p in c.known.values()]).encode()).hexdigest()
 
@@ -39,7 +39,7 @@ def test_deterministic_across_processes_and_by_seed(corpus: SplitData[Pairs]) ->
 
 
 @pytest.mark.parametrize(("source", "target"), [("fr", "ja"), ("ar", "pt-BR")])
-def test_other_locales(source: str, target: str) -> None:
+def test_other_locales_are_supported(source: str, target: str) -> None:
     train, validation, test = cldr_pairs(source, target, size=3000).known.values()
     assert (len(train), len(validation), len(test)) == (3000, 100, 100)
     assert sum(a == b for a, b in zip(train.sources, train.targets, strict=True)) < 300

@@ -12,7 +12,7 @@ def corpus() -> SplitData[Tagged]:
     return cldr_tagged("en", seed=3, size=2000)
 
 
-def test_deterministic_by_seed_and_told_where_it_cannot_be(corpus: SplitData[Tagged]) -> None:
+def test_results_are_deterministic_or_reported_otherwise(corpus: SplitData[Tagged]) -> None:
     assert cldr_tagged("en", seed=3, size=2000) == corpus
     assert cldr_tagged("en", seed=4, size=2000).test != corpus.test
     with pytest.raises(ValueError, match="puts spaces between words"):

@@ -27,7 +27,7 @@ def command(corpus: Path, out: Path, *more: str) -> list[str]:
     ]
 
 
-def test_killed_and_resumed_is_the_same_run_byte_for_byte(
+def test_a_killed_and_resumed_run_is_identical(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
 
 
-def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
+def test_two_vocabularies_are_trained(corpus: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "data": str(corpus), "joint": False, "model.tie": "none", "training.steps": 250}
     settings |= {"vocabulary": 40, "training.learning_rate": 5e-3}
     result = train("translation", settings, out=tmp_path / "run")
@@ -27,7 +27,7 @@ def test_two_vocabularies(corpus: Path, tmp_path: Path) -> None:
     assert torch.count_nonzero(translator.model.source_embedding.weight[translator.model.source_pad]) == 0
 
 
-def test_two_vocabularies_of_words(corpus: Path, tmp_path: Path) -> None:
+def test_two_word_vocabularies_are_supported(corpus: Path, tmp_path: Path) -> None:
     """As in the PyTorch tutorial: sources begin with <bos>, and so does decoding."""
     settings = {**SMALL, "data": str(corpus), "joint": False, "tokenizer": "words", "training.steps": 250}
     settings |= {"model.tie": "none", "model.embedding_init": "xavier", "vocabulary": [22, 21]}

@@ -40,7 +40,7 @@ def corpus(sentences: int, planted: bool) -> Selections:
     return Selections.of(parts, ["a", "b"], DIRECTIONS)
 
 
-def test_a_known_head_scores_everything_and_in_its_direction() -> None:
+def test_a_known_head_is_found_in_its_direction() -> None:
     selections = corpus(30, planted=True)
     rows = selections.table()
     assert rows[0].group == "all"
@@ -63,7 +63,7 @@ def test_random_heads_score_at_chance() -> None:
     assert row.accuracy >= row.held_out - 0.02  # the best of several is lucky
 
 
-def test_accuracies_are_those_of_a_loop_over_words() -> None:
+def test_accuracies_equal_a_loop_over_words() -> None:
     words, heads = 9, tree(9, 5)
     attention = maps(words, 3).double()
     seen = [True] * 9
@@ -82,12 +82,12 @@ def test_accuracies_are_those_of_a_loop_over_words() -> None:
             assert hits.baselines[f"{k:+d}"][n] == (min(word + k, words - 1) == heads[word])
 
 
-def test_a_head_that_looks_nowhere_picks_nothing() -> None:
+def test_a_head_without_attention_selects_nothing() -> None:
     blind = torch.eye(3).expand(1, 1, 3, 3)  # only at itself
     assert not dependency_hits(blind, ["a", "b", "c"], [-1, 0, 0], ["root", "x", "x"]).right.any()
 
 
-def test_possessives_are_read_from_their_mark() -> None:
+def test_possessives_are_read_from_their_marker() -> None:
     words, heads = ["dog", "'s", "tail"], [2, 0, -1]
     one = torch.zeros(1, 1, 3, 3)
     one[..., 0, 1] = 1.0  # the possessor looks at the mark
@@ -99,7 +99,7 @@ def test_possessives_are_read_from_their_mark() -> None:
     assert not plain.right[0, 0, 0, 0]
 
 
-def test_the_interval_is_wilsons_and_wider_where_words_of_a_text_agree() -> None:
+def test_the_interval_is_wilsons_and_widens_with_dependence() -> None:
     hits = np.random.default_rng(1).random(200) < 0.7
     low, high = interval(hits, np.zeros(200, dtype=np.int64))
     theirs = binomtest(int(hits.sum()), 200).proportion_ci(0.95, "wilson")
@@ -111,7 +111,7 @@ def test_the_interval_is_wilsons_and_wider_where_words_of_a_text_agree() -> None
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-3)
 
 
-def test_an_unknown_relation_and_no_item() -> None:
+def test_unknown_relations_and_empty_selections_are_reported() -> None:
     with pytest.raises(ValueError, match="no group 'nsubj': valid are all, "):
         corpus(3, planted=False).best("nsubj")
     nothing = dependency_hits(maps(1, 1), ["a"], [-1], ["root"])
@@ -119,7 +119,7 @@ def test_an_unknown_relation_and_no_item() -> None:
         Selections.of([nothing], ["a", "b"], DIRECTIONS)
 
 
-def test_antecedents() -> None:
+def test_antecedents_are_found() -> None:
     words = ["Ann", "saw", "Bob", "and", "Ann", "greeted", "him", "."]
     mentions = [Referring("1", 0, "PROPN"), Referring("2", 2, "PROPN"), Referring("1", 4, "PROPN"),
                 Referring("2", 6, "PRON")]  # fmt: skip

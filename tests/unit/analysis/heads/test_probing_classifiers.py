@@ -32,14 +32,14 @@ def score(train: list[Parsed], test: list[Parsed], rate: float | None = None) ->
     return float(np.mean([right for each in attachment(train_parser(train, rate=rate), test) for right in each]))
 
 
-def test_a_head_that_knows_the_tree_parses_everything_and_noise_nothing() -> None:
+def test_parsers_with_tree_attention_are_perfect_and_with_noise_are_not() -> None:
     known, unknown = sentences(60, 12.0), sentences(60, 0.0)
     assert score(known[:40], known[40:]) == 1.0
     chance = np.mean([1 / (len(s.heads) - 1) for s in unknown for h in s.heads if h >= 0])
     assert score(unknown[:40], unknown[40:]) < chance + 0.15
 
 
-def test_words_help_where_they_tell_which_head_to_trust() -> None:
+def test_word_vectors_help_to_select_heads() -> None:
     """Of two heads each knows one kind of dependents; only the word tells which kind it is."""
     random = np.random.default_rng(2)
     examples = []
@@ -58,7 +58,7 @@ def test_words_help_where_they_tell_which_head_to_trust() -> None:
     assert with_words > without + 0.2
 
 
-def test_what_is_asked_does_not_depend_on_its_batch() -> None:
+def test_predictions_do_not_depend_on_the_batch() -> None:
     examples = [s._replace(vectors=torch.randn(len(s.heads), 4)) for s in sentences(40, 1.0)]
     parser = HeadParser(3, 4)
     for parameter in parser.parameters():
@@ -68,7 +68,7 @@ def test_what_is_asked_does_not_depend_on_its_batch() -> None:
     assert all(guess != word for guesses in together for word, guess in enumerate(guesses))
 
 
-def test_words_are_read_as_the_formula_says() -> None:
+def test_words_are_scored_by_the_formula() -> None:
     parser, words = HeadParser(2, 3), 4
     for parameter in parser.parameters():
         torch.nn.init.normal_(parameter)
@@ -87,7 +87,7 @@ def test_words_are_read_as_the_formula_says() -> None:
         torch.testing.assert_close(scores[j, others], torch.stack([scored(i) for i in others]).log_softmax(-1))
 
 
-def test_distances() -> None:
+def test_distances_between_words() -> None:
     views = distances(15).float()
     assert views.shape == (21, 15, 15)
     assert (views.sum(0) == 1).all()

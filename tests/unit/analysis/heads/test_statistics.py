@@ -30,7 +30,7 @@ def random_maps(batch: int = 2, heads: int = 3, tokens: int = 5, seed: int = 1) 
     return scores.mul(2).softmax(-1)
 
 
-def test_entropy_is_scipys() -> None:
+def test_entropy_equals_scipy() -> None:
     map = random_maps()
     np.testing.assert_allclose(entropy(map), scipy_entropy(map.numpy(), axis=-1), rtol=1e-5)
     assert entropy(torch.eye(4)).max() == 0
@@ -38,7 +38,7 @@ def test_entropy_is_scipys() -> None:
     assert entropy(torch.full((4,), 0.25)) == pytest.approx(math.log(4))
 
 
-def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
+def test_statistics_average_real_tokens_for_any_batches() -> None:
     first, second = random_maps(seed=1), random_maps(seed=2)
     lengths = torch.tensor([5, 3])
     for map in (first, second):
@@ -72,7 +72,7 @@ def test_statistics_are_means_over_real_tokens_whatever_the_batches() -> None:
         HeadStatistics().heads()
 
 
-def test_divergences_are_scipys_and_padding_is_left_out() -> None:
+def test_divergences_equal_scipy_without_padding() -> None:
     maps = {"a": random_maps(seed=1), "b": random_maps(seed=2)}
     lengths = torch.tensor([5, 4])
     unlike = divergences(maps, lengths)
@@ -83,7 +83,7 @@ def test_divergences_are_scipys_and_padding_is_left_out() -> None:
             assert unlike[i, j] == pytest.approx(np.mean(each), abs=1e-6)
 
 
-def test_alike_heads_are_near_and_in_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_heads_are_close_and_in_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = random_maps(heads=1, seed=1), torch.eye(5).expand(2, 1, 5, 5)
     unlike = divergences({"a": torch.cat([one, other], 1), "b": torch.cat([other, one * 0.99 + 0.002], 1)})
     groups = clusters(unlike, 2).tolist()
@@ -97,13 +97,13 @@ def test_alike_heads_are_near_and_in_one_cluster(monkeypatch: pytest.MonkeyPatch
         clusters(unlike, 2)
 
 
-def test_points_in_a_plane_are_placed_as_they_are() -> None:
+def test_points_in_a_plane_are_recovered() -> None:
     points = torch.randn(7, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     apart = torch.cdist(points, points)
     torch.testing.assert_close(torch.cdist(place(apart), place(apart)), apart)
 
 
-def test_rollout() -> None:
+def test_rollout_equals_the_product() -> None:
     maps = [random_maps(seed=seed) for seed in range(3)]
     mixed = rollout(maps)
     for row in range(2):
@@ -120,7 +120,7 @@ def test_rollout() -> None:
 
 
 @pytest.mark.parametrize("distilled", [False, True])
-def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) -> None:
+def test_vit_attention_distances_equal_a_loop_over_patches(distilled: bool) -> None:
     torch.manual_seed(1)
     config = preset("vit/2-8", width=8, layers=2, heads=2, feed_forward=8, patch=4, distilled=distilled)
     model, images = vit.ViT(config).train(), torch.randn(3, 1, 8, 8)
@@ -141,7 +141,7 @@ def test_distances_of_a_vit_are_those_of_a_loop_over_patches(distilled: bool) ->
             assert float(distances[layer][head]) == pytest.approx(np.mean(means), rel=1e-5)
 
 
-def test_importance_is_the_loss_without_the_head() -> None:
+def test_importance_equals_the_loss_without_the_head() -> None:
     torch.manual_seed(1)
     settings = {"vocab": 20, "width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "dropout": 0.0, "max_positions": 8}
     model = bert.Bert(preset("bert/tiny", **settings)).double().eval()
@@ -170,7 +170,7 @@ def test_importance_is_the_loss_without_the_head() -> None:
         importance(model, lambda: loss() + math.nan)
 
 
-def test_what_makes_no_sense_is_told() -> None:
+def test_senseless_settings_are_reported() -> None:
     map, statistics = torch.full((1, 2, 3, 3), 1 / 3), HeadStatistics()
     statistics.add({"a": map})
     with pytest.raises(ValueError, match="maps of b: expected a"):

@@ -39,7 +39,7 @@ def assert_equal(layers: list[Layer], theirs: tuple[Tensor, ...]) -> None:
         np.testing.assert_allclose(layer.weights, attention.detach().numpy(), atol=1e-5)
 
 
-def test_maps_of_bert_are_those_of_transformers(tmp_path: Path) -> None:
+def test_bert_maps_equal_transformers(tmp_path: Path) -> None:
     config = transformers.BertConfig(vocab_size=40, max_position_embeddings=12, **SIZES, **EAGER)
     theirs = transformers.BertModel(config).eval()
     ours = saved(theirs, tmp_path)
@@ -49,7 +49,7 @@ def test_maps_of_bert_are_those_of_transformers(tmp_path: Path) -> None:
     assert_equal(attention_maps(ours, tokens, torch.tensor([9]), segments)["self"], expected)
 
 
-def test_maps_of_gpt2_are_those_of_transformers(tmp_path: Path) -> None:
+def test_gpt2_maps_equal_transformers(tmp_path: Path) -> None:
     theirs = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             vocab_size=40, n_positions=40, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, **EAGER
@@ -60,7 +60,7 @@ def test_maps_of_gpt2_are_those_of_transformers(tmp_path: Path) -> None:
     assert_equal(attention_maps(ours, tokens)["self"], theirs(tokens, output_attentions=True).attentions)
 
 
-def test_maps_of_a_vit_are_those_of_transformers(tmp_path: Path) -> None:
+def test_vit_maps_equal_transformers(tmp_path: Path) -> None:
     config = transformers.ViTConfig(image_size=12, patch_size=4, num_channels=1, **SIZES, **EAGER)
     theirs = transformers.ViTForImageClassification(config).eval()
     ours = saved(theirs, tmp_path)
@@ -71,7 +71,7 @@ def test_maps_of_a_vit_are_those_of_transformers(tmp_path: Path) -> None:
     assert maps["self"][0].keys.grid == (3, 3)
 
 
-def test_maps_of_marian_are_those_of_transformers(tmp_path: Path) -> None:
+def test_marian_maps_equal_transformers(tmp_path: Path) -> None:
     theirs = transformers.MarianMTModel(transformers.MarianConfig(
         vocab_size=30, d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=4, encoder_ffn_dim=20, decoder_ffn_dim=20, max_position_embeddings=20, pad_token_id=29,
@@ -95,7 +95,7 @@ def translator() -> Transformer:
     )).train()  # fmt: skip
 
 
-def test_layers_heads_and_axes_are_chosen_and_what_does_not_exist_is_told() -> None:
+def test_layers_heads_and_axes_are_selected_and_missing_ones_reported() -> None:
     model, inputs = translator(), (torch.tensor([[1, 2, 3]]), None, torch.tensor([[19, 4]]))
     maps = attention_maps(model, *inputs, name="t", options=MapOptions(axis="cross", layers=[-1], heads=[3, -4]))
     (layer,) = maps["cross"]
@@ -137,7 +137,7 @@ class Tied(nn.Module):
         return x
 
 
-def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
+def test_a_recurrent_layer_has_one_map_per_step() -> None:
     torch.manual_seed(0)
     model, x = Tied(), torch.randn(1, 4, 8)
     layers = attention_maps(model, x)["self"]
@@ -153,7 +153,7 @@ def test_a_layer_that_runs_several_times_has_a_map_for_each_step() -> None:
             attention_maps(model, x, options=MapOptions(layers=[missing]))
 
 
-def test_maps_of_local_attention_are_spread_over_the_image() -> None:
+def test_local_attention_maps_are_expanded_over_the_image() -> None:
     """The spread map times all values must be what the layer gives."""
     torch.manual_seed(0)
     height, width = 7, 5
@@ -173,7 +173,7 @@ def test_maps_of_local_attention_are_spread_over_the_image() -> None:
     assert (corner[:2, :2] > 0).all()
 
 
-def test_maps_of_a_stem_stay_inside_its_blocks() -> None:
+def test_stem_maps_stay_inside_their_blocks() -> None:
     stem = nn.Sequential(local_attention.AttentionStem(3, 8, heads=2, window=2))
     weights = attention_maps(stem, torch.randn(1, 3, 4, 6))["self"][0].weights
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
@@ -182,13 +182,13 @@ def test_maps_of_a_stem_stay_inside_its_blocks() -> None:
     assert (weights[0, :, ~same] == 0).all()
 
 
-def test_maps_too_large_to_be_spread_are_refused() -> None:
+def test_oversized_expanded_maps_are_refused() -> None:
     model = nn.Sequential(local_attention.LocalAttention(8, 8, heads=2, window=3, query_block=2))
     with pytest.raises(ValueError, match="2 heads on 120 x 120 positions are too large: select fewer heads, or layers"):
         attention_maps(model, torch.zeros(1, 8, 120, 120))
 
 
-def test_pooled_keys_of_a_non_local_block_cover_what_they_were_pooled_from() -> None:
+def test_pooled_keys_cover_their_region() -> None:
     maps = attention_maps(nn.Sequential(nonlocal_net.NonLocalBlock(8)), torch.randn(1, 8, 7, 4))
     layer = maps["self"][0]
     assert layer.weights.shape == (1, 1, 28, 6)
@@ -198,7 +198,7 @@ def test_pooled_keys_of_a_non_local_block_cover_what_they_were_pooled_from() -> 
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "relative", "content"])
-def test_maps_of_attention_as_convolution_are_over_its_pixels(kind: str) -> None:
+def test_conv_attention_maps_cover_its_pixels(kind: str) -> None:
     config = preset(f"conv-attention/{kind}-small", labels=("a", "b"), image_size=8, layers=1, heads=2)
     maps = attention_maps(conv_attention.ConvAttention(config), torch.randn(1, 3, 8, 8))
     (layer,) = maps["self"]
@@ -206,7 +206,7 @@ def test_maps_of_attention_as_convolution_are_over_its_pixels(kind: str) -> None
     assert layer.keys.grid == (4, 4)
 
 
-def test_words_get_the_sum_of_their_pieces_and_give_their_mean() -> None:
+def test_words_sum_over_keys_and_average_over_queries() -> None:
     before, after = example()["self"][0], example().words()["self"][0]
     assert after.keys.tokens == ("[CLS]", "unlikely", "story", "[SEP]")
     assert after.keys.words == (SPECIAL, 0, 1, SPECIAL)
@@ -228,7 +228,7 @@ def test_arrays_are_saved_without_pickles(tmp_path: Path) -> None:
         assert "self/0/keys/steps" not in arrays
 
 
-def test_a_data_frame_has_a_row_for_each_weight() -> None:
+def test_a_data_frame_has_one_row_per_weight() -> None:
     maps = example()
     frame = maps.frame()
     assert len(frame) == 2 * 2 * 25

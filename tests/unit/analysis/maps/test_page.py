@@ -13,7 +13,7 @@ from manyheads.analysis.maps.sides import Side
 from tests.support.map_examples import GERMAN, data_of, image, layers, translation
 
 
-def test_weights_are_packed_to_within_half_a_percent_of_the_largest() -> None:
+def test_weights_are_quantized_to_half_a_percent_of_the_maximum() -> None:
     maps = translation()
     (panel,) = data_of(page([maps])[0])["panels"]
     data = np.frombuffer(zlib.decompress(base64.b64decode(panel["maps"])), np.uint8)
@@ -37,14 +37,14 @@ def test_negative_weights_keep_their_sign() -> None:
     np.testing.assert_allclose(np.sign(steps) * (steps / 127) ** 2, signed[0, 0], atol=0.004)
 
 
-def test_twelve_layers_of_twelve_heads_on_64_tokens_take_less_than_two_megabytes() -> None:
+def test_a_page_with_12_layers_of_12_heads_is_below_2_megabytes() -> None:
     side = Side.positions(64)
     html, notes = page([AttentionMaps({"self": layers(0, 12, 12, side, side)})])
     assert len(html.encode()) < 2_000_000
     assert notes == []
 
 
-def test_the_page_asks_for_nothing_from_elsewhere() -> None:
+def test_the_page_loads_nothing_external() -> None:
     html = page([translation(), image()])[0]
     code = html.replace(data_of(html)["panels"][1]["picture"], "")
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)|url\(|@import|https?://|fetch\(|XMLHttp""", code)
@@ -52,7 +52,7 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
     assert data_of(html)["panels"][0]["title"].endswith("{{data}} → Der Hund lief heim")
 
 
-def test_a_long_text_is_cut_and_told() -> None:
+def test_a_long_text_is_truncated_with_a_warning() -> None:
     side = Side.positions(SHOWN + 40)
     maps = AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "a long text")
     html, notes = page([maps])
@@ -66,7 +66,7 @@ def test_a_long_text_is_cut_and_told() -> None:
     }  # fmt: skip
 
 
-def test_a_note_tells_the_range_of_each_text_and_is_short() -> None:
+def test_a_note_gives_the_range_of_each_text() -> None:
     source, target = Side.positions(SHOWN + 40), Side.positions(SHOWN + 4)
     axes = {"encoder": layers(0, 1, 1, source, source), "cross": layers(0, 1, 1, target, source)}
     title = "a\nlong text " * 40
@@ -81,7 +81,7 @@ def test_a_note_tells_the_range_of_each_text_and_is_short() -> None:
     assert note == f"t: source tokens 21 to {SHOWN + 20} of {SHOWN + 40} are shown; use --first N for others"
 
 
-def test_what_a_page_cannot_show_is_refused() -> None:
+def test_impossible_pages_are_refused() -> None:
     side = Side.positions(SHOWN + 9)
     long = AttentionMaps({"self": layers(0, 1, 1, side, side)})
     for maps, first, message in (
@@ -98,7 +98,7 @@ def test_what_a_page_cannot_show_is_refused() -> None:
         page([AttentionMaps({"self": [broken]})])
 
 
-def test_too_many_patches_are_merged_and_told() -> None:
+def test_too_many_patches_are_merged_with_a_note() -> None:
     maps = image((40, 30), 1)
     html, notes = page([maps])
     assert "patches are merged" in notes[0]
@@ -112,7 +112,7 @@ def test_too_many_patches_are_merged_and_told() -> None:
     np.testing.assert_allclose(merged[0, 2], before[0, [3, 4, 33, 34]].sum(), atol=0.005)  # patches 0..1, 2..3
 
 
-def test_an_odd_row_of_patches_stays_where_it_was() -> None:
+def test_an_odd_row_of_patches_keeps_its_position() -> None:
     (panel,) = data_of(page([image((35, 33), 1)])[0])["panels"]
     (side,) = panel["sides"]
     assert side["grid"] == [18, 17]
@@ -121,7 +121,7 @@ def test_an_odd_row_of_patches_stays_where_it_was() -> None:
         assert cell == pytest.approx(2 / patches)  # of the image, whose last patch is half of its cell
 
 
-def test_a_class_token_is_no_patch() -> None:
+def test_a_class_token_is_not_a_patch() -> None:
     html, notes = page([image((32, 32), 1)])
     assert data_of(html)["panels"][0]["sides"][0]["grid"] == [32, 32]
     assert notes == []

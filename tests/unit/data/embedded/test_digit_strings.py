@@ -10,7 +10,7 @@ from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_token
 DRAWN: dict[str, Any] = {"seed": 1, "split": "train"}
 
 
-def test_outputs_are_right() -> None:
+def test_outputs_equal_the_algorithm() -> None:
     for source, target in pairs_of("copy"):
         assert target == source
     for source, target in pairs_of("reverse"):
@@ -22,7 +22,7 @@ def test_outputs_are_right() -> None:
         assert int(target[::-1]) == int(first[::-1]) + int(second[::-1])
 
 
-def test_numbers_that_are_longer_than_python_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_numbers_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = algorithmic_pairs("addition", 3, 12_000, shortest=12_000, **DRAWN)
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -40,7 +40,7 @@ def pairs_of(algorithm: Any, count: int = 300, longest: int = 12) -> list[tuple[
     return list(zip(pairs.sources, pairs.targets, strict=True))
 
 
-def test_lengths_are_drawn_evenly_and_all_of_them() -> None:
+def test_lengths_are_uniform_and_complete() -> None:
     lengths = [len(source) for source, _ in pairs_of("copy", 2400)]
     counts = [lengths.count(n) for n in range(1, 13)]
     assert min(counts) > 150  # of 200
@@ -50,7 +50,7 @@ def test_lengths_are_drawn_evenly_and_all_of_them() -> None:
     assert {len(source) for source in exact.sources} == {400}
 
 
-def test_the_same_names_give_the_same_digits() -> None:
+def test_equal_names_give_equal_digits() -> None:
     again = algorithmic_pairs("copy", 50, 12, **DRAWN)
     assert again == algorithmic_pairs("copy", 50, 12, **DRAWN)
     for seed, split in ((2, "train"), (1, "validation")):
@@ -64,7 +64,7 @@ def test_impossible_lengths() -> None:
         algorithmic_pairs("copy", 5, 0, **DRAWN)
 
 
-def test_the_tokenizer_gives_one_id_a_character_and_loses_none() -> None:
+def test_the_character_tokenizer_is_lossless() -> None:
     tokenizer = digit_tokenizer()
     assert tokenizer.get_vocab_size() == 14
     encoding = tokenizer.encode("190+7")

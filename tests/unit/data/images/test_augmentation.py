@@ -47,7 +47,7 @@ def timm() -> ModuleType:
 
 
 @pytest.mark.parametrize(("image", "expects"), [(IMAGE.convert("L"), GREY), (IMAGE, EXPECTS)], ids=["grey", "rgb"])
-def test_operations_are_those_of_timm(
+def test_operations_equal_timm(
     timm: ModuleType, image: Image.Image, expects: Preprocessing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill = Fill.of(expects)
@@ -66,14 +66,14 @@ def test_operations_are_those_of_timm(
             np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), err_msg=message)
 
 
-def test_the_strength_of_deit(timm: ModuleType) -> None:
+def test_deits_augmentation_strength_is_used(timm: ModuleType) -> None:
     policy = timm.rand_augment_transform("rand-m9-mstd0.5-inc1")
     assert policy.num_layers == DEIT.randaugment
     assert {(op.magnitude, op.magnitude_std, op.prob) for op in policy.ops} == {(DEIT.magnitude, 0.5, 0.5)}
     assert DEIT.magnitude_std == 0.5
 
 
-def test_half_of_the_operations_happen() -> None:
+def test_half_of_the_operations_are_applied() -> None:
     plain = EXPECTS.array(IMAGE)
     changed = [
         not np.array_equal(Augmentation(randaugment=1).image(IMAGE, EXPECTS, item_random(0, 0, i)), plain)
@@ -82,7 +82,7 @@ def test_half_of_the_operations_happen() -> None:
     assert 0.4 < np.mean(changed) < 0.55  # an operation may change nothing (autocontrast of noise)
 
 
-def test_everything_off_changes_nothing_and_draws_nothing_global() -> None:
+def test_disabled_augmentation_changes_nothing_and_draws_no_numbers() -> None:
     import random
 
     before, numpy_before = random.getstate(), str(np.random.get_state())
@@ -95,7 +95,7 @@ def test_everything_off_changes_nothing_and_draws_nothing_global() -> None:
     assert str(np.random.get_state()) == numpy_before
 
 
-def test_draws_depend_on_seed_epoch_item_and_repeat_alone() -> None:
+def test_draws_depend_only_on_seed_epoch_item_and_repeat() -> None:
     numbers = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]
     found = [DEIT.image(IMAGE, EXPECTS, item_random(*n)) for n in numbers]
     again = [DEIT.image(IMAGE, EXPECTS, item_random(*n)) for n in numbers]
@@ -146,7 +146,7 @@ def test_resized_crops() -> None:
     )  # Pillow looks beyond the edges of a box
 
 
-def test_colour_jitter_of_no_strength_and_of_some() -> None:
+def test_color_jitter_of_any_strength() -> None:
     np.testing.assert_array_equal(np.asarray(color_jitter(IMAGE, 0.0, item_random(0, 0, 0))), PIXELS)
     random = item_random(0, 0, 1)
     factors, order = random.uniform(0.6, 1.4, 3), random.permutation(3)
@@ -187,7 +187,7 @@ IMAGES = np.random.default_rng(2).standard_normal((5, 3, 8, 10)).astype(np.float
 CLASSES = np.array([0, 1, 2, 3, 3])
 
 
-def test_mixup_lays_images_and_labels_over_each_other() -> None:
+def test_mixup_blends_images_and_labels() -> None:
     shares = []
     for batch in range(200):
         mixed, labels = Augmentation(mixup=0.8).batch(IMAGES, CLASSES, 4, batch_random(0, 0, batch))
@@ -200,7 +200,7 @@ def test_mixup_lays_images_and_labels_over_each_other() -> None:
     assert abs(np.var(shares) - 1 / (4 * (2 * 0.8 + 1))) < 0.02  # of Beta(a, a)
 
 
-def test_cutmix_labels_have_the_shares_of_the_pixels() -> None:
+def test_cutmix_labels_match_pixel_fractions() -> None:
     own_shares = []
     for batch in range(200):
         mixed, labels = Augmentation(cutmix=1.0).batch(IMAGES, CLASSES, 4, batch_random(0, 0, batch))
@@ -215,7 +215,7 @@ def test_cutmix_labels_have_the_shares_of_the_pixels() -> None:
     assert columns.stop - columns.start <= 10
 
 
-def test_both_take_turns() -> None:
+def test_both_runs_take_turns() -> None:
     cut = []
     for batch in range(300):
         mixed, _ = Augmentation(mixup=0.8, cutmix=1.0).batch(IMAGES, CLASSES, 4, batch_random(1, 0, batch))
@@ -225,7 +225,7 @@ def test_both_take_turns() -> None:
     assert DEIT.mixes
 
 
-def test_repeated_augmentation_keeps_the_length_of_an_epoch() -> None:
+def test_repeated_augmentation_keeps_the_epoch_length() -> None:
     order = epoch_order(100, 0, 0, repeats=3)
     assert order.shape == (100, 2)
     items, counts = np.unique(order[:, 0], return_counts=True)
@@ -244,7 +244,7 @@ def test_repeated_augmentation_keeps_the_length_of_an_epoch() -> None:
     "settings",
     [{"crop": "middle"}, {"flip": 1.5}, {"erasing": -0.1}, {"mixup": -1}, {"scale": (0.5, 2)}, {"repeats": 0}],
 )
-def test_bad_settings(settings: dict[str, Any]) -> None:
+def test_bad_settings_are_reported(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{next(iter(settings))} is .*expected"):
         Augmentation(**settings)
 
@@ -252,7 +252,7 @@ def test_bad_settings(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "name", ["flip", "jitter", "magnitude", "magnitude_std", "erasing", "mixup", "cutmix", "switch", "scale"]
 )
-def test_settings_are_finite(name: str) -> None:
+def test_settings_must_be_finite(name: str) -> None:
     for value in (float("nan"), float("inf"), float("-inf")):
         with pytest.raises(ValueError, match=f"^{name} is "):
             Augmentation(**{name: (0.5, value) if name == "scale" else value})  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ def test_settings_are_finite(name: str) -> None:
 
 @pytest.mark.parametrize("expects", [EXPECTS, GREY])
 @pytest.mark.parametrize("size", [(1, 1), (300, 1), (9, 31)])
-def test_the_whole_recipe_on_odd_images(expects: Preprocessing, size: tuple[int, int]) -> None:
+def test_the_recipe_runs_on_unusual_images(expects: Preprocessing, size: tuple[int, int]) -> None:
     everything = Augmentation(**{**vars(DEIT), "jitter": 0.4, "randaugment": 4})
     image = Image.new(expects.mode, size, 77 if expects.channels == 1 else (7, 77, 177))
     for i in range(20):

@@ -53,7 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 @pytest.mark.parametrize("form", [as_folder, as_parquet, as_jsonl])
-def test_what_was_checked_is_not_decoded_again(
+def test_checked_images_are_not_decoded_again(
     tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
 ) -> None:
     path, kept = form(tmp_path), tmp_path / "state" / "images"
@@ -66,7 +66,7 @@ def test_what_was_checked_is_not_decoded_again(
         np.testing.assert_array_equal(np.asarray(open_image(one.source)), np.asarray(open_image(other.source)))
 
 
-def test_what_has_changed_is_decoded_again_and_faults_always(tmp_path: Path, decoded: list[bytes]) -> None:
+def test_changed_files_are_decoded_again(tmp_path: Path, decoded: list[bytes]) -> None:
     folder, kept = as_folder(tmp_path), tmp_path / "kept"
     (folder / "cat" / "bad.png").write_bytes(PNGS[0][:40])
     with pytest.raises(ValueError, match=r"bad\.png: "):
@@ -88,7 +88,7 @@ def test_what_has_changed_is_decoded_again_and_faults_always(tmp_path: Path, dec
     assert len(decoded) == before + 1
 
 
-def test_an_image_that_many_rows_name_is_decoded_once(tmp_path: Path, decoded: list[bytes]) -> None:
+def test_an_image_used_by_many_rows_is_decoded_once(tmp_path: Path, decoded: list[bytes]) -> None:
     """Once by each thread at the most: a large one, and one that cannot be read."""
     Image.new("L", (1200, 1000)).save(tmp_path / "large.png")
     (tmp_path / "bad.png").write_bytes(PNGS[0][:40])
@@ -99,20 +99,20 @@ def test_an_image_that_many_rows_name_is_decoded_once(tmp_path: Path, decoded: l
     assert len(decoded) <= 2 * (os.cpu_count() or 1)
 
 
-def test_a_file_that_is_larger_than_images_are_is_not_read(tmp_path: Path) -> None:
+def test_an_oversized_image_file_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "a.png").open("wb") as file:
         file.truncate(2**31)  # no block of it is on the disk
     with pytest.raises(ValueError, match=r"a\.png: 2,147,483,648 bytes, too large for an image"):
         open_image(tmp_path / "a.png")
 
 
-def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
+def test_an_unwritable_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file: failed to write"):
         Store(tmp_path / "file")
 
 
-def test_an_order_is_drawn_once_an_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_order_is_drawn_once_per_epoch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from manyheads.data.images import loader
     from manyheads.data.images.augmentation import Augmentation, epoch_order
 
@@ -129,14 +129,14 @@ def test_an_order_is_drawn_once_an_epoch(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert len(calls) == 1
 
 
-def test_a_header_that_asks_for_terabytes_is_refused(tmp_path: Path) -> None:
+def test_an_oversized_tensor_header_is_refused(tmp_path: Path) -> None:
     file = as_idx(tmp_path)
     file.write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">III", 4, 2**20, 2**20) + bytes(120))
     with pytest.raises(ValueError, match="expected 1 to 2,147,483,648 bytes, found 4 x 1,048,576 x 1,048,576 bytes"):
         read_images(file)
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_blocking(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.png"
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="pipe.png: not a regular file"):
@@ -152,13 +152,13 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         read_images(folder)
 
 
-def test_fifty_four_megapixels_are_read_and_bombs_are_not() -> None:
+def test_54_megapixel_images_are_read_but_not_bombs() -> None:
     photograph = encoded(Image.new("L", (9000, 6000), 7), "JPEG")
     assert open_image(photograph).size == (9000, 6000)
 
 
 @pytest.mark.parametrize("separator", [",", "\t"])
-def test_rows_of_paths_and_labels(tmp_path: Path, separator: str) -> None:
+def test_rows_of_paths_and_labels_are_read(tmp_path: Path, separator: str) -> None:
     as_jsonl(tmp_path)
     file = tmp_path / ("c.csv" if separator == "," else "c.tsv")
     rows = [["label", "image"], *([label, f"i/{i}.png"] for i, label in enumerate(LABELS))]
@@ -175,7 +175,7 @@ def test_rows_of_paths_and_labels(tmp_path: Path, separator: str) -> None:
     assert ImageSource(data=str(tmp_path / "train"), skip_bad_lines=True).count() == (4, ("cat", "dog"))
 
 
-def test_columns_may_have_other_names(tmp_path: Path) -> None:
+def test_columns_can_be_renamed(tmp_path: Path) -> None:
     file = as_parquet(tmp_path, image=[None] * 4, photo=PNGS, fine_label=[0, 1, 0, 1], label=["x"] * 4)
     data = read_images(file, names=("cat", "dog"), columns=Columns("photo", "fine_label"))
     assert data.labels == LABELS
@@ -193,7 +193,7 @@ def test_images_are_counted_without_being_opened(
     assert ImageSource(data="hub:o/n", sample=7, names=("a", "b")).count() == (7, ("a", "b"))
 
 
-def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
+def test_held_out_texts_are_not_counted(tmp_path: Path) -> None:
     many(tmp_path / "d", 100)
     assert ImageSource(data=str(tmp_path / "d")).count() == (95, ("a", "b"))
     table = pyarrow.table({"image": PNGS, "label": [0, 1, -1, 1]})
@@ -204,7 +204,7 @@ def test_what_is_held_out_is_not_counted(tmp_path: Path) -> None:
         ImageSource(data=str(tmp_path / "nowhere")).count()
 
 
-def test_damaged_pages_of_a_table_are_told(tmp_path: Path) -> None:
+def test_damaged_table_pages_are_reported(tmp_path: Path) -> None:
     file = as_parquet(tmp_path, image=PNGS * 500, label=LABELS * 500)
     content = bytearray(file.read_bytes())
     content[100:4000] = bytes(3900)

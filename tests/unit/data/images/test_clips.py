@@ -17,7 +17,7 @@ def frames(count: int) -> list[Image.Image]:
 
 
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff", "folder"])
-def test_frames_come_in_the_order_of_time(tmp_path: Path, kind: str) -> None:
+def test_frames_are_in_temporal_order(tmp_path: Path, kind: str) -> None:
     given = frames(10)
     if kind == "folder":
         path = tmp_path / "clip"
@@ -37,12 +37,12 @@ def test_frames_come_in_the_order_of_time(tmp_path: Path, kind: str) -> None:
     assert read_clip(path, 64).indices == list(range(10))
 
 
-def test_an_image_is_a_clip_of_one_frame(tmp_path: Path) -> None:
+def test_an_image_is_a_single_frame_clip(tmp_path: Path) -> None:
     frames(1)[0].save(tmp_path / "a.png")
     assert read_clip(tmp_path / "a.png", 8).indices == [0]
 
 
-def test_evenly_keeps_both_ends() -> None:
+def test_even_sampling_keeps_both_ends() -> None:
     assert (evenly_spaced(3, 8), evenly_spaced(9, 3), evenly_spaced(5, 1), evenly_spaced(100, 2)) == (
         [0, 1, 2],
         [0, 4, 8],
@@ -51,7 +51,7 @@ def test_evenly_keeps_both_ends() -> None:
     )
 
 
-def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
+def test_invalid_clips_are_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.gif").write_text("hello")
     given = [Image.fromarray(np.random.default_rng(n).integers(0, 255, (64, 64), dtype=np.uint8)) for n in range(4)]
@@ -69,9 +69,7 @@ def test_what_is_no_clip_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_animation_is_refused_before_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoding.MAX_COMPOSED_PIXELS == 480_000_000
     monkeypatch.setattr(decoding, "MAX_COMPOSED_PIXELS", 4_800_000)
     frames = [Image.new("L", (400, 400), shade) for shade in (0, 1, 2)]
@@ -80,7 +78,7 @@ def test_an_animation_that_takes_long_to_draw_is_refused_before_it_is_drawn(
         read_clip(tmp_path / "a.gif", 2)
 
 
-def test_frames_that_are_larger_than_the_first_one_are_counted_before_they_are_kept(tmp_path: Path) -> None:
+def test_oversized_later_frames_are_refused(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (12, 9), color) for color in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     content = bytearray((tmp_path / "a.gif").read_bytes())

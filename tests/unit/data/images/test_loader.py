@@ -40,7 +40,7 @@ def workers(request: pytest.FixtureRequest) -> Iterator[ImageLoader]:
     loader.close()
 
 
-def test_any_number_of_workers_makes_the_same_batches_from_anywhere_on(workers: ImageLoader) -> None:
+def test_any_number_of_workers_gives_equal_batches(workers: ImageLoader) -> None:
     alone = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, seed=5)
     for epoch, first in ((0, 0), (1, 3), (0, 5)):
         theirs, ours = workers.epoch(epoch), alone.epoch(epoch)
@@ -55,7 +55,7 @@ def test_any_number_of_workers_makes_the_same_batches_from_anywhere_on(workers: 
     assert not same(alone.epoch(0)[0], other.epoch(0)[0])
 
 
-def test_scoring_takes_the_images_as_they_are_and_in_order() -> None:
+def test_scoring_reads_images_unchanged_and_in_order() -> None:
     given = data()
     batches = list(ImageLoader(given, LABELS, GREY, batch_items=10).epoch())
     assert [batch.items for batch in batches] == [8, 8, 7]
@@ -67,7 +67,7 @@ def test_scoring_takes_the_images_as_they_are_and_in_order() -> None:
     assert abs(expected.max() - 1) < 0.02
 
 
-def test_labels_are_told_without_decoding(tmp_path: Path) -> None:
+def test_labels_are_reported_without_decoding(tmp_path: Path) -> None:
     items = [Item(tmp_path / f"{i}.png", label, str(i), (8, 8), "L") for i, label in enumerate("caba")]  # no such files
     given = ImageData(items, LABELS)
     labels = ImageLoader(given, LABELS, GREY, batch_items=3).labels
@@ -76,7 +76,7 @@ def test_labels_are_told_without_decoding(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scoring.labels, np.concatenate([batch.labels for batch in scoring.epoch()]))
 
 
-def test_an_epoch_has_every_image_once_in_a_new_order() -> None:
+def test_an_epoch_shuffles_every_image_once() -> None:
     loader = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=Augmentation(), seed=1)
     images = np.concatenate([batch.images for batch in loader.epoch(0)])
     expected = [GREY.array(data().image(int(i))) for i in epoch_order(23, 1, 0)[:, 0]]
@@ -85,7 +85,7 @@ def test_an_epoch_has_every_image_once_in_a_new_order() -> None:
     assert np.bincount(labels.astype(int)).tolist() == [8, 8, 7]
 
 
-def test_labels_are_soft_where_images_are_mixed() -> None:
+def test_mixed_images_have_soft_labels() -> None:
     hard = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=CLASSIC).epoch(0)[0]
     soft = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=DEIT).epoch(0)[0]
     assert (hard.labels.shape, hard.labels.dtype) == ((6,), np.int64)
@@ -93,7 +93,7 @@ def test_labels_are_soft_where_images_are_mixed() -> None:
     np.testing.assert_allclose(soft.labels.sum(1), 1, atol=1e-6)
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"image 3: expected a label of the model \(a, b\), found 'c'; correct it"):
         ImageLoader(data(), LABELS[:2], GREY, batch_items=6)
     with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4, 5, 6, 7, ...\), found 'a'; correct it"):
@@ -115,7 +115,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT.format(root=str(ROOT)))
     with subprocess.Popen([sys.executable, tmp_path / "run.py"], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -138,7 +138,7 @@ def alive(pid: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_worker_that_is_ended_is_told() -> None:
+def test_a_killed_worker_is_reported() -> None:
     loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
     epoch = loader.epoch(0)
     epoch[0]

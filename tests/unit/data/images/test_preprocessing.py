@@ -15,7 +15,9 @@ from tests.support.pictures import noise
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize("crop", [1.0, 0.875])
-def test_transformers_prepares_images_likewise(size: tuple[int, int], resample: Any, squash: bool, crop: float) -> None:
+def test_transformers_preprocesses_images_equally(
+    size: tuple[int, int], resample: Any, squash: bool, crop: float
+) -> None:
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
     from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
@@ -32,7 +34,7 @@ def test_transformers_prepares_images_likewise(size: tuple[int, int], resample: 
     assert (apart > 0.01).mean() < 0.03
 
 
-def test_other_processors_files_are_read() -> None:
+def test_other_image_processors_are_read() -> None:
     base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     old = {**base, "size": 224, "resample": 2, "do_resize": True}  # google/vit-base-patch16-224
     assert Preprocessing.from_dict(old) == Preprocessing(224, resample="bilinear", squash=True)
@@ -57,12 +59,12 @@ def test_other_processors_files_are_read() -> None:
         ({"size": 8, "resample": "box"}, "expected one of bilinear, bicubic"),
     ],
 )
-def test_bad_preprocessing(settings: dict[str, Any], match: str) -> None:
+def test_bad_preprocessing_is_reported(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Preprocessing(**settings)
 
 
-def test_one_number_serves_all_channels() -> None:
+def test_one_value_serves_all_channels() -> None:
     assert Preprocessing.of_channels(8, 3, mean=(0.4,), std=(0.2,), crop=0.5) == Preprocessing(
         8, 0.5, (0.4,) * 3, (0.2,) * 3
     )
@@ -76,7 +78,7 @@ def test_one_number_serves_all_channels() -> None:
 
 
 @pytest.mark.parametrize("factor", [1 / 127.5, 1.0, None])
-def test_a_rescale_factor_is_heeded(factor: float | None) -> None:
+def test_a_rescale_factor_is_applied(factor: float | None) -> None:
     """transformers divides by what the file says, or not at all, before it subtracts the means."""
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
@@ -99,12 +101,12 @@ def test_a_rescale_factor_is_heeded(factor: float | None) -> None:
         ({"rescale_factor": 0}, "rescale_factor is 0; expected a number above 0"),
     ],
 )
-def test_bad_processors_files(change: dict[str, Any], match: str) -> None:
+def test_bad_processor_files_are_reported(change: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Preprocessing.from_dict({**Preprocessing(8).as_dict(), **change})
 
 
-def test_an_image_of_one_channel_is_prepared_likewise_by_transformers() -> None:
+def test_a_one_channel_image_is_preprocessed_as_in_transformers() -> None:
     from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 
     ours = Preprocessing.of_channels(8, 1, mean=(0.4,), std=(0.2,))

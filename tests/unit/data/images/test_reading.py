@@ -38,7 +38,7 @@ from tests.support.pictures import (
 
 @pytest.mark.parametrize("form", [as_folder, as_parquet, as_bytes_and_numbers, as_jsonl, as_idx, as_idx_gz, as_tar])
 @pytest.mark.parametrize("decoded", [True, False])
-def test_every_form_gives_the_same(
+def test_every_form_gives_equal_rows(
     tmp_path: Path, form: Callable[[Path], Path], decoded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not decoded:
@@ -102,7 +102,7 @@ ON_WHITE = np.asarray(RGBA)[..., :3] * (np.asarray(RGBA)[..., 3:] / 255) + 255 -
         "16-tiff", "32-tiff", "bits", "exif", "one-pixel", "20000",
     ],
 )  # fmt: skip
-def test_kinds_of_images_become_grey_or_rgb(data: bytes, expected: Any, within: int) -> None:
+def test_image_modes_become_grey_or_rgb(data: bytes, expected: Any, within: int) -> None:
     image = open_image(data)
     assert image.mode in ("L", "RGB")
     if expected is None:
@@ -133,7 +133,7 @@ def png_of(width: int, height: int, row: Any, rows: int = 1, interlaced: bool = 
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def test_a_png_that_ends_black_is_whole() -> None:
+def test_a_png_with_a_black_end_is_complete() -> None:
     black = np.zeros(8, np.uint8)
     assert open_image(png_of(8, 5, black, rows=5)).getbbox() is None
     # eight rows of one byte and the filter's: passes of 1, 1, 2, 2 x 2, 4 x 2, 4 x 4 and 8 x 4 pixels
@@ -170,7 +170,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", ["truncated PNG", "truncated JPEG", "large", "float", "32 bits"])
-def test_an_opened_image_is_told_of_like_its_file(kind: str) -> None:
+def test_an_opened_image_is_reported_like_its_file(kind: str) -> None:
     data, match = BAD[kind]
     with pytest.raises(ValueError, match=rf"^the image: .*({match})") as told:
         plain_image(Image.open(io.BytesIO(data)))
@@ -179,14 +179,14 @@ def test_an_opened_image_is_told_of_like_its_file(kind: str) -> None:
     assert str(told.value) == f"the image: {expected.value}"
 
 
-def test_an_image_made_in_memory_becomes_plain() -> None:
+def test_an_image_in_memory_becomes_rgb() -> None:
     assert plain_image(Image.new("RGBA", (2, 2))).getpixel((0, 0)) == (255, 255, 255)
     with pytest.raises(ValueError, match="^here: expected an image, found 0 x 3 pixels; "):
         plain_image(Image.new("L", (0, 3)), "here")
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> None:
+def test_bad_images_are_reported_or_counted(tmp_path: Path, kind: str) -> None:
     data, match = BAD[kind]
     file = as_parquet(tmp_path, image=[*PNGS, data], label=[*LABELS, "cat"])
     with pytest.raises(ValueError, match=match) as told:
@@ -240,7 +240,7 @@ def test_bad_images_are_told_in_a_line_or_counted(tmp_path: Path, kind: str) -> 
         (["i/1.png"], ":1: expected a JSON object, found list; write a JSON object, or skip such images with"),
     ],
 )
-def test_bad_rows_are_told_in_a_line_or_counted(tmp_path: Path, row: Any, match: str) -> None:
+def test_bad_rows_are_reported_or_counted(tmp_path: Path, row: Any, match: str) -> None:
     file = as_jsonl(tmp_path, [row, {"image": "i/1.png", "label": 1}])
     with pytest.raises(ValueError, match=match) as told:
         read_images(file, names=("cat", "dog"))
@@ -249,7 +249,7 @@ def test_bad_rows_are_told_in_a_line_or_counted(tmp_path: Path, row: Any, match:
     assert (found.labels, list(found.skips.values())) == (["dog"], [1])
 
 
-def test_links_are_followed_and_broken_ones_told(tmp_path: Path) -> None:
+def test_links_are_followed_and_broken_ones_reported(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     elsewhere = tmp_path / "elsewhere" / "more"
     elsewhere.mkdir(parents=True)
@@ -279,7 +279,7 @@ def test_links_are_followed_and_broken_ones_told(tmp_path: Path) -> None:
     assert (len(skipped), sum(skipped.skips.values())) == (6, 1)
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_non_utf8_names_are_handled(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     Image.fromarray(GREY[0]).save(os.fsencode(folder / "cat") + b"/\xff.png")
     assert r"\udcff.png" in "".join(item.place for item in read_images(folder).items).encode().decode()
@@ -305,7 +305,7 @@ def test_classes_may_be_named_like_splits(tmp_path: Path, classes: tuple[str, ..
     assert splits.test is None
 
 
-def test_what_may_be_a_class_or_a_split_is_told(tmp_path: Path) -> None:
+def test_folders_that_may_be_classes_or_splits_are_reported(tmp_path: Path) -> None:
     many(tmp_path / "d" / "cat")
     many(tmp_path / "d" / "test_card")
     with pytest.raises(
@@ -319,7 +319,7 @@ def test_what_may_be_a_class_or_a_split_is_told(tmp_path: Path) -> None:
         ImageSource(data=str(tmp_path / "e")).read()
 
 
-def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_pillow_warnings_name_the_image(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     folder = as_folder(tmp_path)
     broken = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01\x03\0\x01\0"
     (folder / "cat" / "odd.jpg").write_bytes(encoded(RGB, "JPEG", exif=broken))
@@ -332,7 +332,7 @@ def test_what_pillow_warns_of_names_the_image(tmp_path: Path, recwarn: pytest.Wa
     assert not recwarn.list
 
 
-def test_paths_that_hold_no_image(tmp_path: Path) -> None:
+def test_paths_without_images_are_reported(tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
     for path, message in (
         (str(tmp_path), "a directory, not an image; give the path"),
@@ -344,7 +344,7 @@ def test_paths_that_hold_no_image(tmp_path: Path) -> None:
             open_image(path)
 
 
-def test_bad_folders_and_files(tmp_path: Path) -> None:
+def test_bad_folders_and_files_are_reported(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     (folder / "mouse").mkdir()
     with pytest.raises(ValueError, match="mouse: the class folder is empty; add images"):
@@ -387,7 +387,7 @@ def test_bad_folders_and_files(tmp_path: Path) -> None:
         ("labels-idx1", lambda b: b[:-1] + b"\7", r":4: expected one of the labels cat, dog \(0 to 1\), found '7'"),
     ],
 )
-def test_bad_idx_files(tmp_path: Path, name: str, change: Callable[[bytes], bytes], match: str) -> None:
+def test_bad_idx_files_are_reported(tmp_path: Path, name: str, change: Callable[[bytes], bytes], match: str) -> None:
     file = as_idx(tmp_path)
     other = tmp_path / f"train-{name}-ubyte"
     other.write_bytes(change(other.read_bytes()))

@@ -18,7 +18,7 @@ from manyheads.data.sources.recorded import source_of
 from tests.support.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 
-def test_the_splits_of_a_directory(tmp_path: Path) -> None:
+def test_splits_of_a_directory_are_read(tmp_path: Path) -> None:
     many(tmp_path / "d" / "train")
     many(tmp_path / "d" / "test", 10, first=100)
     splits = ImageSource(data=str(tmp_path / "d")).read()
@@ -42,7 +42,7 @@ def test_the_splits_of_a_directory(tmp_path: Path) -> None:
     assert (len(test), list(test.skips.values())) == (5, [5])
 
 
-def test_mnists_own_files(tmp_path: Path) -> None:
+def test_mnist_files_are_read(tmp_path: Path) -> None:
     as_idx_gz(tmp_path)
     for kind in ("images-idx3", "labels-idx1"):
         data = (tmp_path / f"train-{kind}-ubyte.gz").read_bytes()
@@ -61,7 +61,7 @@ def test_one_label_or_one_image_cannot_be_split(tmp_path: Path) -> None:
         ImageSource(data=str(as_parquet(tmp_path, image=PNGS[:1] * 4, label=LABELS))).read()
 
 
-def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_data_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     columns = {"image": [{"bytes": png, "path": None} for png in PNGS], "label": [0, 1, 0, 1]}
@@ -89,7 +89,7 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         read_images("hub:o/n")
 
 
-def test_digits_are_tested_on_the_same_images_whatever_the_seed() -> None:
+def test_test_digits_do_not_depend_on_the_seed() -> None:
     first, second = digits(1), digits(2)
     assert first.test is not None
     assert second.test is not None
@@ -104,7 +104,7 @@ def test_digits_are_tested_on_the_same_images_whatever_the_seed() -> None:
     assert max(np.asarray(first.train.image(i)).max() for i in range(9)) == 255
 
 
-def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
+def test_the_report_counts_copies_and_contradictions(tmp_path: Path) -> None:
     jpegs = [encoded(Image.open(io.BytesIO(png)), "BMP") for png in PNGS]  # the same pixels otherwise encoded
     train = read_images(as_parquet(tmp_path, image=[*PNGS, jpegs[0]], label=[*LABELS, "dog"]))
     other = read_images(as_parquet(tmp_path, image=[jpegs[1], encoded(noise("RGB"))], label=["dog", "cat"]))
@@ -121,7 +121,7 @@ def test_the_report_tells_of_copies_and_contradictions(tmp_path: Path) -> None:
     assert "1 training images occur again with another label" in report
 
 
-def test_classes_called_by_numbers_are_scored_on_their_own_test_data(tmp_path: Path) -> None:
+def test_numeric_class_names_are_scored_on_test_data(tmp_path: Path) -> None:
     many(tmp_path / "train")
     many(tmp_path / "test", 10, first=100)
     for split in ("train", "test"):
@@ -137,7 +137,7 @@ def test_classes_called_by_numbers_are_scored_on_their_own_test_data(tmp_path: P
     assert (test.labels, len(test)) == (splits.test.labels, 10)
 
 
-def test_compressed_tables_are_splits(tmp_path: Path) -> None:
+def test_compressed_tables_are_split(tmp_path: Path) -> None:
     lines = [json.dumps({"image": f"{i}.png", "label": "ab"[i % 2]}) + "\n" for i in range(8)]
     for i in range(8):
         (tmp_path / f"{i}.png").write_bytes(encoded(noise("L")))

@@ -21,7 +21,7 @@ from manyheads.tasks.answering.metrics import best, exact, f1, normalized, squad
         ("THE Été", "été"),
     ],
 )
-def test_normalising(text: str, expected: str) -> None:
+def test_answers_are_normalized(text: str, expected: str) -> None:
     assert normalized(text) == expected
 
 
@@ -39,12 +39,12 @@ def test_normalising(text: str, expected: str) -> None:
         ("the", "", 1, 1),
     ],
 )
-def test_single_answers(guess: str, truth: str, em: int, score: float) -> None:
+def test_single_answers_are_read(guess: str, truth: str, em: int, score: float) -> None:
     assert exact(guess, truth) == em
     assert f1(guess, truth) == pytest.approx(score)
 
 
-def test_the_best_of_several_and_none() -> None:
+def test_the_best_of_several_answers_counts() -> None:
     assert best(f1, "Santa Clara", ["California", "Santa Clara, California", "the Santa Clara"]) == 1
     assert best(exact, "x", ["y", "X."]) == 1
     assert best(exact, "", []) == 1  # version 2: no answer is right
@@ -53,7 +53,7 @@ def test_the_best_of_several_and_none() -> None:
     assert best(exact, "", ["the"]) == 1  # normalising leaves nothing of it: as in version 2's script
 
 
-def test_means_and_their_signature() -> None:
+def test_mean_metrics_have_a_signature() -> None:
     metrics = squad_metrics(["308", "", "x"], [["308 points", "308 in all"], [], ["y"]])
     assert metrics["squad_f1"]["value"] == pytest.approx((2 / 3 + 1 + 0) / 3)
     assert metrics["squad_em"]["value"] == pytest.approx(1 / 3)

@@ -15,7 +15,7 @@ from manyheads import directory
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 
-def test_two_classes_of_one_name_are_two(tmp_path: Path) -> None:
+def test_two_classes_of_one_name_are_distinct(tmp_path: Path) -> None:
     """As ImageNet's cranes; which is meant only a number tells."""
     names = ("cat", "crane", "crane")
     model = ResNet(ResNetConfig(widths=(8,), depths=(1,), image_size=8, labels=names))
@@ -34,5 +34,5 @@ def test_two_classes_of_one_name_are_two(tmp_path: Path) -> None:
     assert outcome.references == ["cat", "crane (1)", "crane (2)", "crane (2)"]
     assert classifier.classify(str(tmp_path / "a.png"))[0].label == "crane (2)"
     file.write_text(json.dumps({"image": "a.png", "label": "crane"}))
-    with pytest.raises(ValueError, match=r"label 'crane' is none of cat, crane \(1\), crane"):
+    with pytest.raises(ValueError, match=r"expected one of the labels cat, crane \(1\), crane"):
         classifier.outcome(str(file))

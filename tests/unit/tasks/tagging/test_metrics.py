@@ -29,7 +29,7 @@ def sentences(seed: int, count: int) -> list[list[str]]:
         ("", []),
     ],
 )
-def test_spans(tags: str, expected: list[tuple[str, int, int]]) -> None:
+def test_spans_are_selected(tags: str, expected: list[tuple[str, int, int]]) -> None:
     assert entities(tags.split()) == [Entity(*e) for e in expected]
 
 
@@ -46,14 +46,14 @@ def test_a_worked_case() -> None:
     assert "precision 0.2500, recall 0.3333, 3 entities" in metrics["entity_f1"]["signature"]
 
 
-def test_nothing_found_or_wanted_is_no_division_by_zero() -> None:
+def test_empty_predictions_and_targets_do_not_divide_by_zero() -> None:
     assert tagging_metrics([["O"]], [["O"]])["entity_f1"]["value"] == 0.0
     with pytest.raises(ValueError, match="test data are empty"):
         tagging_metrics([], [])
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_equal_to_seqeval(seed: int) -> None:
+def test_scores_equal_seqeval(seed: int) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval: pip install seqeval")
     wanted, predicted = sentences(seed, 60), sentences(seed + 100, 60)
     predicted = [w if i % 2 else p for i, (w, p) in enumerate(zip(wanted, predicted, strict=True))]
