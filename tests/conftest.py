@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it gives
 
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")  # runs of tests are nobody's own
+# test runs are not recorded in the user's state directory
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")
 
 DATA = Path(os.environ.get("MANYHEADS_DATA", ROOT.parent / "shared" / "data"))
 
@@ -36,7 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Path]:
-    """Real data sets by folder or file, such as "imdb"; the test is skipped where there is none."""
+    """Return a function that finds real data by file or folder name, such as "imdb", or skips the test if it is
+    missing.
+    """
 
     def find(name: str) -> Path:
         if not (DATA / name).exists():
@@ -76,7 +79,7 @@ def killed() -> Callable[[Path, Path], Path]:
     def copy(run: Path, out: Path) -> Path:
         shutil.copytree(run, out)
         *_, before, last = sorted((out / "state").glob("checkpoint-*.json"))
-        assert before.stem > "checkpoint-00000000", "it would begin anew"
+        assert before.stem > "checkpoint-00000000", "the run would start from scratch"
         state = ("finished.json", last.name, f"{last.stem}.safetensors")
         for name in ("result.json", "model.safetensors", *(f"state/{name}" for name in state)):
             (out / name).unlink()

@@ -1,4 +1,4 @@
-"""Small random models of ours and of transformers, and how both are asked the same question."""
+"""Small random models of this package and of transformers, and calls of both with the same input."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.support.browser import Browser
 
 
 class ServiceBrowser(Browser):
-    """What it asks another service for is a failure."""
+    """Browser that counts a request to any other service as a failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ServiceBrowser(Browser):
         )
 
     def type(self, selector: str, text: str) -> None:
-        """Instead of what stands in a field."""
+        """Replace the content of a field."""
         self.click(selector)
         self.run(f"document.querySelector({json.dumps(selector)}).select()")
         self.send("Input.insertText", text=text)

@@ -14,7 +14,7 @@ from tests.unit.data.test_column import TEXTS, in_a_file
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is held in memory."""
+    """Lower the memory limit to 2 characters, so that every text is written to a file."""
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 

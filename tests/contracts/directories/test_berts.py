@@ -136,7 +136,7 @@ def conll(folder: Path) -> Path:
     return folder
 
 
-def labelled(folder: Path) -> Path:
+def labeled(folder: Path) -> Path:
     for name, part in (("train", TEXTS), ("validation", TEXTS[:6]), ("test", TEXTS[:6])):
         rows = [f"{text}\t{'south' if 'Rome' in text else 'north'}" for text in part]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -145,7 +145,7 @@ def labelled(folder: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
 @pytest.mark.parametrize(
-    ("recipe", "data"), [("text-classification", labelled), ("conll2003", conll), ("question-answering", squad)]
+    ("recipe", "data"), [("text-classification", labeled), ("conll2003", conll), ("question-answering", squad)]
 )
 def test_fine_tuning_keeps_the_architecture(model: Path, tmp_path: Path, recipe: str, data: Any) -> None:
     (tmp_path / "data").mkdir()

@@ -1,4 +1,4 @@
-"""Directories of unknown origin: what they state is measured, and what they name stays in them."""
+"""Directories of unknown origin: sizes are checked before use, and file names cannot point outside the directory."""
 
 from __future__ import annotations
 

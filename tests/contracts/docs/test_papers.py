@@ -32,7 +32,7 @@ COMMAND = re.compile(r"^manyheads (.+)$", re.MULTILINE)
 
 
 class Included(NamedTuple):
-    """What a directive includes: a file, and of it what its options say."""
+    """Inclusion of a file in a page: the file and the options that select its lines."""
 
     page: str
     file: Path

@@ -102,7 +102,7 @@ def test_permuted_rows_may_forget_their_last_positions(precision: str) -> None:
     model = gpt()
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     texts = tokens(3, 8)
-    rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # what is left of each
+    rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # the remaining tokens of each text
     wanted = [exact(model, torch.stack([*row, texts[number, 6]])[None])[0, -1] for number, row in enumerate(rows)]
     with torch.inference_mode(), compute.autocast():
         cache = fast.start(3, 32)
@@ -141,7 +141,7 @@ def test_skipping_padding_gives_equal_states(precision: str) -> None:
         alone = fast(given[2:3, :13])
     assert off(states[real], wanted[real]) < TOLERANCE[precision]
     assert not states[~real].any()
-    assert torch.equal(states[2, :13], alone[0])  # neighbours change nothing
+    assert torch.equal(states[2, :13], alone[0])  # other rows of the batch do not affect the result
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -212,7 +212,7 @@ def test_scores_of_unequal_texts_equal_the_models() -> None:
             totals.append([h.log_probability for h in score(one.step, cache, targets, start=96, end=0)])
     assert totals[1] == pytest.approx(totals[0], abs=1e-5)
 
-    writer = gpt(max_positions=16)  # outgrown: the texts go on from their latter half
+    writer = gpt(max_positions=16)  # beyond the context, texts continue from their second half
     quick, _ = lower(writer, prepare("float32"))
     prompts = [[3, 4, 5], [6], [7, 8, 9, 10, 11, 12]]
     written = [
@@ -381,7 +381,7 @@ def test_float64_is_kept() -> None:
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "auto"])
 def test_layers_of_any_width_run(precision: Any, log: pytest.LogCaptureFixture) -> None:
-    """The kernels multiply several columns at once; what does not come out even is left to PyTorch."""
+    """The kernels process several columns at once; layers whose width is not a multiple use PyTorch."""
     for width in (8, 30, 54):
         model = torch.nn.Sequential(torch.nn.Linear(width, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))
         x = torch.randn(3, width)

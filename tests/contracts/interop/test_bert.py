@@ -67,7 +67,7 @@ def question(head: str, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def answers(model: nn.Module, head: str, asked: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
-    """What a model of either library gives, in one order, at the real positions."""
+    """Return the outputs of a model of either library at the real positions, in a fixed order."""
     tokens, lengths, segments = asked
     real = torch.arange(12) < lengths[..., None]
     if isinstance(model, Bert):
@@ -235,7 +235,9 @@ def test_auto_classes_open_the_other_heads(tmp_path: Path, head: str, auto: str)
 
 
 def test_original_names_and_unused_tensors_are_handled(tmp_path: Path) -> None:
-    """What google-bert's files on the Hub hold: gamma and beta, a pooler beside a masked LM, stored positions, ties."""
+    """Load the layout of google-bert's files on the Hub: gamma and beta, a pooler next to a masked LM, stored
+    positions, ties.
+    """
     model = ours("masked_lm")
     directory.save(tmp_path, model, None)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -254,7 +254,7 @@ def test_unequal_copies_of_a_matrix_are_reported(tmp_path: Path) -> None:
 
 
 def test_an_end_token_outside_the_vocabulary_is_ignored(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    """As transformers opens it; 50256 is what it writes where nobody has named one."""
+    """An end token id outside the vocabulary is ignored. transformers writes 50256 if the user sets none."""
     for name, end in (("default", 50256), ("named", V)):
         other = theirs("gpt2", bos_token_id=1, eos_token_id=end).eval()
         other.save_pretrained(tmp_path / name)

@@ -71,7 +71,7 @@ def tokens_of(config: BertConfig) -> Tensor:
 
 
 def answers(model: nn.Module, tokens: Tensor) -> list[Tensor]:
-    """What a model of either library gives at the real positions."""
+    """Return the outputs of a model of either library at the real positions."""
     real = torch.arange(12) < LENGTHS[:, None]
     if isinstance(model, Bert):
         output = model(tokens, LENGTHS)

@@ -51,12 +51,14 @@ NO_SIZES = ("num_labels", "id", "dropout", "transformers_version")
 
 
 def most_held() -> int:
-    """Kilobytes, since it was last told to count anew."""
+    """Return the peak memory of this process in kilobytes, since the last reset of the counter."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count memory anew")
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot reset the peak memory counter"
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)

@@ -61,7 +61,9 @@ def images(size: int) -> Tensor:
 
 
 def answers(model: Any, x: Tensor) -> list[Tensor]:
-    """What a model of either library gives: logits of one head or two and their mean, or states and pooled ones."""
+    """Return the outputs of a model of either library: logits (of two heads also their mean), or states and pooled
+    states.
+    """
     if isinstance(model, ViT):
         if not model.config.labels:
             states = model.encode(x)

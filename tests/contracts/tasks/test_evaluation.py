@@ -1,4 +1,4 @@
-"""Which test data a run is scored on, and which items differ most between two models."""
+"""Choice of the test data of a run, and the items on which two models differ the most."""
 
 from pathlib import Path
 from typing import Any

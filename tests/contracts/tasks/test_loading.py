@@ -1,4 +1,4 @@
-"""Which predictor a model gets, and what all of them ask of a text before they tokenize it."""
+"""Choice of the predictor for a model, and checks of texts before they are tokenized."""
 
 import json
 import subprocess

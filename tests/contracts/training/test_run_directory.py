@@ -92,7 +92,7 @@ def test_a_kill_during_the_first_write_leaves_a_resumable_directory(tmp_path: Pa
 
 
 def test_runs_of_other_recipes_below_are_allowed(tmp_path: Path) -> None:
-    """runs/translation beside runs/translation/multi30k and the rows of runs/translation/ablate."""
+    """runs/translation may contain runs/translation/multi30k and the rows of runs/translation/ablate."""
     (tmp_path / "multi30k" / "state").mkdir(parents=True)
     (tmp_path / "ablate" / "base" / "state").mkdir(parents=True)
     (tmp_path / "ablate" / "result.json").write_text("{}")

@@ -20,7 +20,7 @@ def packed(files: Files) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
-    """Whatever the bytes are: what is missing of the last file is left out."""
+    """Unpack files from arbitrary bytes; the last file may be truncated."""
     files, at = {}, 0
     while at < len(data):
         end = at + _NAME + int.from_bytes(data[at : at + _NAME])

@@ -1,4 +1,4 @@
-"""How the files of an input are harmed: each kind in its own way, so that what is behind the first check is reached."""
+"""Mutations of input files, specific to each format so that inputs get past the first check."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def harmed(name: str, content: bytes, random: Random) -> bytes:
     for kind in [*kinds[:1], _text] if random.random() < 0.85 else [random.choice((_bytes, _text))]:
         try:
             return kind(content, random)
-        except Exception:  # what is too much harmed already to be harmed in its own way
+        except Exception:  # too damaged for a mutation of its format
             continue
     return _bytes(content, random)
 

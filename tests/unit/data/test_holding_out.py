@@ -91,7 +91,7 @@ def test_the_smallest_single_sentence_document_is_held_out(tmp_path: Path) -> No
 
 
 def squad(folder: Path, *questions: int) -> str:
-    """Articles with so many questions each."""
+    """Write articles with the given numbers of questions."""
 
     def asked(article: int, count: int) -> dict[str, Any]:
         qas = [
@@ -114,7 +114,7 @@ def test_questions_are_held_out_by_number(tmp_path: Path, questions: tuple[int, 
 
 
 def earlier(source: Source[Any]) -> Source[Any]:
-    """What an earlier version made of the same data: whole texts by their number, whatever they are called."""
+    """Return the split of an earlier version, which chose whole texts by index and ignored their names."""
     return source.reading_variants()[-1]
 
 

@@ -86,9 +86,9 @@ def sums(block: NonLocalBlock, x: Tensor) -> Tensor:
                         assert block.pair is not None
                         weights.append(F.relu(block.pair(torch.cat([theta, phi])))[0])
                 values.append(block.g(x_j))
-            normaliser = sum(weights) if block.kind in ("gaussian", "embedded") else count
+            normalizer = sum(weights) if block.kind in ("gaussian", "embedded") else count
             for weight, value in zip(weights, values, strict=True):
-                total = total + weight * value / normaliser
+                total = total + weight * value / normalizer
             y[b, :, i] = total
     return x + block.output(y.transpose(1, 2)).transpose(1, 2).reshape(x.shape)
 

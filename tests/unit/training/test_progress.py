@@ -70,7 +70,7 @@ def test_singular_units_are_spelled_correctly(tmp_path, budget, reason, monkeypa
 
 
 def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
-    """Which takes 100 s here, all others 2."""
+    """The first step takes 100 s, all others 2 s."""
     now = 0.0
     reports: list[progress.Progress] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))

@@ -82,7 +82,7 @@ def test_each_row_of_deits_ablation_removes_a_part(
     results = [tmp_path / "a" / row / "result.json" for row in ("base", "no-mixup-no-cutmix")]
     written = [path.stat().st_mtime_ns for path in results]
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
-    assert [path.stat().st_mtime_ns for path in results] == written, "what is finished is not scored again"
+    assert [path.stat().st_mtime_ns for path in results] == written, "finished rows are not scored again"
     train("deit/ablate", {**settings, "scored": "test"}, out=tmp_path / "a", resume=True)
     assert all(path.stat().st_mtime_ns > before for path, before in zip(results, written, strict=True))
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
@@ -159,7 +159,7 @@ def test_paths_on_stdin_are_read(
 def test_one_bad_image_among_many_is_reported(
     run: Path, data: Path, tmp_path: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are classified, before it and, on request, behind it; it is told by line and file."""
+    """An unreadable image is reported by line and file; images before it, and optionally after it, are classified."""
     good = str(data / "test" / "above" / "201.png")
     bad = tmp_path / "bad.png"
     bad.write_text("no image")

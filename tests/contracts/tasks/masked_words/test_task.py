@@ -249,8 +249,8 @@ def test_many_masks_use_little_time_and_memory(filler: MaskedLanguageModel, monk
 
 @pytest.mark.parametrize("masks", [1, 2, 3, 4])
 def test_the_best_combinations_are_found(masks: int) -> None:
-    dice = random.Random(masks)
-    chances = [sorted((dice.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
+    rng = random.Random(masks)
+    chances = [sorted((rng.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
     words = [[10 * mask + place for place in range(4)] for mask in range(masks)]
     every = [
         (sum(chances[mask][place] for mask, place in enumerate(places)), [words[m][p] for m, p in enumerate(places)])

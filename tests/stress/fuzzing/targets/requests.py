@@ -1,4 +1,4 @@
-"""What is asked of a model: lines of stdin and words of the command line, and requests to the service."""
+"""Requests to a model: lines on stdin, command-line arguments, and requests to the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.models import SIZES, saved
 from tests.stress.fuzzing.targets.target import Refused, Target
 
-_MADE: dict[str, Path] = {}  # the models, which are ours: only what is asked is harmed
+_MADE: dict[str, Path] = {}  # our models, unchanged: only the requests are mutated
 VERBS = {
     "translate": ("transformer", b"the cat\nthe dog sat\n"),
     "classify": ("bert", b"the cat\n"),

@@ -1,4 +1,4 @@
-"""Clips: folders of frames and files with several, of which some are taken, evenly."""
+"""Clips: frames sampled evenly from folders of frames and from multi-frame files."""
 
 from pathlib import Path
 from typing import Any
