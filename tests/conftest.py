@@ -1,4 +1,4 @@
-"""Before torch is imported anywhere, here and in the processes that tests start; and where real data are looked for."""
+"""Settings that must precede the import of torch, here and in subprocesses of tests; and the location of real data."""
 
 from __future__ import annotations
 

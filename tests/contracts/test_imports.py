@@ -1,4 +1,4 @@
-"""Rules of the architecture: import layers, attention written once, short files, light dependencies."""
+"""Architecture rules: import layers, a single attention implementation, short files, few dependencies."""
 
 import ast
 import subprocess

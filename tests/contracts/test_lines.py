@@ -1,4 +1,4 @@
-"""Texts among the arguments or a line each on stdin, answered in their order; faults name the text or its line."""
+"""Texts from arguments or from lines of stdin, answered in order; errors name the text or its line."""
 
 import json
 import os

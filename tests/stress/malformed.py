@@ -1,4 +1,4 @@
-"""Malformed requests, from a seeded generator: the bytes of each, and what the client does when it has sent them."""
+"""Malformed requests from a seeded generator: the bytes of each, and the client's behavior after sending."""
 
 from __future__ import annotations
 

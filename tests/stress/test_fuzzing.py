@@ -1,4 +1,4 @@
-"""Harmed inputs, always the same: each is read or refused cleanly (more: `python -m tests.stress.fuzzing`)."""
+"""A fixed set of mutated inputs: each is accepted or rejected cleanly (more: `python -m tests.stress.fuzzing`)."""
 
 from __future__ import annotations
 

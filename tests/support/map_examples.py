@@ -1,4 +1,4 @@
-"""Maps for the tests of the page, and what a page of them tells."""
+"""Example maps for the tests of the page, and readers of the page's content."""
 
 import json
 import re

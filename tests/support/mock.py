@@ -1,4 +1,4 @@
-"""A model small enough to enumerate, whose cache is one tensor of states."""
+"""Model small enough to enumerate, whose cache is a single tensor of states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four small images and one of noise, in every form that images come in."""
+"""Four small images and one of noise, in every supported format."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Commands that must fail, and the one line that they write."""
+"""Commands that must fail, and their one-line error messages."""
 
 import pytest
 

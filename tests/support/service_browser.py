@@ -1,4 +1,4 @@
-"""The headless Chromium of the attention page's tests, on a page that a service gives."""
+"""Headless Chromium of the attention page's tests, on a page of a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts against the canon, and against torch's own counter of operations."""
+"""FLOP counts, compared with published formulas and with torch's FLOP counter."""
 
 import json
 from dataclasses import replace

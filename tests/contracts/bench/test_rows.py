@@ -1,4 +1,4 @@
-"""The bench on tiny models: what rows say, and that both sides do the same work."""
+"""Benchmarks on tiny models: content of the rows, and equal work on both sides."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Files without names, which go with the last column."""
+"""Unnamed scratch files, deleted with the last column that uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT in use: filled, looked into, probed and fine-tuned from directories of transformers."""
+"""RoBERTa and DistilBERT from transformers' directories: mask filling, attention maps, probing and fine-tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OPUS-MT's directories, from loading to fine-tuning: SentencePiece models, a vocabulary of both languages, Marian."""
+"""OPUS-MT directories, from loading to fine-tuning: SentencePiece models, a joint vocabulary, Marian."""
 
 from __future__ import annotations
 

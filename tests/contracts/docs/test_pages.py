@@ -1,4 +1,4 @@
-"""The commands that the pages show are commands that there are."""
+"""Commands shown in the documentation: each exists and accepts its options."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""docs/papers/: the code, counts and commands that the pages show are those that there are."""
+"""docs/papers/: the code, counts and commands on the pages match the package."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The site, as far as it can be seen without building it; and what looks at it once it is built."""
+"""Checks of the documentation site that need no build, and the script that checks the built site."""
 
 import re
 from importlib import import_module

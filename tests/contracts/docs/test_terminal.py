@@ -1,4 +1,4 @@
-"""The recording of a terminal shows what was printed, when it was printed."""
+"""Terminal recordings: the printed lines and their times."""
 
 from pathlib import Path
 from xml.etree import ElementTree

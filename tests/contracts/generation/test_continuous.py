@@ -1,4 +1,4 @@
-"""Texts that are continued together and come and go: each what it would be alone, as many at once as fit."""
+"""Continuous batching: each text equals its result alone, and the batch holds the maximum number that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lowered model computes what the model does: against it in float64, in every precision the processor has."""
+"""Lowered models, compared with the original in float64, in every precision that the processor supports."""
 
 from __future__ import annotations
 

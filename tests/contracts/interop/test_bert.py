@@ -1,4 +1,4 @@
-"""Our BERT against transformers': every head, both directions, values and gradients, in eval and in train mode."""
+"""Parity of BERT with transformers: every head, both directions, values and gradients, eval and train mode."""
 
 from __future__ import annotations
 

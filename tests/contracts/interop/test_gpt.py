@@ -1,4 +1,4 @@
-"""Our GPT and GPT-2 against transformers', in both directions, in eval and in train mode, values and gradients."""
+"""Parity of GPT and GPT-2 with transformers: both directions, eval and train mode, values and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT and GPT-2 as classifiers of texts against transformers', in both directions, in padded batches."""
+"""Parity of GPT and GPT-2 text classifiers with transformers: both directions, in padded batches."""
 
 from __future__ import annotations
 

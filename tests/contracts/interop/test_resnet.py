@@ -1,4 +1,4 @@
-"""Our ResNet against those of transformers and timm, and as directories: values, gradients, buffers."""
+"""Parity of ResNet with transformers and timm, and its directories: values, gradients, buffers."""
 
 from __future__ import annotations
 

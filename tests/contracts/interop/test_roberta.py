@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT against transformers': every head, both directions, values and gradients, both modes."""
+"""Parity of RoBERTa and DistilBERT with transformers: every head, both directions, values and gradients, both modes."""
 
 from __future__ import annotations
 

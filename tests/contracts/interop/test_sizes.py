@@ -1,4 +1,4 @@
-"""A config.json that asks for more memory than there is, is refused before any is taken."""
+"""A config.json that needs more memory than available is rejected before any allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state_dict of the PyTorch tutorial's translator against such a class, made of torch.nn.Transformer."""
+"""Loading of a state_dict from the PyTorch tutorial's translator, built from torch.nn.Transformer."""
 
 from __future__ import annotations
 

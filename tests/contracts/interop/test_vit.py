@@ -1,4 +1,4 @@
-"""Our ViT and DeiT against those of transformers and timm: both directions, values, gradients, maps."""
+"""Parity of ViT and DeiT with transformers and timm: both directions, values, gradients, maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images: bounded before they are decoded, and decoded one at a time, for which no other model waits."""
+"""Images in requests: size limits before decoding, and decoding of one at a time without blocking other models."""
 
 from __future__ import annotations
 

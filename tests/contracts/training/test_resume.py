@@ -1,4 +1,4 @@
-"""A resumed run is the uninterrupted run, bit for bit."""
+"""A resumed run is bit-for-bit identical to an uninterrupted one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run's directory says what it holds, and belongs to one process at a time."""
+"""Run directories: their status, and locking against a second process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Signals end a run with a checkpoint or a whole model, at any moment."""
+"""Signals end a run with a checkpoint or a complete model, at any moment."""
 
 import multiprocessing
 import re

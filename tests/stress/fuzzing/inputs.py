@@ -1,4 +1,4 @@
-"""An input: small files by their names. It is one string of bytes to the engine, and a folder to what reads it."""
+"""Fuzzing input: small named files, as one byte string for the engine and as a folder for the code under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tests/stress/attack_service.py: its requests are those of its seed, and what it looks for is found."""
+"""tests/stress/attack_service.py: the requests depend only on the seed, and faults are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings and edits of compiled models."""
+"""Recording and editing in compiled models."""
 
 import pytest
 import torch

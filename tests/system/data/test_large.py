@@ -1,4 +1,4 @@
-"""Data larger than memory: the same tokens however they are stored and read, in little memory, whatever happens."""
+"""Data larger than memory: equal tokens for every way of storing and reading, in bounded memory, despite faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that reading takes."""
+"""Memory use while reading data."""
 
 from __future__ import annotations
 

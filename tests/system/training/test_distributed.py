@@ -1,4 +1,4 @@
-"""Runs over several processes, against the same run in one."""
+"""Runs on several processes, compared with the same run on one."""
 
 import json
 import os

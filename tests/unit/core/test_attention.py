@@ -1,4 +1,4 @@
-"""Multi-head attention against torch.nn.MultiheadAttention and published counts."""
+"""Multi-head attention, compared with torch.nn.MultiheadAttention and published counts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Blocks and stacks against torch.nn's Transformer layers with the same weights."""
+"""Blocks and stacks, compared with torch.nn's Transformer layers with the same weights."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The preallocated cache against lists of tensors, under random sequences of what decoders do to it."""
+"""Preallocated KV cache, compared with lists of tensors under random sequences of decoder operations."""
 
 import random
 

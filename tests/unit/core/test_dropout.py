@@ -1,4 +1,4 @@
-"""Dropout from one byte an element: rate, scale, gradient, repeatability."""
+"""Dropout with one random byte per element: rate, scale, gradient, repeatability."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sinusoidal layouts against their formulas, their geometry, and transformers' Marian."""
+"""Sinusoidal layouts, compared with their formulas, their geometry, and transformers' Marian."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Feed-forward networks and the residual stream, seen and changed: against PyTorch's hooks on the same modules."""
+"""Recording and editing of feed-forward layers and the residual stream, compared with PyTorch's hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream of tokens and its blocks: everything once, in an order of seed and epoch alone."""
+"""Token stream and its blocks: each token once, in an order that depends only on seed and epoch."""
 
 from __future__ import annotations
 

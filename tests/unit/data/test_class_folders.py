@@ -1,4 +1,4 @@
-"""Texts as files in a folder for each class; every fault named by its file."""
+"""Text files in one folder per class; each fault is reported by file."""
 
 from collections.abc import Callable
 from pathlib import Path

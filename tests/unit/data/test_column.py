@@ -1,4 +1,4 @@
-"""Texts in a file are what they are in a list, and take no memory."""
+"""Text columns in files equal lists and use no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation data are held out by size, and earlier runs keep theirs."""
+"""Validation splits held out by size; earlier runs keep their splits."""
 
 from __future__ import annotations
 

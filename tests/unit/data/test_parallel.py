@@ -1,4 +1,4 @@
-"""Parallel text in every form; every fault named by file and line."""
+"""Parallel text in every format; each fault is reported by file and line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The roles of files and folders by their names, for texts, tables and images, and their line in the report."""
+"""Roles of files and folders by name, for texts, tables and images, and their line in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token cache: same ids as the tokenizer, never stale, never half."""
+"""Token cache: same ids as the tokenizer, never stale, never incomplete."""
 
 import os
 from pathlib import Path

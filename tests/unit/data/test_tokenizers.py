@@ -1,4 +1,4 @@
-"""Each kind against something else: transformers' tokenizers of the same vocabulary, brute force, plain Python."""
+"""Tokenizers of each kind, compared with transformers, brute force, or plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling: the filters against transformers', batch == single on tokens, seeds, long texts."""
+"""Sampling: filters compared with transformers, batched equal to single, seeds, long texts."""
 
 from __future__ import annotations
 

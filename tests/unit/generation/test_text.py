@@ -1,4 +1,4 @@
-"""Texts that come token by token: whole characters, stop strings across tokens."""
+"""Streamed text: complete characters, and stop strings across tokens."""
 
 from __future__ import annotations
 

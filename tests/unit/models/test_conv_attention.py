@@ -1,4 +1,4 @@
-"""Attention as convolution: against PyTorch's convolutions, brute force and the published sizes."""
+"""Attention as convolution, compared with PyTorch's convolutions, brute force and the published sizes."""
 
 from dataclasses import replace
 from math import exp, sqrt

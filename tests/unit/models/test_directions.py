@@ -1,4 +1,4 @@
-"""Three ways of reading: what each token may know, seen by changing other tokens; LSTMs against torch's own."""
+"""Three reading directions: the visible tokens of each position; LSTMs compared with torch."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Non-local blocks against the core's attention, against the paper's sums written out, and against timm's."""
+"""Non-local blocks, compared with the core's attention, with the paper's sums, and with timm."""
 
 from typing import Any
 

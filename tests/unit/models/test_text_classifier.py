@@ -1,4 +1,4 @@
-"""The textbook's classifier: its published counts, Keras's formulas written out, and what padding and order change."""
+"""The textbook's classifier: published counts, Keras's formulas, and the effects of padding and order."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""The Universal Transformer against PyTorch's layers applied again and again, and its halting against the published
-loop, position by position."""
+"""The Universal Transformer, compared with repeated PyTorch layers, and its halting with the published loop."""
 
 from typing import Any
 

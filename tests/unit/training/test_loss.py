@@ -1,4 +1,4 @@
-"""The chunked loss against torch.nn.functional.cross_entropy, value and gradients."""
+"""Chunked loss, compared with torch.nn.functional.cross_entropy: value and gradients."""
 
 import pytest
 import torch

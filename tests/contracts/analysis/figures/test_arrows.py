@@ -1,4 +1,4 @@
-"""The strongest arrows of a map that is made by hand, on an image and on a clip."""
+"""Strongest arrows of a constructed attention map, on an image and on a clip."""
 
 import re
 from pathlib import Path

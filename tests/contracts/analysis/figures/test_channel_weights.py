@@ -1,4 +1,4 @@
-"""The weights of squeeze-and-excitation: those by which the block multiplies, and their means by class."""
+"""Channel weights of squeeze-and-excitation blocks, and their means by class."""
 
 from __future__ import annotations
 

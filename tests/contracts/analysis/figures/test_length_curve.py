@@ -1,4 +1,4 @@
-"""Curves over the length of the input, of recorded runs."""
+"""Curves of metrics over the input length, from recorded runs."""
 
 import json
 import re

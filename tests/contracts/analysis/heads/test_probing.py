@@ -1,4 +1,4 @@
-"""Parsers that see attention alone, against scipy."""
+"""Attention-only parsers, compared with scipy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Checked images in files: bombs, scratch files, tables."""
+"""Checked images in files: decompression bombs, scratch files, tables."""
 
 import gc
 import pickle

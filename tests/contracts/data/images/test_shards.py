@@ -1,4 +1,4 @@
-"""Images in shards: tar files as WebDataset has them, and Parquet files of which a split has several."""
+"""Images in shards: tar files in WebDataset's layout, and splits of several Parquet files."""
 
 import io
 import os

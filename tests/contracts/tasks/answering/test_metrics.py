@@ -1,4 +1,4 @@
-"""Scores of answers, against torchmetrics."""
+"""Metrics of answers, compared with torchmetrics."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The classification recipes on texts small enough to learn by heart, from files to a directory and its verbs."""
+"""Classification recipes on texts small enough to memorize, from files to a model directory and its commands."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The recipes on digits: trained, tested beyond their length, recorded; each model as a command makes it."""
+"""Digit recipes: training, tests on longer inputs, records, and each model from the command line."""
 
 import json
 import shutil

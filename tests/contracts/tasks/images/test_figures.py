@@ -1,4 +1,4 @@
-"""`manyheads draw`, and `manyheads attend` of channel weights: which model shows what, and what is drawn of it."""
+"""`manyheads draw`, and `manyheads attend` for channel weights: the figures available for each model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image recipes on pictures small enough to learn by heart, from files to a directory and its verbs."""
+"""Image recipes on pictures small enough to memorize, from files to a model directory and its commands."""
 
 from __future__ import annotations
 

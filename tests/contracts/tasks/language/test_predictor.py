@@ -1,4 +1,4 @@
-"""Texts that go on: against transformers, in batches, streamed, stopped; GPT-2's own vocabulary and weights."""
+"""Text continuation: compared with transformers, in batches, streamed, stopped; GPT-2's vocabulary and weights."""
 
 from __future__ import annotations
 

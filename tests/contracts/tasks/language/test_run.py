@@ -1,4 +1,4 @@
-"""The language-modelling recipes on texts small enough to learn by heart, from files to generated text."""
+"""Language-modeling recipes on texts small enough to memorize, from files to generated text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT's pretraining and its use: the loss and the words against transformers, one batch learned by heart."""
+"""BERT pretraining and mask filling: loss and predicted words compared with transformers, one batch memorized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The translation recipe on a corpus small enough to learn by heart, from files to a directory for other tools."""
+"""Translation recipe on a corpus small enough to memorize, from files to a directory for other tools."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Universal Transformer in the recipe of translation: it learns, is saved, and writes alike in every way."""
+"""Universal Transformer in the translation recipe: learning, saving, and equal output of all decoding methods."""
 
 from pathlib import Path
 

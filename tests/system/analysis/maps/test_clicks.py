@@ -1,4 +1,4 @@
-"""The page of attention maps: how it answers to the mouse and the keyboard of a real browser."""
+"""Page of attention maps: mouse and keyboard input in a real browser."""
 
 import base64
 import re

@@ -1,4 +1,4 @@
-"""Parsers that see attention alone: scipy's optimum, a known head, words that help, batches that change nothing."""
+"""Attention-only parsers: scipy's optimum, a known head, useful words, independence of the batch size."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Stanford's arcs of Universal ones, on sentences that both manuals show; the paper's table."""
+"""Stanford dependencies converted from Universal ones, on examples of both manuals; and the paper's table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Augmentation against timm's, against formulas, and against looking for the result by force."""
+"""Augmentation, compared with timm, with formulas, and with a brute-force search for the result."""
 
 import importlib.util
 from itertools import product

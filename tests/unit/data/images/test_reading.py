@@ -1,4 +1,4 @@
-"""Images in every form, of every kind; every fault named by file and row."""
+"""Images in every format and mode; each fault is reported by file and row."""
 
 import io
 import os

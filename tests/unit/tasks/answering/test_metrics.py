@@ -1,4 +1,4 @@
-"""SQuAD's scores: cases worked by hand from the published scripts, and torchmetrics' word."""
+"""SQuAD metrics: cases computed by hand from the published scripts, and comparison with torchmetrics."""
 
 import pytest
 
