@@ -241,7 +241,7 @@ def test_a_failure_discards_the_previous_text(browser: ServiceBrowser, running: 
 
 
 def told_too_long(browser: ServiceBrowser) -> None:
-    """Wait for the error of a text that was typed fast and exceeds the page's limit. At most one request fails."""
+    """Assert that a failed request, if any, was a text over the limit, and that the page shows the limit in a note."""
     assert len(browser.failures) <= 1
     if browser.failures:
         assert "400" in browser.failures.pop()

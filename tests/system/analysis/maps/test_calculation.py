@@ -238,7 +238,7 @@ def test_a_click_on_both_sides_shows_the_calculation(opened: Any, maps: Attentio
     assert browser.texts(".calculation h3") == ["How Hund comes to look at dog"]
     check(browser, maps["cross"][1], 2, 2, 4)
     shown = browser.texts(".readout p")[0]
-    # exact, although the map is next to a packed (rounded) one
+    # the exact weight: the map is not packed with rounding
     assert f"at dog {share(maps['cross'][1].weights[0, 2, 2, 4])}" in shown
     browser.click('[data-at="k-0"]')  # another key of the same query
     assert browser.texts(".calculation h3") == ["How Hund comes to look at the"]
