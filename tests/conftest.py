@@ -51,14 +51,14 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The messages that the package logs, from level INFO on."""
+    """Return pytest's log capture, with the package's messages from level INFO on."""
     caplog.set_level(logging.INFO, logger="manyheads")
     return caplog
 
 
 @pytest.fixture(scope="session")
 def multi30k(real_data: Callable[[str], Path]) -> Pairs:
-    """The 29,000 German-English training pairs."""
+    """Return the 29,000 German-English training pairs."""
     from manyheads.data.readers.parallel import read_parallel
 
     return read_parallel(real_data("multi30k") / "train", "de", "en")
@@ -74,7 +74,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def killed() -> Callable[[Path, Path], Path]:
-    """A copy of a finished run as if it had been killed after its last checkpoint but one."""
+    """Return a function that copies a finished run as if it had been killed after its second-to-last checkpoint."""
 
     def copy(run: Path, out: Path) -> Path:
         shutil.copytree(run, out)

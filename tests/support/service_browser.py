@@ -47,13 +47,13 @@ class ServiceBrowser(Browser):
         self.send("Input.insertText", text=text)
 
     def drop(self, selector: str, file: Path) -> None:
-        """A file from the desktop onto an element."""
+        """Drop a file from the desktop onto an element."""
         place, data = self.move(selector), {"items": [], "files": [str(file)], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.send("Input.dispatchDragEvent", type=kind, data=data, **place)
 
     def whole(self, file: Path) -> None:
-        """A picture of the page down to its end."""
+        """Save a screenshot of the whole page."""
         height = self.run("document.documentElement.scrollHeight")
         width = self.run("innerWidth")
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

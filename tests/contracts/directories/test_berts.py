@@ -25,7 +25,7 @@ FAMILIES = ("roberta", "distilbert")
 
 
 def byte_level() -> Tokenizer:
-    """As the tokenizer.json of roberta-base has it: a mask takes the blank before it."""
+    """Return a tokenizer as in roberta-base's tokenizer.json: a mask token includes the blank before it."""
     tokenizer = train_byte_bpe(TEXTS * 3, 290)
     tokenizer.encode_special_tokens = False
     tokenizer.add_special_tokens(["<s>", "</s>", "<pad>", "<unk>", AddedToken("<mask>", lstrip=True, special=True)])
@@ -99,7 +99,7 @@ def test_maps_equal_transformers(model: Path) -> None:
 
 
 def treebank(folder: Path) -> Path:
-    """Every word depends on the one before it."""
+    """Write a treebank in which every word depends on the previous one."""
     rows = []
     for text in TEXTS:
         for number, word in enumerate(text.removesuffix(".").split(), 1):

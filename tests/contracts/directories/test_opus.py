@@ -19,7 +19,7 @@ from tests.support.reference import tokenizer, translate
 
 
 def their_ids(path: Path, texts: list[str]) -> list[list[int]]:
-    """Greedy output of transformers, with its own tokenizer, without the end and padding."""
+    """Return the greedy output of transformers with its tokenizer, without end and padding tokens."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert isinstance(tokenizer, MarianTokenizer)
     model = AutoModelForSeq2SeqLM.from_pretrained(path)

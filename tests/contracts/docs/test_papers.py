@@ -39,7 +39,7 @@ class Included(NamedTuple):
     options: dict[str, str]
 
     def lines(self) -> list[str]:
-        """As Sphinx would take them: the definition, from the first line with one text to the next with another."""
+        """Return the included lines as Sphinx does: a definition, or the lines from one given text to the next."""
         lines = self.file.read_text(encoding="utf-8").splitlines()
         if name := self.options.get("pyobject"):
             node: ast.AST = ast.parse("\n".join(lines))

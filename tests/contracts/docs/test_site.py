@@ -16,7 +16,7 @@ NOTEBOOKS = [page for page in PAGES if page.read_text(encoding="utf-8").startswi
 
 
 def prose(page: Path) -> str:
-    """Without what stands between fences, or in backticks."""
+    """Return the page's text without fenced blocks and inline code."""
     return re.sub(r"`[^`]*`", "", "".join(page.read_text(encoding="utf-8").split("```")[::2]))
 
 

@@ -37,7 +37,7 @@ def same_weights() -> None:
 
 
 def seeded(model: torch.nn.Module) -> Any:
-    """Weights large enough that every part of a model matters, norms and biases that are not their first values."""
+    """Set weights so large that every part of a model matters, and norms and biases unlike their initial values."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -242,7 +242,7 @@ def test_recording_and_editing_use_the_models_own_values() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_residual_streams_of_networks_are_recorded_and_edited(precision: str) -> None:
-    """Of a lowered model, by its own names and by those of the model that it was made of."""
+    """Record and edit a lowered model under its module names and under those of the original model."""
     model, given = gpt(), tokens(2, 9)
     fast, _ = lower(model, prepare(precision))  # type: ignore[arg-type]
     places: tuple[Place, ...] = ("feed_forward", "residual")

@@ -82,7 +82,7 @@ def answers(model: nn.Module, head: str, asked: tuple[Tensor, Tensor, Tensor]) -
 
 
 def assert_same(model: Bert, other: nn.Module, head: str) -> None:
-    """Values and the gradients of every parameter."""
+    """Compare the outputs and the gradients of every parameter."""
     asked = question(head, model.config.vocab)
     parameters, their_parameters = dict(model.named_parameters()), dict(other.named_parameters())
     rows = {row.ours: row.theirs for row in BERT.weights(model.config, parameters)}

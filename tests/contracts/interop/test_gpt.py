@@ -59,7 +59,7 @@ def randomise(model: M) -> M:
 
 
 def opened(path: Path) -> Any:
-    """By transformers, which must find every weight and no other."""
+    """Load a directory with transformers, which must find every weight and no other."""
     found: Any = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
     model, info = found
     assert not any(info.values()), info
@@ -71,7 +71,7 @@ def texts() -> Tensor:
 
 
 def assert_same(model: GPT, other: PreTrainedModel, *, fused: bool = True) -> None:
-    """Logits in both modes, padded rows among them; in train mode the gradients of every kind of matrix too."""
+    """Compare logits in both modes, with padded rows, and in train mode the gradients of every kind of matrix."""
     tokens, lengths = texts(), torch.tensor([11, 4, 7])
     real = torch.arange(11) < lengths[:, None]
     for mode in (False, True):

@@ -83,7 +83,7 @@ def answers(model: nn.Module, tokens: Tensor) -> list[Tensor]:
 
 
 def assert_same(model: Bert, other: nn.Module) -> None:
-    """Values in both modes, and the gradients of all weights, by the names of both."""
+    """Compare outputs in both modes, and the gradients of all weights, by the parameter names of both models."""
     tokens = tokens_of(model.config)
     for training in (False, True):
         outputs = []

@@ -99,7 +99,7 @@ def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> N
     ids=["bert", "vit"],
 )  # fmt: skip
 def test_settings_unknown_to_transformers_are_saved_in_our_format(tmp_path: Path, model: Callable[[], Any]) -> None:
-    """A null of theirs is a default."""
+    """A null in a foreign config.json means the default."""
     saved = model()
     assert directory.save(tmp_path, saved, None).startswith("manyheads-")
     again = directory.load(tmp_path).model

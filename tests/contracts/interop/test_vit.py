@@ -83,12 +83,12 @@ def answers(model: Any, x: Tensor) -> list[Tensor]:
 
 
 def weighted(parts: Sequence[Tensor]) -> Tensor:
-    """One number that depends on every element."""
+    """Return a number that depends on every element."""
     return torch.stack([(part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in parts]).sum()
 
 
 def same(mine: nn.Module, other: nn.Module, size: int) -> None:
-    """Values in both modes, and the gradients of the images."""
+    """Compare outputs in both modes, and the gradients of the images."""
     for training in (False, True):
         found = []
         for model in (mine.train(training), other.train(training)):

@@ -52,7 +52,7 @@ def _received(port: int, *, pause: float, size: int, before: float = 0.0) -> int
 
 
 def test_slow_steady_clients_get_the_whole_response(port: int) -> None:
-    """It takes several times as long as nothing may be read."""
+    """Reading the whole response takes several times the limit for a read without progress."""
     began = time.monotonic()
     assert _received(port, pause=0.1, size=2**20) > SIZE
     assert time.monotonic() - began > 4

@@ -17,7 +17,7 @@ def test_a_damaged_record_is_reported_by_name(tmp_path: Path, content: str) -> N
 
 
 class Fixed:
-    """A predictor with an outcome that is known."""
+    """Predictor with a known evaluation result."""
 
     path = Path("model")
 

@@ -82,7 +82,7 @@ def test_a_method_without_a_declared_verb_is_refused(tmp_path: Path) -> None:
 
 
 class Untouched:
-    """A tokenizer that must not be given a text."""
+    """Tokenizer that fails if it receives a text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

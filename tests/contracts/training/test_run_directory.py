@@ -30,7 +30,7 @@ with locked_run_directory(Path(sys.argv[1]), resume=True):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which has the lock of tmp_path / "run"."""
+    """Start another process that locks tmp_path / "run"."""
     command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -230,7 +230,7 @@ def _silent() -> Iterator[None]:
 
 
 def _most_memory() -> int:
-    """The most that the process has held so far."""
+    """Return the peak memory of the process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -71,7 +71,7 @@ class Faults:
         assert weights or lost
 
     def stopped(self, out: Path, name: str = NAME, step: int = AT) -> Watched:
-        """A run that was killed after that step."""
+        """Return a run that was killed after this step."""
         run = Watched(name, self.folder, out)
         while run.process.is_alive() and not any(
             int(path.stem[-8:]) >= step for path in out.rglob("checkpoint-*.json")
@@ -83,7 +83,7 @@ class Faults:
 
 
 def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
-    """In the step `AT`, before it is computed, `fault(task, group)` is called."""
+    """Return a function that makes step `AT` call `fault(task, group)` before its computation."""
 
     def install() -> None:
         train_step = loop.train_step
@@ -99,7 +99,7 @@ def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
 
 
 def broken_fsync(number: int) -> Callable[[], None]:
-    """From some call on the disk answers with this error."""
+    """Return a function that makes the disk fail with this error from some call on."""
 
     def install() -> None:
         sync, calls = os.fsync, [0]
@@ -189,7 +189,7 @@ def second_process(faults: Faults) -> None:
 
 @contextmanager
 def disk(folder: Path, size: int) -> Iterator[Path]:
-    """A file system in memory."""
+    """Mount a file system in memory."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
     try:

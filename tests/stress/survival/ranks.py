@@ -62,7 +62,7 @@ def losses(out: Path) -> list[float]:
 
 
 def apart(out: Path, alone: Path, name: str) -> float:
-    """The largest relative difference of a loss in the trainings of a family."""
+    """Return the largest relative difference of a loss among the trainings of a family."""
     greatest = 0.0
     for path in (alone / name).rglob("metrics.jsonl"):
         wanted, actual = losses(path.parent), losses(out / path.parent.relative_to(alone))
@@ -97,7 +97,7 @@ def differences(names: list[str], by_precision: dict[str, Any], keep: Any) -> No
 
 
 def processes(out: Path) -> dict[int, int]:
-    """The process of each rank that works in a directory."""
+    """Return the process of each rank that works in a directory."""
     by_rank = {}
     for process in Path("/proc").iterdir():
         try:
@@ -165,7 +165,7 @@ def _hash(out: Path) -> str:
 
 
 def speed(out: Path, *options: str) -> float:
-    """Tokens a second, of the median of the last 20 of 30 steps."""
+    """Return tokens per second, from the median of the last 20 of 30 steps."""
     command = (sys.executable, "-m", "manyheads", *TIMED, "--out", str(out), *options)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     entries = [entry for entry in read_metrics(out / "metrics.jsonl") if entry["step"] > 10]

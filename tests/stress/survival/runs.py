@@ -118,7 +118,7 @@ class Watched:
         return PHASES[self._phase.value]
 
     def told(self) -> list[str]:
-        """The lines that it has said."""
+        """Return the lines that the run has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 

@@ -45,7 +45,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(tmp_path: Path, records: Path) -> Iterator[Callable[..., int]]:
-    """The command on a list of these entries."""
+    """Return a function that runs the command on a list of entries."""
     data = tmp_path / "data"
     (data / "labelled").mkdir(parents=True)
     (data / "text.txt").write_text("a bad film, a good film and a cat in a hat. " * 40)

@@ -25,7 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def answered(running: Running, request: str, *lines: str, body: bytes = b"") -> tuple[int, str, bytes]:
-    """The status, the head and the body of the answer."""
+    """Return the status, the head and the body of the answer."""
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=15) as raw:
         told = [f"{request} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json", *lines]

@@ -27,7 +27,7 @@ def inputs(queries: int = T, keys: int = TK, dtype: torch.dtype = torch.float64)
 
 
 def by_loop(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The definition, an element at a time."""
+    """Compute attention from its definition, element by element."""
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):

@@ -15,7 +15,7 @@ from manyheads.data.sources.source import Source
 
 
 def few(folder: Path, **sizes: int) -> Path:
-    """Files of so many lines of 20 characters."""
+    """Write files with the given numbers of lines of 20 characters."""
     folder.mkdir(exist_ok=True)
     for name, lines in sizes.items():
         text = "".join(f"{name[:6]:6} has line {number:03}\n" for number in range(lines))

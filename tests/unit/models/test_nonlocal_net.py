@@ -19,7 +19,7 @@ TINY = {"block": "basic", "depths": (2, 2), "widths": (8, 12), "stem_width": 8, 
 
 
 def awake(model: Any) -> Any:
-    """Every parameter away from its initial value."""
+    """Move every parameter away from its initial value."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -148,7 +148,7 @@ def test_curves_have_one_point_per_validation(tmp_path, monkeypatch):
 
 
 class Telling(ToyTask):
-    """It has told one of each batch right."""
+    """Task whose model classifies one item of each batch correctly."""
 
     def loss(self, batch):
         return super().loss(batch)._replace(correct=torch.tensor(1))

@@ -57,7 +57,7 @@ def test_a_scratch_file_is_deleted_with_its_data(tmp_path: Path) -> None:
 
 
 def test_a_gzip_bomb_is_not_inflated(tmp_path: Path) -> None:
-    """600 MB of zeros behind four images: read in a process that may not have so much."""
+    """A file with 600 MB of zeros after four images is read in a process with less memory."""
     import gzip
 
     file = as_idx_gz(tmp_path)

@@ -19,7 +19,7 @@ OTHER = Preprocessing(4, mean=(0.1,), std=(0.3,), channels=1)
 
 
 class Linear(nn.Module):
-    """Logits of an image are products of its pixels."""
+    """Model whose logits are products of the image's pixels."""
 
     def __init__(self, labels: int = 3) -> None:
         super().__init__()

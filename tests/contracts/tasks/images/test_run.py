@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 
 def picture(label: str, number: int) -> Image.Image:
-    """Red above or below, in noise."""
+    """Return a noisy image with a red upper or lower half."""
     pixels = np.random.default_rng(number).integers(0, 90, (8, 8, 3), dtype=np.uint8)
     pixels[slice(0, 4) if label == "above" else slice(4, 8), :, 0] += 150
     return Image.fromarray(pixels)

@@ -53,7 +53,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished character model that knows its text by heart."""
+    """Return a finished character model that has memorized its text."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "data": str(corpus), "training.steps": 250, "training.learning_rate": 1e-2}
     train("language-modelling/tiny-shakespeare", settings, out=out)
@@ -276,7 +276,7 @@ def test_the_command_tags_and_prints(
 def test_the_seed_of_a_line_is_its_index(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However the lines arrive on stdin."""
+    """The result does not depend on the timing of lines on stdin."""
     (tmp_path / "stdin").write_bytes(b"One\nand\nOne\n")
     found = []
     for size in (1 << 16, 4):

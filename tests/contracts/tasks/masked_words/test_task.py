@@ -141,7 +141,7 @@ def test_batches_hold_the_epochs_examples_by_seed_and_epoch(tokenizer: Tokenizer
 
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
-    """A model that knows LEARNED by heart."""
+    """Return a model that has memorized LEARNED."""
     path = tmp_path_factory.mktemp("filler")
     tokenizer = train_wordpiece(LEARNED * 2, 83)
     documents = TokenizedDocuments.of([[text] for text in LEARNED * 8], tokenizer)

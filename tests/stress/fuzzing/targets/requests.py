@@ -163,7 +163,7 @@ def _request(folder: Path) -> None:
 
 
 async def _asked(method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
-    """The status that the service answers with, without a socket."""
+    """Return the status of the service's answer, without a socket."""
     path, _, query = path.partition("?")
     scope = {
         "type": "http",
