@@ -173,7 +173,7 @@ def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = train("language-modelling", tiny, out=tmp_path / "run")
     assert result["data"]["data"] is None
     assert set(result["data"]["items"]) == {"train", "validation", "test"}
-    assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "the untrained model predicts at random"
+    assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "after one step the model predicts almost at random"
     assert evaluate(manyheads.load(tmp_path / "run"))["loss"]["value"] == pytest.approx(
         result["metrics"]["loss"]["value"], rel=1e-5
     )
