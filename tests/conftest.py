@@ -1,4 +1,4 @@
-"""Before torch is imported anywhere, here and in the processes that tests start; and where real data are looked for."""
+"""Settings that must precede the import of torch, here and in subprocesses of tests; and the location of real data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread costs more than it gives
 
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")  # runs of tests are nobody's own
+# test runs are not recorded in the user's state directory
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")
 
 DATA = Path(os.environ.get("MANYHEADS_DATA", ROOT.parent / "shared" / "data"))
 
@@ -36,7 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Callable[[str], Path]:
-    """Real data sets by folder or file, such as "imdb"; the test is skipped where there is none."""
+    """Return a function that finds real data by file or folder name, such as "imdb", or skips the test if it is
+    missing.
+    """
 
     def find(name: str) -> Path:
         if not (DATA / name).exists():
@@ -48,14 +51,14 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The messages that the package logs, from level INFO on."""
+    """Return pytest's log capture, with the package's messages from level INFO on."""
     caplog.set_level(logging.INFO, logger="manyheads")
     return caplog
 
 
 @pytest.fixture(scope="session")
 def multi30k(real_data: Callable[[str], Path]) -> Pairs:
-    """The 29,000 German-English training pairs."""
+    """Return the 29,000 German-English training pairs."""
     from manyheads.data.readers.parallel import read_parallel
 
     return read_parallel(real_data("multi30k") / "train", "de", "en")
@@ -71,12 +74,12 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def killed() -> Callable[[Path, Path], Path]:
-    """A copy of a finished run as if it had been killed after its last checkpoint but one."""
+    """Return a function that copies a finished run as if it had been killed after its second-to-last checkpoint."""
 
     def copy(run: Path, out: Path) -> Path:
         shutil.copytree(run, out)
         *_, before, last = sorted((out / "state").glob("checkpoint-*.json"))
-        assert before.stem > "checkpoint-00000000", "it would begin anew"
+        assert before.stem > "checkpoint-00000000", "the run would start from scratch"
         state = ("finished.json", last.name, f"{last.stem}.safetensors")
         for name in ("result.json", "model.safetensors", *(f"state/{name}" for name in state)):
             (out / name).unlink()

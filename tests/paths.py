@@ -1,4 +1,4 @@
-"""Where the project is."""
+"""Paths of the project."""
 
 from pathlib import Path
 

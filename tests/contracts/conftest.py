@@ -1,4 +1,4 @@
-"""What the contracts' tests share."""
+"""Fixtures shared by the contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs' contract: what goes to stdout, how mistakes are told, with which exit status."""
+"""Contract of the commands: output on stdout, error messages, and exit statuses."""
 
 import json
 import os
@@ -245,7 +245,7 @@ def test_a_pipe_is_refused_without_blocking(
 
 
 class Writer:
-    """Stands in for a language model that writes two pieces."""
+    """Stub of a language model that generates two pieces."""
 
     verbs = ("generate",)
 

@@ -1,4 +1,4 @@
-"""Nine direct dependencies; each verb that needs more names the extra."""
+"""Nine direct dependencies; each command that needs more names the extra to install."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Rules of the architecture: import layers, attention written once, short files, light dependencies."""
+"""Architecture rules: import layers, a single attention implementation, short files, few dependencies."""
 
 import ast
 import subprocess
@@ -140,24 +140,26 @@ NO_ATTENTION = {
 }
 
 
-def normalisations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
+def normalizations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
     """Yield (qualified name of the function, name that it uses) for every softmax and every fused attention kernel."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            yield from normalisations(node, f"{outer}.{node.name}".removeprefix("."))
+            yield from normalizations(node, f"{outer}.{node.name}".removeprefix("."))
             continue
         name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
         if outer and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
             yield outer, name
-        yield from normalisations(node, outer)
+        yield from normalizations(node, outer)
 
 
 def test_attention_is_written_once() -> None:
-    """Scores become weights in one function, and there is one call of a fused kernel: elsewhere in what models are
-    made of, nothing normalises but what NO_ATTENTION lists, and nowhere else is a kernel called."""
+    """Attention weights are normalized in a single function, and a fused kernel is called in a single place.
+
+    Model code contains no other normalization, except for the functions in NO_ATTENTION.
+    """
     kernels, normalizing = set(), set()
     for file in FILES:
-        for function, name in normalisations(ast.parse(file.read_text(encoding="utf-8"))):
+        for function, name in normalizations(ast.parse(file.read_text(encoding="utf-8"))):
             where = str(file.relative_to(PACKAGE))
             if "softmax" not in name.lower():
                 kernels.add((where, function))
@@ -171,7 +173,7 @@ def test_attention_is_written_once() -> None:
     "line", ["F.softmax(scores, -1)", "scores.softmax(-1)", "nn.Softmax(-1)(scores)", "scaled_dot_product_attention(q)"]
 )
 def test_a_second_attention_would_be_detected(line: str) -> None:
-    assert list(normalisations(ast.parse(f"def attend(scores):\n    return {line}")))
+    assert list(normalizations(ast.parse(f"def attend(scores):\n    return {line}")))
 
 
 def test_files_are_short_and_uniquely_named() -> None:
@@ -187,7 +189,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_module_imports_with_core_dependencies() -> None:
     modules = [".".join(("manyheads", *f.relative_to(PACKAGE).with_suffix("").parts)) for f in FILES]
-    for extra in ("manyheads.inference.", "manyheads.service."):  # imported where there is Numba, or Starlette
+    for extra in ("manyheads.inference.", "manyheads.service."):  # optional imports: they need Numba or Starlette
         modules = [m for m in modules if not m.startswith(extra) or m == f"{extra}__init__"]
     generators = {f"manyheads.data.embedded.{name}" for name in ("phrases", "languages", "tags")}  # imported with Babel
     modules = [m for m in modules if m not in generators]

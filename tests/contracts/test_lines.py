@@ -1,4 +1,4 @@
-"""Texts among the arguments or a line each on stdin, answered in their order; faults name the text or its line."""
+"""Texts from arguments or from lines of stdin, answered in order; errors name the text or its line."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.support.refusals import refused
 
 
 class Echo:
-    """Stands in for a translator: the text in capitals, `nbest` times."""
+    """Stub of a translator: returns the text in capitals, `nbest` times."""
 
     verbs = ("translate", "evaluate")
 
@@ -147,7 +147,7 @@ def test_a_model_without_labels_is_refused_before_scoring(
 
 
 class Pairs:
-    """Stands in for a classifier of pairs."""
+    """Stub of a classifier of text pairs."""
 
     verbs = ("classify",)
     reads, takes_pairs = "texts", True

@@ -1,4 +1,4 @@
-"""`manyheads probe`: the table, the JSON, the picture; what is left out and what cannot be is told."""
+"""`manyheads probe`: the table, the JSON file, the picture, skipped items, and errors."""
 
 import json
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""A service is attacked while good clients ask it: what they notice, what it answers, what it keeps.
+"""Attack a service with malformed requests while two well-behaved clients use it.
 
     python -m tests.stress.attack_service [--requests 10000] [--minutes 0] [--examples 700] [--seed 1] [--out FILE.json]
 
-Three tiny models are served. Malformed requests come on raw sockets, from a seeded generator, as fast as they are
-taken or spread over so many minutes; schemathesis tries what the OpenAPI document allows and what it does not; two good
-clients go on asking, and hold each answer against the first one. It fails where an answer had a status of 500 or more,
-where one never came, where a good client got anything else than before, and where the service did not stop as told.
+The service has three tiny models. A seeded generator sends malformed requests on raw sockets, at full speed or spread
+over `--minutes`. schemathesis sends valid and invalid requests from the OpenAPI document. Two other clients repeat
+their requests and compare each answer with the first. The test fails if an answer has status 500 or more or is missing,
+if one of the two clients gets a different answer, or if the service does not stop on request.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tests.support.services import Running, bert, client, language_model, servin
 PATIENCE = 60.0  # seconds in which an answer is due
 LEAVING = 0.2  # seconds that a client waits which will leave
 SLOW_PAUSE = 2.0  # seconds between the bytes of a slow client
-CLOSING = 40  # seconds until the service has closed what nobody uses: docs/serving.md, Bounds
+CLOSING = 40  # seconds until the service has closed idle connections: docs/serving.md, Bounds
 SENDERS = 24
-RARER = 5  # a slow client takes ten seconds or twenty: there is one where there are five of any other kind
+RARER = 5  # one slow client per five requests of any other kind, because it takes 10 to 20 seconds
 
 
 def sent(url: str, data: bytes, then: str, rude: bool) -> str:
@@ -73,7 +73,7 @@ def sent(url: str, data: bytes, then: str, rude: bool) -> str:
 
 
 class Clients:
-    """Two good clients, and a clock: seconds in which this process itself was not run are nobody's."""
+    """Two well-behaved clients, and a clock that records the intervals in which this process was suspended."""
 
     def __init__(self, running: Running) -> None:
         self.running, self.stopped = running, threading.Event()
@@ -98,7 +98,7 @@ class Clients:
                         )
                         if answer.status_code != 200 or first.setdefault(path, kept) != kept:
                             self.wrong.append(f"{path}: {answer.status_code} {answer.text[:200]}")
-                    except Exception as error:  # told in the record; the next question is asked all the same
+                    except Exception as error:  # recorded as the answer; the client continues
                         self.wrong.append(f"{path}: {error!r}")
                     self.seconds.append((began, time.monotonic() - began))
                     self.stopped.wait(0.4)
@@ -112,7 +112,7 @@ class Clients:
             last = now
 
     def between(self, begin: float, end: float) -> dict[str, Any]:
-        """Milliseconds of what was asked then; questions during which this process stood still are left out."""
+        """Return request times in milliseconds in an interval, without requests while this process was suspended."""
         asked = [(at, took) for at, took in self.seconds if begin <= at < end]
         kept = [1000 * took for at, took in asked if not any(a < at + took and at < b for a, b in self.paused)]
         cuts = quantiles(kept, n=100, method="inclusive")
@@ -130,7 +130,7 @@ class Clients:
 
 
 def schemathesis(url: str, examples: int, seed: int, told: Path) -> subprocess.Popen[bytes]:
-    """From the document alone: what it allows is answered as it says, what it does not is refused."""
+    """Start schemathesis on the OpenAPI document: valid requests get documented answers, invalid ones are rejected."""
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks",
                checks, "--max-examples", str(examples), "--phases", "examples,coverage,fuzzing",
@@ -179,7 +179,7 @@ def _open_files(running: Running) -> int:
 
 
 def _files_left(running: Running, before: int) -> int:
-    """How many more are open than before, once connections that nobody uses are over: idle, unread, half a request."""
+    """Return the number of additional open files after idle, unread and incomplete connections have timed out."""
     for _ in range(CLOSING):
         if (left := _open_files(running) - before) <= 0:
             break
@@ -191,7 +191,7 @@ def _send_all(
     running: Running, requests: int, minutes: float, seed: int, memory: list[float]
 ) -> dict[str, Counter[str]]:
     """Every request, spread over the minutes; what became of those of each kind. Memory is looked at every minute."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     kinds = [kind for kind in KINDS for _ in range(1 if kind == "slow clients" else RARER)]
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     lock, began = threading.Lock(), time.monotonic()
@@ -208,10 +208,10 @@ def _send_all(
     room = threading.Semaphore(2 * SENDERS)
     with ThreadPoolExecutor(SENDERS) as pool:
         for number in range(requests):
-            kind = dice.choice(kinds)
-            data, then = KINDS[kind](dice)
+            kind = rng.choice(kinds)
+            data, then = KINDS[kind](rng)
             room.acquire()
-            pool.submit(send, kind, data, then, dice.random() < 0.5)
+            pool.submit(send, kind, data, then, rng.random() < 0.5)
             time.sleep(max(0.0, began + 60 * minutes * (number + 1) / requests - time.monotonic()))
             if time.monotonic() >= began + 60 * len(memory):
                 memory.append(running.megabytes())
@@ -227,7 +227,7 @@ def _gist(told: str, status: int | None) -> str:
 
 
 def faults_of(record: dict[str, Any]) -> list[str]:
-    """What should not have happened."""
+    """Return the faults in a record of an attack."""
     silent = sum(
         by.get("none", 0) + sum(n for what, n in by.items() if what.endswith("Error"))
         for by in record["malformed"].values()

@@ -1,4 +1,4 @@
-"""Malformed requests, from a seeded generator: the bytes of each, and what the client does when it has sent them."""
+"""Malformed requests from a seeded generator: the bytes of each, and the client's behavior after sending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRONG: tuple[Any, ...] = (None, True, -1, 0.5, "", "1", [], [[]], {}, [None], {"
                           "a" * 200_000, ["a"] * 5000)  # fmt: skip
 HUGE = ("1e400", "-1e400", "9" * 400, "-" + "9" * 4000, "1" + "0" * 90_000, "NaN", "Infinity", "1e-400", "0.1e99999999")
 REQUEST = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{lines}\r\n"
-WAIT, LEAVE, SLOW = "wait", "leave", "slow"  # what a client does when it has sent
+WAIT, LEAVE, SLOW = "wait", "leave", "slow"  # behavior of a client after sending
 Made = tuple[bytes, str]
 
 
@@ -28,48 +28,46 @@ def message(path: str, body: bytes, *, kind: str = "application/json", lines: st
     return REQUEST.format(path=path, kind=kind, lines=lines).encode("latin-1") + body
 
 
-def good(dice: random.Random) -> tuple[str, dict[str, Any]]:
-    path = dice.choice(list(GOOD))
+def good(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    path = rng.choice(list(GOOD))
     return path, dict(GOOD[path])
 
 
-def no_json(dice: random.Random) -> Made:
-    path, body = good(dice)
+def no_json(rng: random.Random) -> Made:
+    path, body = good(rng)
     text = bytearray(json.dumps(body).encode())
-    if dice.random() < 0.5:
-        del text[dice.randrange(len(text)) :]
-    for _ in range(dice.randrange(1, 4)):
-        text.insert(dice.randrange(len(text) + 1), dice.randrange(256))
+    if rng.random() < 0.5:
+        del text[rng.randrange(len(text)) :]
+    for _ in range(rng.randrange(1, 4)):
+        text.insert(rng.randrange(len(text) + 1), rng.randrange(256))
     return message(path, bytes(text)), WAIT
 
 
-def wrong_types(dice: random.Random) -> Made:
-    path, body = good(dice)
-    for field in dice.sample([*body, "surprise", "\ud800"], 2):
-        body[field] = dice.choice(WRONG)
-    if dice.random() < 0.2:
-        return message(
-            path, json.dumps(dice.choice([body, list(body), [body], "x", 1])).encode(), kind="text/xml"
-        ), WAIT
-    return message(path, json.dumps(dice.choice([body, body, list(body), [body]])).encode()), WAIT
+def wrong_types(rng: random.Random) -> Made:
+    path, body = good(rng)
+    for field in rng.sample([*body, "surprise", "\ud800"], 2):
+        body[field] = rng.choice(WRONG)
+    if rng.random() < 0.2:
+        return message(path, json.dumps(rng.choice([body, list(body), [body], "x", 1])).encode(), kind="text/xml"), WAIT
+    return message(path, json.dumps(rng.choice([body, body, list(body), [body]])).encode()), WAIT
 
 
-def huge_numbers(dice: random.Random) -> Made:
-    path, body = good(dice)
-    field = dice.choice([*body, "max_tokens", "top", "count", "beam", "alternatives"])
-    return message(path, json.dumps(body | {field: "@"}).replace('"@"', dice.choice(HUGE)).encode()), WAIT
+def huge_numbers(rng: random.Random) -> Made:
+    path, body = good(rng)
+    field = rng.choice([*body, "max_tokens", "top", "count", "beam", "alternatives"])
+    return message(path, json.dumps(body | {field: "@"}).replace('"@"', rng.choice(HUGE)).encode()), WAIT
 
 
-def deep_nesting(dice: random.Random) -> Made:
-    path, body = good(dice)
-    depth = int(10 ** dice.uniform(2, 5.5))
-    opening, closing = dice.choice([("[", "]"), ('{"a":', "}"), ('[{"a":[', "]}]")])
-    nested = opening * depth + "1" + closing * depth * dice.randrange(2)
-    return message(path, json.dumps(body | {dice.choice(list(body)): "@"}).replace('"@"', nested).encode()), WAIT
+def deep_nesting(rng: random.Random) -> Made:
+    path, body = good(rng)
+    depth = int(10 ** rng.uniform(2, 5.5))
+    opening, closing = rng.choice([("[", "]"), ('{"a":', "}"), ('[{"a":[', "]}]")])
+    nested = opening * depth + "1" + closing * depth * rng.randrange(2)
+    return message(path, json.dumps(body | {rng.choice(list(body)): "@"}).replace('"@"', nested).encode()), WAIT
 
 
-def wrong_lengths(dice: random.Random) -> Made:
-    path, body = good(dice)
+def wrong_lengths(rng: random.Random) -> Made:
+    path, body = good(rng)
     text = json.dumps(body).encode()
     size = len(text)
     lengths = (
@@ -86,13 +84,13 @@ def wrong_lengths(dice: random.Random) -> Made:
         size - 9,
         size + 9,
     )
-    length = dice.choice(lengths)
-    lines = f"Content-Length: {length}\r\n" + ("Content-Length: 3\r\n" if dice.random() < 0.2 else "")
+    length = rng.choice(lengths)
+    lines = f"Content-Length: {length}\r\n" + ("Content-Length: 3\r\n" if rng.random() < 0.2 else "")
     return message(path, text, lines=lines), LEAVE if length == size + 9 else WAIT
 
 
-def chunked_nonsense(dice: random.Random) -> Made:
-    path, body = good(dice)
+def chunked_nonsense(rng: random.Random) -> Made:
+    path, body = good(rng)
     text = json.dumps(body).encode()
     size = b"%x" % len(text)
     bodies = (
@@ -101,60 +99,60 @@ def chunked_nonsense(dice: random.Random) -> Made:
         size + b"\r\n" + text + b"\r\n0\r\nContent-Length: 3\r\n" + b"a: b\r\n" * 3000 + b"\r\n", b"\r\n" * 500,
     )  # fmt: skip
     codings = ("chunked", "chunked", "chunked, chunked", "gzip", "gzip, chunked", "chunked\r\nContent-Length: 4", "x")
-    return message(path, dice.choice(bodies), lines=f"Transfer-Encoding: {dice.choice(codings)}\r\n"), LEAVE
+    return message(path, rng.choice(bodies), lines=f"Transfer-Encoding: {rng.choice(codings)}\r\n"), LEAVE
 
 
-def nuls(dice: random.Random) -> Made:
-    path, body = good(dice)
+def nuls(rng: random.Random) -> Made:
+    path, body = good(rng)
     text = message(path, json.dumps(body).encode())
-    at = dice.randrange(len(text))
-    return text[:at] + b"\x00" * dice.choice([1, 1, 3, 5000]) + text[at:], LEAVE
+    at = rng.randrange(len(text))
+    return text[:at] + b"\x00" * rng.choice([1, 1, 3, 5000]) + text[at:], LEAVE
 
 
-def not_utf8(dice: random.Random) -> Made:
-    path, body = good(dice)
-    broken = bytes(dice.randrange(128, 256) for _ in range(dice.choice([1, 2, 4, 3000])))
-    text = json.dumps(body | {dice.choice(list(body)): "@"}).encode().replace(b"@", broken)
-    kind = dice.choice(
+def not_utf8(rng: random.Random) -> Made:
+    path, body = good(rng)
+    broken = bytes(rng.randrange(128, 256) for _ in range(rng.choice([1, 2, 4, 3000])))
+    text = json.dumps(body | {rng.choice(list(body)): "@"}).encode().replace(b"@", broken)
+    kind = rng.choice(
         ["application/json", "application/x-www-form-urlencoded", "\xff\xfe", "application/json; charset=utf-7"]
     )
-    wrong = f"{path}/{broken[:4].decode('latin-1')}" if dice.random() < 0.2 else path
-    return message(wrong, text if dice.random() < 0.5 else b"q=%ff%" + broken, kind=kind), WAIT
+    wrong = f"{path}/{broken[:4].decode('latin-1')}" if rng.random() < 0.2 else path
+    return message(wrong, text if rng.random() < 0.5 else b"q=%ff%" + broken, kind=kind), WAIT
 
 
-def a_gigabyte(dice: random.Random) -> Made:
-    path, _ = good(dice)
+def a_gigabyte(rng: random.Random) -> Made:
+    path, _ = good(rng)
     return message(
-        path, b"{" * dice.choice([0, 1, 90_000]), lines=f"Content-Length: {2**30 + dice.randrange(9)}\r\n"
+        path, b"{" * rng.choice([0, 1, 90_000]), lines=f"Content-Length: {2**30 + rng.randrange(9)}\r\n"
     ), WAIT
 
 
-def no_http(dice: random.Random) -> Made:
-    path, _ = good(dice)
-    noise = bytes(dice.randrange(256) for _ in range(dice.choice([1, 30, 3000])))
-    start = f"{dice.choice(['GET', 'PUT', 'post', 'X' * 9000, 'GET /x'])} {path}"
-    return dice.choice([
+def no_http(rng: random.Random) -> Made:
+    path, _ = good(rng)
+    noise = bytes(rng.randrange(256) for _ in range(rng.choice([1, 30, 3000])))
+    start = f"{rng.choice(['GET', 'PUT', 'post', 'X' * 9000, 'GET /x'])} {path}"
+    return rng.choice([
         noise, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        f"{start} HTTP/{dice.choice(['9.9', '0.9', '1.1 1.1', ''])}\r\n\r\n".encode(), b"\r\n" * 9000,
+        f"{start} HTTP/{rng.choice(['9.9', '0.9', '1.1 1.1', ''])}\r\n\r\n".encode(), b"\r\n" * 9000,
         f"{start} HTTP/1.1\r\n\r\n".encode(),
         b"GET /" + b"a" * 90_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET http:// HTTP/1.1\r\nHost: \r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * dice.choice([90, 9000]) + b" fold\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * rng.choice([90, 9000]) + b" fold\r\nno colon\r\n\r\n",
         b"GET /page/../../../etc/passwd%00 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + noise + b"\r\n\r\n",
     ]), LEAVE  # fmt: skip
 
 
-def vanishing(dice: random.Random) -> Made:
-    """Work is asked for, and nobody waits for it."""
-    long = {"model": "lm", "prompt": "the", "max_tokens": 900, "stream": dice.random() < 0.5}
-    path, body = dice.choice([("/v1/completions", long), good(dice)])
+def vanishing(rng: random.Random) -> Made:
+    """Request work and disconnect before the answer."""
+    long = {"model": "lm", "prompt": "the", "max_tokens": 900, "stream": rng.random() < 0.5}
+    path, body = rng.choice([("/v1/completions", long), good(rng)])
     text = message(path, json.dumps(body).encode())
-    return text[: dice.choice([len(text), len(text), dice.randrange(len(text))])], LEAVE
+    return text[: rng.choice([len(text), len(text), rng.randrange(len(text))])], LEAVE
 
 
-def slow(dice: random.Random) -> Made:
-    path, body = good(dice)
+def slow(rng: random.Random) -> Made:
+    path, body = good(rng)
     text = message(path, json.dumps(body).encode())
-    return text[: dice.choice([9, text.index(b"{") + 2])], SLOW
+    return text[: rng.choice([9, text.index(b"{") + 2])], SLOW
 
 
 KINDS: dict[str, Callable[[random.Random], Made]] = {

@@ -1,4 +1,4 @@
-"""Harmed inputs, always the same: each is read or refused cleanly (more: `python -m tests.stress.fuzzing`)."""
+"""A fixed set of mutated inputs: each is accepted or rejected cleanly (more: `python -m tests.stress.fuzzing`)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ WATCH = Watch()  # of all: a hook cannot be taken away
 
 def tried(name: str, folder: Path, times: int, most: int | None = None) -> None:
     """Of the first examples of a target, or of all."""
-    gc.collect()  # what other tests have left may remove its files when it goes, which would be a finding
+    gc.collect()  # objects of other tests may delete their files when collected, which would count as a finding
     chosen = target(name)
     examples = chosen.examples(folder / "made")[:most]
     judge = Judge(folder, chosen.use, (str(folder),), WATCH)
     first = [judge(example) for example in examples]
-    assert not [judgement for judgement in first if judgement.finding]
-    assert all(judgement.accepted for judgement in first)
+    assert not [verdict for verdict in first if verdict.finding]
+    assert all(verdict.accepted for verdict in first)
 
     @settings(
         max_examples=times, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(st.sampled_from(examples), st.integers(0, 2**32))
     def one(example: dict[str, bytes], seed: int) -> None:
-        judgement = judge(mutated(example, Random(seed)))
-        assert not judgement.finding, f"{judgement.finding}\n{judgement.told}"
+        verdict = judge(mutated(example, Random(seed)))
+        assert not verdict.finding, f"{verdict.finding}\n{verdict.told}"
 
     one()
 

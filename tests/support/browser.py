@@ -101,7 +101,7 @@ class Browser:
         self.wait("document.documentElement?.dataset.ready === ''")
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -127,7 +127,7 @@ class Browser:
         return {"x": box[0] + box[2] * at[0], "y": box[1] + box[3] * at[1]}
 
     def move(self, selector: str, at: tuple[float, float] = (0.5, 0.5)) -> dict[str, float]:
-        """The mouse over an element, at a share of its width and height."""
+        """Move the mouse over an element, to a fraction of its width and height."""
         place = self._middle(selector, at)
         self.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
         return place

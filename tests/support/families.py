@@ -1,5 +1,9 @@
-"""A tiny run of each family: python -m tests.support.families DATA OUT DTYPE SHARD [NAME ...], by itself or under
-torchrun. Their losses of every step are in OUT/NAME/metrics.jsonl."""
+"""Train a tiny run of each family, alone or under torchrun.
+
+    python -m tests.support.families DATA OUT DTYPE SHARD [NAME ...]
+
+The losses of every step are in OUT/NAME/metrics.jsonl.
+"""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""Learning by heart, without the training loop."""
+"""Memorizing of a batch, without the training loop."""
 
 from torch.optim import Optimizer
 

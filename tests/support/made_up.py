@@ -1,4 +1,4 @@
-"""A work that takes no time and no torch; its sides are prepared in processes of their own."""
+"""Benchmark work without computation and without torch; its sides are prepared in separate processes."""
 
 from __future__ import annotations
 

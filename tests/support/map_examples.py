@@ -1,4 +1,4 @@
-"""Maps for the tests of the page, and what a page of them tells."""
+"""Example maps for the tests of the page, and readers of the page's content."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def image(shape: tuple[int, int] = (4, 4), count: int = 2) -> AttentionMaps:
 
 
 def halting(seed: int = 0, steps: tuple[int, ...] = (1, 3, 2, 2, 4)) -> AttentionMaps:
-    """A Universal Transformer whose positions took so many steps."""
+    """Return maps of a Universal Transformer with the given number of steps per position."""
     side = replace(GERMAN, steps=steps)
     keys = replace(ENGLISH, steps=(2,) * len(ENGLISH))
     axes = {"cross": layers(seed, max(steps), 2, side, keys, steps=True)}

@@ -1,4 +1,4 @@
-"""A model small enough to enumerate, whose cache is one tensor of states."""
+"""Model small enough to enumerate, whose cache is a single tensor of states."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Recurrent:
 
 
 class Table:
-    """Probabilities written down by hand: the tokens so far -> the distribution of the next one.
+    """Language model with fixed probabilities: a table from the tokens so far to the distribution of the next token.
 
-    What is not written down ends (id 0). Counts the rows of each step.
+    Sequences that are missing in the table end with id 0. Counts the rows of each step.
     """
 
     def __init__(self, table: dict[tuple[int, ...], list[float]]) -> None:

@@ -1,4 +1,4 @@
-"""A small directory as OPUS-MT's are: two SentencePiece models, a vocabulary that both share, a random Marian model."""
+"""Small directory in OPUS-MT's layout: two SentencePiece models, a shared vocabulary, a random Marian model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four small images and one of noise, in every form that images come in."""
+"""Four small images and one of noise, in every supported format."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ import pyarrow.parquet
 from PIL import Image
 
 RNG = np.random.default_rng(0)
-GREY = RNG.integers(0, 256, (4, 6, 5), dtype=np.uint8)  # four images, 5 wide and 6 high
+GRAY = RNG.integers(0, 256, (4, 6, 5), dtype=np.uint8)  # four images, 5 wide and 6 high
 LABELS = ["cat", "dog", "cat", "dog"]
 
 
@@ -25,7 +25,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-PNGS = [encoded(Image.fromarray(pixels)) for pixels in GREY]
+PNGS = [encoded(Image.fromarray(pixels)) for pixels in GRAY]
 
 
 def as_folder(folder: Path) -> Path:
@@ -60,7 +60,7 @@ def as_idx(folder: Path, suffix: str = "") -> Path:
     (folder / "labels.txt").write_text("cat\ndog\n")
     write: Callable[..., bytes] = gzip.compress if suffix else bytes
     numbers = bytes(["cat", "dog"].index(label) for label in LABELS)
-    images = bytes([0, 0, 8, 3]) + struct.pack(">III", *GREY.shape) + GREY.tobytes()
+    images = bytes([0, 0, 8, 3]) + struct.pack(">III", *GRAY.shape) + GRAY.tobytes()
     (folder / f"train-labels-idx1-ubyte{suffix}").write_bytes(write(bytes([0, 0, 8, 1, 0, 0, 0, 4]) + numbers))
     (folder / f"train-images-idx3-ubyte{suffix}").write_bytes(write(images))
     return folder / f"train-images-idx3-ubyte{suffix}"

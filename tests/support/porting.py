@@ -1,4 +1,4 @@
-"""Weights from PyTorch's own Transformer modules into ours, so that their outputs can be compared."""
+"""Copying of weights from PyTorch's Transformer modules into our models, to compare their outputs."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""What the verbs print on small models, in small batches: alone, or under torchrun as one of several processes.
+"""Output of the commands on small models in small batches: alone, or under torchrun as one of several processes.
 
 python -m tests.support.predictions RUNS OUT
 """
@@ -58,7 +58,7 @@ def main() -> None:
     ranks = distributed_context()
     for name, (arguments, lines) in CALLS.items():
         read, write = os.pipe()
-        if ranks.first:  # nobody else has anything to read
+        if ranks.first:  # the other ranks have no input
             os.write(write, "".join(line + "\n" for line in lines).encode())
         os.close(write)
         os.dup2(read, 0)

@@ -1,4 +1,4 @@
-"""A limit of processor time that holds on slow and busy machines, too."""
+"""Limit of processor time that is reliable on slow and busy machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small random models of ours and of transformers, and how both are asked the same question."""
+"""Small random models of this package and of transformers, and calls of both with the same input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ours(shape: str, *, noise: float = 0.2, **settings: Any) -> Transformer:
 
 
 def theirs(shape: str, **settings: Any) -> MarianMTModel | PegasusForConditionalGeneration:
-    """A random model of transformers, of odd sizes."""
+    """Return a random model of transformers with unusual sizes."""
     sizes: dict[str, Any] = {
         "vocab_size": 50, "d_model": 36, "encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 3,
         "decoder_attention_heads": 2, "encoder_ffn_dim": 50, "decoder_ffn_dim": 31, "max_position_embeddings": 41,
@@ -67,7 +67,7 @@ def randomise(model: M, pad: int, noise: float = 0.2) -> M:
 
 
 def question(config: TransformerConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """A padded batch of sources (B, Ts), their lengths (B,), and targets (B, Tt)."""
+    """Return a padded batch of sources (B, Ts), their lengths (B,), and targets (B, Tt)."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.tensor([7, 3, 11])
     source = torch.randint(2, config.source_vocab - 1, (3, 11), generator=generator)
@@ -83,7 +83,7 @@ def their_logits(model: nn.Module, source: Tensor, lengths: Tensor, target: Tens
 
 
 def translate(model: Transformer, source: Sequence[int], limit: int = 20) -> list[int]:
-    """Our greedy output for one sentence, without the end."""
+    """Return our greedy output for one sentence, without the end token."""
     c = model.config
     cache = model.start(torch.tensor([source]), None, limit + 1)
     limits = torch.tensor([limit])

@@ -1,4 +1,4 @@
-"""Commands that must fail, and the one line that they write."""
+"""Commands that must fail, and their one-line error messages."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from manyheads import cli
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Runs what must fail; returns the one line that it wrote."""
+    """Run a command that must fail, and return its one-line error message."""
     assert cli.main(list(arguments)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

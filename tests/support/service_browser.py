@@ -1,4 +1,4 @@
-"""The headless Chromium of the attention page's tests, on a page that a service gives."""
+"""Headless Chromium of the attention page's tests, on a page of a service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.browser import Browser
 
 
 class ServiceBrowser(Browser):
-    """What it asks another service for is a failure."""
+    """Browser that counts a request to any other service as a failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,19 +41,19 @@ class ServiceBrowser(Browser):
         )
 
     def type(self, selector: str, text: str) -> None:
-        """Instead of what stands in a field."""
+        """Replace the content of a field."""
         self.click(selector)
         self.run(f"document.querySelector({json.dumps(selector)}).select()")
         self.send("Input.insertText", text=text)
 
     def drop(self, selector: str, file: Path) -> None:
-        """A file from the desktop onto an element."""
+        """Drop a file from the desktop onto an element."""
         place, data = self.move(selector), {"items": [], "files": [str(file)], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.send("Input.dispatchDragEvent", type=kind, data=data, **place)
 
     def whole(self, file: Path) -> None:
-        """A picture of the page down to its end."""
+        """Save a screenshot of the whole page."""
         height = self.run("document.documentElement.scrollHeight")
         width = self.run("innerWidth")
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

@@ -1,4 +1,4 @@
-"""Tiny models of several kinds, and a service of them: in a process of its own, or in this one."""
+"""Tiny models of several kinds, and a service for them: in a separate process or in this one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Running:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def megabytes(self) -> float:
-        """What it holds of memory (MiB) without the files that it maps, which come and go; /proc tells."""
+        """Return the memory of the process in MiB from /proc, without mapped files, whose pages vary."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return round(sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "VmSwap"))) / 1024, 1)
 
@@ -123,7 +123,9 @@ def client(running: Running, **more: Any) -> httpx2.Client:
 
 
 def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
-    """What comes of a scene in which /classify is asked, of a service in this process, which ends with it."""
+    """Run a scene with an ASGI client of the service in this process, stop the service, and return the scene's
+    result.
+    """
 
     async def play() -> Any:
         transport = httpx2.ASGITransport(application(service))

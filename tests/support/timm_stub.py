@@ -1,8 +1,8 @@
-"""timm where torchvision is absent: its models use nothing of it, only the imports must succeed.
+"""timm without torchvision: the tested models need only its imports to succeed.
 
 from tests.support.timm_stub import load_timm
 
-timm = load_timm()  # skips the test, or the whole file when called at its top, where timm is not installed
+timm = load_timm()  # skips the test, or the whole file if called at its top, if timm is not installed
 reference = timm.create_model("seresnet18", num_classes=7)
 """
 
@@ -35,7 +35,7 @@ class _Stub(types.ModuleType):
 
 
 def load_timm() -> Any:
-    """The package timm. The stub is gone afterwards, so that nobody else takes it for torchvision."""
+    """Import timm. The stub is removed afterwards, so that other code does not take it for torchvision."""
     if find_spec("timm") is None:
         pytest.skip("timm is not installed: pip install --no-deps timm", allow_module_level=True)
     if "timm" in sys.modules or find_spec("torchvision") is not None:

@@ -72,7 +72,7 @@ class ToyTask:
         torch.manual_seed(3)
         self.model = ToyModel(dropout, ballast).to(dtype)
         self.count, self.dtype, self.joined = batches, dtype, joined
-        self.validations = validations  # of steps 1, 2, ..., where they are not to be measured
+        self.validations = validations  # validation values of steps 1, 2, ..., instead of a measurement
         self.calls = 0
         self.before_loss: Callable[[int], object] = lambda call: None
 

@@ -1,4 +1,4 @@
-"""The files that take longest come first, so that neither of two processes ends long before the other."""
+"""Test order: slow files first, so that two parallel processes end at about the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked examples of docs/extending: a copy of the project takes up all of them, and then everything passes."""
+"""Examples of docs/extending: a copy of the project with all of them added passes its tests."""
 
 from __future__ import annotations
 

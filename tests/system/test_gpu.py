@@ -1,4 +1,4 @@
-"""On a GPU what a processor computes: the training of every family, what is predicted, a resumed run, bf16."""
+"""GPU results agree with the CPU: training of every family, predictions, a resumed run, bf16."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pa
             called(sys.executable, "-m", "tests.support.families", str(data), str(data), "float32", "-", "gpt2", on={})
         out = data / dtype / device
         out.mkdir(parents=True)
-        write_data(out)  # where what is asked of the runs looks for it
+        write_data(out)  # in the folder where the later commands look for the data
         on = GPU if device == "cuda" else {}
         called(sys.executable, "-m", "tests.support.families", str(data), str(out), dtype, "-", *FAMILIES, on=on)
         return out

@@ -1,4 +1,4 @@
-"""The wheel carries all that the package needs; the project's files agree with each other."""
+"""The wheel contains all files of the package, and the project's files agree with each other."""
 
 import os
 import re

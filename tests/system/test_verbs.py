@@ -1,4 +1,4 @@
-"""The verbs on a real run: a tiny model, trained for a few steps."""
+"""Commands on a real run: a tiny model, trained for a few steps."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A unit test takes at most half a second of processor time, without its fixtures."""
+"""Limit of half a second of processor time for each unit test, without its fixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is replaced whole or not at all, and whatever goes wrong names it."""
+"""Atomic replacement of files, and errors that name the file."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Counts against the canon, and against torch's own counter of operations."""
+"""FLOP counts, compared with published formulas and with torch's FLOP counter."""
 
 import json
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_neighborhood_scores_count_the_papers_products() -> None:
     sizes = {"depths": (1,), "widths": (32,), "stem_width": 8, "heads": 2, "window": 3, "image_size": 16}
     config = LocalAttentionConfig(**sizes, stem="3x3", front="convolution", query_block=1)  # type: ignore[arg-type]
     parts = flops(LocalAttentionNet(config))["parts"]
-    # of each of 16 x 16 pixels, 8 wide: scores and mixing over 9 neighbours, and row and column embeddings of 3 shifts
+    # 16 x 16 pixels, 8 channels: scores and mixing over 9 neighbors, and row and column embeddings of 3 shifts
     assert parts["stages.layers.mixer.scores"] == 2 * 16 * 16 * 8 * 9 * 2
     assert parts["stages.layers.mixer.relative"] == 2 * 16 * 16 * 8 * 3
     assert parts["stages.layers.mixer.query"] == 2 * 16 * 16 * 8 * 8

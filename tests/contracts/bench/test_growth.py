@@ -1,4 +1,4 @@
-"""Growth: bytes against what is known to be made, exponents against made-up powers, every curve on small sizes."""
+"""Growth curves: byte counts of known allocations, exponents of synthetic powers, and every curve on small sizes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The bench on tiny models: what rows say, and that both sides do the same work."""
+"""Benchmarks on tiny models: content of the rows, and equal work on both sides."""
 
 import importlib.util
 import json
@@ -97,7 +97,9 @@ def test_memory_of_a_side_is_private() -> None:
 @pytest.mark.filterwarnings("ignore")  # of the conversion
 @pytest.mark.slow
 def test_openvino_gives_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own, as it is measured: once its libraries have computed, a raised SIGINT would end this."""
+    """Run OpenVINO in a separate process, as the benchmark does: after its libraries have run, SIGINT would end this
+    process.
+    """
     if importlib.util.find_spec("openvino") is None:
         pytest.skip("openvino is not installed: pip install 'manyheads[bench]'")
     monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)

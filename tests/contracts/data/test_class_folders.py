@@ -1,4 +1,4 @@
-"""A first look at many files in class folders."""
+"""Scan of many files in class folders."""
 
 from pathlib import Path
 

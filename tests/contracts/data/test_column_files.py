@@ -1,4 +1,4 @@
-"""Files without names, which go with the last column."""
+"""Unnamed scratch files, deleted with the last column that uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.data.test_column import TEXTS, in_a_file
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is held in memory."""
+    """Lower the memory limit to 2 characters, so that every text is written to a file."""
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 

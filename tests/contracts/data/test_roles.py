@@ -1,4 +1,4 @@
-"""A training on a directory of splits in its own spelling, from the files to what is scored."""
+"""Training on a directory with unusual split names, from reading the files to scoring."""
 
 from __future__ import annotations
 

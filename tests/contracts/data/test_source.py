@@ -1,4 +1,4 @@
-"""A run's data as one value: told in a record, read back the same, and nothing else opened."""
+"""Data sources of runs: a source survives a round trip through a record, and only its files are opened."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def parallel(folder: Path, skip: bool = False) -> ParallelSource:
     return ParallelSource(source="de", target="en", skip_bad_lines=skip, data=data)
 
 
-def labelled(folder: Path, skip: bool = False) -> LabeledSource:
+def labeled(folder: Path, skip: bool = False) -> LabeledSource:
     tests = "body,mark,id\nx,1,9\n" + "z,9,3\nnone of them,7,3\n,0,3\n" * skip
     data = write(folder, train_csv="body,mark,id\n" + rows(30, "text {0},0,1\nmore {0},1,2\n"), test_csv=tests)
     columns = Columns(text="body", label="mark")
@@ -69,7 +69,7 @@ def running(folder: Path, skip: bool = False) -> TextSource:
     return TextSource(skip_bad_lines=skip, column="body", share=0.2, data=data)
 
 
-SOURCES: list[Callable[..., Source[Any]]] = [parallel, labelled, tagged, running, questions]
+SOURCES: list[Callable[..., Source[Any]]] = [parallel, labeled, tagged, running, questions]
 LABELS = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}
 
 
@@ -138,7 +138,7 @@ def test_digit_tests_are_ordered_by_length() -> None:
     [
         (parallel, "one column\n", r"train\.tsv:1: expected 2 columns, found 1"),
         (parallel, "", r"train\.tsv: the file is empty"),
-        (labelled, "body,mark\n,1\n", r"train\.csv:2: 'body' is blank"),
+        (labeled, "body,mark\n,1\n", r"train\.csv:2: 'body' is blank"),
         (tagged, "word\n", r"train\.txt:1: found a word without a tag"),
         (tagged, "word I-X\n", r"train\.txt:1: I-X at the start of a sentence violates IOB2"),
         (questions, "no JSON", r"train\.json: invalid JSON"),

@@ -1,4 +1,4 @@
-"""Every short text, encoded a stretch at a time."""
+"""Exhaustive check of encoding in stretches on all short texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT in use: filled, looked into, probed and fine-tuned from directories of transformers."""
+"""RoBERTa and DistilBERT from transformers' directories: mask filling, attention maps, probing and fine-tuning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAMILIES = ("roberta", "distilbert")
 
 
 def byte_level() -> Tokenizer:
-    """As the tokenizer.json of roberta-base has it: a mask takes the blank before it."""
+    """Return a tokenizer as in roberta-base's tokenizer.json: a mask token includes the blank before it."""
     tokenizer = train_byte_bpe(TEXTS * 3, 290)
     tokenizer.encode_special_tokens = False
     tokenizer.add_special_tokens(["<s>", "</s>", "<pad>", "<unk>", AddedToken("<mask>", lstrip=True, special=True)])
@@ -99,7 +99,7 @@ def test_maps_equal_transformers(model: Path) -> None:
 
 
 def treebank(folder: Path) -> Path:
-    """Every word depends on the one before it."""
+    """Write a treebank in which every word depends on the previous one."""
     rows = []
     for text in TEXTS:
         for number, word in enumerate(text.removesuffix(".").split(), 1):
@@ -136,7 +136,7 @@ def conll(folder: Path) -> Path:
     return folder
 
 
-def labelled(folder: Path) -> Path:
+def labeled(folder: Path) -> Path:
     for name, part in (("train", TEXTS), ("validation", TEXTS[:6]), ("test", TEXTS[:6])):
         rows = [f"{text}\t{'south' if 'Rome' in text else 'north'}" for text in part]
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -145,7 +145,7 @@ def labelled(folder: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore:vocabulary=")
 @pytest.mark.parametrize(
-    ("recipe", "data"), [("text-classification", labelled), ("conll2003", conll), ("question-answering", squad)]
+    ("recipe", "data"), [("text-classification", labeled), ("conll2003", conll), ("question-answering", squad)]
 )
 def test_fine_tuning_keeps_the_architecture(model: Path, tmp_path: Path, recipe: str, data: Any) -> None:
     (tmp_path / "data").mkdir()

@@ -1,4 +1,4 @@
-"""Model directories: what other tools make of them, what is refused, and what a crash leaves."""
+"""Model directories: loading by other tools, errors for invalid directories, and crashes during a save."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT, ViTConfig
 from tests.support.reference import SENTENCES, SHAPES, learn_to_copy, ours, theirs, tokenizer, translate
 
-GREY: dict[str, Any] = {"labels": ("a", "b"), "image_size": 4, "patch": 2, "channels": 1, "width": 8, "layers": 1,
+GRAY: dict[str, Any] = {"labels": ("a", "b"), "image_size": 4, "patch": 2, "channels": 1, "width": 8, "layers": 1,
                         "heads": 2, "feed_forward": 8}  # fmt: skip
 TEXTS = [*SENTENCES, "a cat  </s> in Köln: 2", "", "☃ is unknown <pad>", "dog"]
 
@@ -126,11 +126,11 @@ def test_unsupported_models_are_not_exported_for_transformers(tmp_path: Path, lo
     directory.save(tmp_path / "own", own, tokenizer())
     with pytest.raises(ValueError, match=r"cannot open this model \(marian: positions .*Only manyheads can"):
         export.export(tmp_path / "own", tmp_path / "hf", "hf")
-    directory.save(tmp_path / "pooled", ViT(ViTConfig(**GREY, pool="mean")))
+    directory.save(tmp_path / "pooled", ViT(ViTConfig(**GRAY, pool="mean")))
     with pytest.raises(ValueError, match="vit: pool is 'mean'"):
         export.export(tmp_path / "pooled", tmp_path / "hf", "hf")
     assert not (tmp_path / "hf").exists()
-    directory.save(tmp_path / "grey", ViT(ViTConfig(**GREY)))
+    directory.save(tmp_path / "grey", ViT(ViTConfig(**GRAY)))
     assert export.export(tmp_path / "grey", tmp_path / "hf", "hf") == "vit"
     assert "they convert every image to three channels" in log.text
     other = AutoModelForImageClassification.from_pretrained(tmp_path / "hf").eval()

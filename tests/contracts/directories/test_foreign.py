@@ -1,4 +1,4 @@
-"""Directories as they lie on the Hub: weights in pickles or in shards, vocabularies in files of their own."""
+"""Directories in the layouts of the Hub: pickled or sharded weights, and vocabularies in separate files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of unknown origin: what they state is measured, and what they name stays in them."""
+"""Directories of unknown origin: sizes are checked before use, and file names cannot point outside the directory."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any],
 
 
 def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
-    """A checkpoint of step 4 in a folder, and what it is of."""
+    """Write a checkpoint of step 4, and return its model, optimizer and loss window."""
     model = nn.Linear(2, 2)
     optimiser, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
     with Checkpoints(folder) as checkpoints:
@@ -137,7 +137,7 @@ def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
-    """Other content of the checkpoint, under a checksum that is right."""
+    """Replace the content of the checkpoint and update its checksum."""
     file = folder / "checkpoint-00000004.json"
     content = {**json.loads(file.read_text())["content"], **changes}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""OPUS-MT's directories, from loading to fine-tuning: SentencePiece models, a vocabulary of both languages, Marian."""
+"""OPUS-MT directories, from loading to fine-tuning: SentencePiece models, a joint vocabulary, Marian."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.reference import tokenizer, translate
 
 
 def their_ids(path: Path, texts: list[str]) -> list[list[int]]:
-    """Greedy output of transformers, with its own tokenizer, without the end and padding."""
+    """Return the greedy output of transformers with its tokenizer, without end and padding tokens."""
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert isinstance(tokenizer, MarianTokenizer)
     model = AutoModelForSeq2SeqLM.from_pretrained(path)
@@ -84,7 +84,7 @@ def test_texts_are_translated_as_a_list(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random OPUS-MT model, trained on the sentences of its own vocabulary."""
+    """Train a random OPUS-MT model on sentences of its vocabulary, and return the run directory."""
     folder = tmp_path_factory.mktemp("opus")
     write_opus(folder / "opus")
     for split in ("train", "val", "test"):
@@ -125,7 +125,10 @@ def test_a_fine_tuned_model_translates_the_same_in_ctranslate2(run: Path, tmp_pa
 
 
 def test_a_fine_tuned_run_can_be_fine_tuned(run: Path, tmp_path: Path) -> None:
-    """What was saved is a start again. The two sides have a cache each: the same text has other ids in each."""
+    """A saved run can be fine-tuned again.
+
+    Source and target have separate caches, because one text has different ids in each.
+    """
     loaded = directory.load(run)
     assert loaded.tokenizer is not None
     assert loaded.target_tokenizer is not None

@@ -1,4 +1,4 @@
-"""Trained tokenizers in model directories: text stays text, here and in transformers; its pipelines take them."""
+"""Trained tokenizers in model directories: lossless round trips here, in transformers and in its pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/errata.md: every section's examples come out as the page says, and draw the pictures that it shows."""
+"""docs/errata.md: the examples of each section give the output and the pictures shown on the page."""
 
 import re
 from pathlib import Path

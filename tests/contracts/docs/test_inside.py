@@ -1,4 +1,4 @@
-"""The Python of docs/inside.md runs, on small models that were never trained."""
+"""Python examples of docs/inside.md, run on small untrained models."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The commands that the pages show are commands that there are."""
+"""Commands shown in the documentation: each exists and accepts its options."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MU
 
 
 def blocks(page: Path) -> str:
-    """What stands between fences, with continued lines joined."""
+    """Return the text of the fenced blocks of a page, with continued lines joined."""
     return "\n".join(page.read_text().replace("\\\n", " ").split("```")[1::2])
 
 

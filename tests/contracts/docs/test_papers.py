@@ -1,4 +1,4 @@
-"""docs/papers/: the code, counts and commands that the pages show are those that there are."""
+"""docs/papers/: the code, counts and commands on the pages match the package."""
 
 import ast
 import re
@@ -32,14 +32,14 @@ COMMAND = re.compile(r"^manyheads (.+)$", re.MULTILINE)
 
 
 class Included(NamedTuple):
-    """What a directive includes: a file, and of it what its options say."""
+    """Inclusion of a file in a page: the file and the options that select its lines."""
 
     page: str
     file: Path
     options: dict[str, str]
 
     def lines(self) -> list[str]:
-        """As Sphinx would take them: the definition, from the first line with one text to the next with another."""
+        """Return the included lines as Sphinx does: a definition, or the lines from one given text to the next."""
         lines = self.file.read_text(encoding="utf-8").splitlines()
         if name := self.options.get("pyobject"):
             node: ast.AST = ast.parse("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The site, as far as it can be seen without building it; and what looks at it once it is built."""
+"""Checks of the documentation site that need no build, and the script that checks the built site."""
 
 import re
 from importlib import import_module
@@ -16,7 +16,7 @@ NOTEBOOKS = [page for page in PAGES if page.read_text(encoding="utf-8").startswi
 
 
 def prose(page: Path) -> str:
-    """Without what stands between fences, or in backticks."""
+    """Return the page's text without fenced blocks and inline code."""
     return re.sub(r"`[^`]*`", "", "".join(page.read_text(encoding="utf-8").split("```")[::2]))
 
 

@@ -1,4 +1,4 @@
-"""The recording of a terminal shows what was printed, when it was printed."""
+"""Terminal recordings: the printed lines and their times."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ def test_recorded_output_keeps_its_timing(tmp_path: Path) -> None:
     assert [line.kind for line in lines] == ["typed", "", "bold", "told", "typed", "", "told"]
     one, two = lines[1:3]
     assert two.second - one.second == pytest.approx(LONGEST_WAIT)
-    assert lines[3].text in ("# 1 s", "# 2 s")  # what it took in truth
+    assert lines[3].text in ("# 1 s", "# 2 s")  # the measured duration
     assert [text.text for text in ElementTree.fromstring(svg(lines)).iter(f"{SVG}text")] == [
         line.text for line in lines
     ]

@@ -1,4 +1,4 @@
-"""What tutorials read from the kept records is there: the cached notebooks do not notice when a record is added."""
+"""Tutorials and kept records agree: cached notebooks are not rerun when a record is added."""
 
 import ast
 import re
@@ -9,12 +9,12 @@ import pytest
 from tests.paths import ROOT
 
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
-READERS = {"kept", "recorded"}  # what a tutorial calls its function that prints the records of a recipe
+READERS = {"kept", "recorded"}  # names of the functions with which tutorials print the records of a recipe
 MODULES = {"lab.records", "textwrap"}  # what such a function is made of
 
 
 def reads_records(statement: ast.stmt) -> bool:
-    """Whether it does nothing but print records, once or for each of some recipes."""
+    """Return True if the statement only prints records, once or in a loop over recipes."""
     if isinstance(statement, ast.For):
         return all(reads_records(inner) for inner in statement.body)
     call = statement.value if isinstance(statement, ast.Expr) else None

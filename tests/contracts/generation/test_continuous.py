@@ -1,4 +1,4 @@
-"""Texts that are continued together and come and go: each what it would be alone, as many at once as fit."""
+"""Continuous batching: each text equals its result alone, and the batch holds the maximum number that fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["gpt", "universal", "convolving"])
 def test_a_finished_text_frees_its_memory(kind: str) -> None:
-    """What a row holds shrinks with those who leave, also while the batch never empties; nobody's text changes."""
+    """Memory is freed when a text ends, even if the batch is never empty. The other texts stay the same."""
     model = models()[kind].double().eval()
     batch = ContinuousBatch(model.start, model.step, context=CONTEXT, max_cached=2 * CONTEXT, unit=UNIT)
     long, companion = Text([3], Sampling(), 50, 1), Text([5, 2], Sampling(), 20, 2)
@@ -43,7 +43,7 @@ def test_a_finished_text_frees_its_memory(kind: str) -> None:
     while batch.busy:
         batch.step()
         together = max(together, len(batch.texts))
-    # the companion's rows have 24 positions: 5 beside each other; then 8 of 16
+    # the companion's rows have 24 positions: first 5 rows together, then 8 rows of 16 positions
     assert together == 2 * CONTEXT // 16
     for text in (companion, *short):
         alone = sample(

@@ -1,4 +1,4 @@
-"""Stacks whose scores get a bias: the compiled functions compute none."""
+"""Stacks whose scores have a bias, for which the compiled functions are not used."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A lowered model computes what the model does: against it in float64, in every precision the processor has."""
+"""Lowered models, compared with the original in float64, in every precision that the processor supports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same_weights() -> None:
 
 
 def seeded(model: torch.nn.Module) -> Any:
-    """Weights large enough that every part of a model matters, norms and biases that are not their first values."""
+    """Set weights so large that every part of a model matters, and norms and biases unlike their initial values."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -102,7 +102,7 @@ def test_permuted_rows_may_forget_their_last_positions(precision: str) -> None:
     model = gpt()
     fast, compute = lower(model, prepare(precision, threads=2))  # type: ignore[arg-type]
     texts = tokens(3, 8)
-    rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # what is left of each
+    rows = [[*texts[row, :kept]] for row, kept in ((2, 6), (0, 5), (0, 3))]  # the remaining tokens of each text
     wanted = [exact(model, torch.stack([*row, texts[number, 6]])[None])[0, -1] for number, row in enumerate(rows)]
     with torch.inference_mode(), compute.autocast():
         cache = fast.start(3, 32)
@@ -141,7 +141,7 @@ def test_skipping_padding_gives_equal_states(precision: str) -> None:
         alone = fast(given[2:3, :13])
     assert off(states[real], wanted[real]) < TOLERANCE[precision]
     assert not states[~real].any()
-    assert torch.equal(states[2, :13], alone[0])  # neighbours change nothing
+    assert torch.equal(states[2, :13], alone[0])  # other rows of the batch do not affect the result
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -212,7 +212,7 @@ def test_scores_of_unequal_texts_equal_the_models() -> None:
             totals.append([h.log_probability for h in score(one.step, cache, targets, start=96, end=0)])
     assert totals[1] == pytest.approx(totals[0], abs=1e-5)
 
-    writer = gpt(max_positions=16)  # outgrown: the texts go on from their latter half
+    writer = gpt(max_positions=16)  # beyond the context, texts continue from their second half
     quick, _ = lower(writer, prepare("float32"))
     prompts = [[3, 4, 5], [6], [7, 8, 9, 10, 11, 12]]
     written = [
@@ -242,7 +242,7 @@ def test_recording_and_editing_use_the_models_own_values() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_residual_streams_of_networks_are_recorded_and_edited(precision: str) -> None:
-    """Of a lowered model, by its own names and by those of the model that it was made of."""
+    """Record and edit a lowered model under its module names and under those of the original model."""
     model, given = gpt(), tokens(2, 9)
     fast, _ = lower(model, prepare(precision))  # type: ignore[arg-type]
     places: tuple[Place, ...] = ("feed_forward", "residual")
@@ -381,7 +381,7 @@ def test_float64_is_kept() -> None:
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "auto"])
 def test_layers_of_any_width_run(precision: Any, log: pytest.LogCaptureFixture) -> None:
-    """The kernels multiply several columns at once; what does not come out even is left to PyTorch."""
+    """The kernels process several columns at once; layers whose width is not a multiple use PyTorch."""
     for width in (8, 30, 54):
         model = torch.nn.Sequential(torch.nn.Linear(width, 12), torch.nn.Tanh(), torch.nn.Linear(12, 5))
         x = torch.randn(3, width)

@@ -1,4 +1,4 @@
-"""BERT with the norm before each sublayer: saved under a name of our own, and lowered."""
+"""BERT with pre-norm layers: saving under our model type, and lowering."""
 
 from pathlib import Path
 

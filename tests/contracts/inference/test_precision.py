@@ -1,4 +1,4 @@
-"""The precision of a verb: what is offered, what is refused, and that it is heeded."""
+"""The --precision option of each command: accepted values, errors, and its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our BERT against transformers': every head, both directions, values and gradients, in eval and in train mode."""
+"""Parity of BERT with transformers: every head, both directions, values and gradients, eval and train mode."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def question(head: str, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def answers(model: nn.Module, head: str, asked: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
-    """What a model of either library gives, in one order, at the real positions."""
+    """Return the outputs of a model of either library at the real positions, in a fixed order."""
     tokens, lengths, segments = asked
     real = torch.arange(12) < lengths[..., None]
     if isinstance(model, Bert):
@@ -82,7 +82,7 @@ def answers(model: nn.Module, head: str, asked: tuple[Tensor, Tensor, Tensor]) -
 
 
 def assert_same(model: Bert, other: nn.Module, head: str) -> None:
-    """Values and the gradients of every parameter."""
+    """Compare the outputs and the gradients of every parameter."""
     asked = question(head, model.config.vocab)
     parameters, their_parameters = dict(model.named_parameters()), dict(other.named_parameters())
     rows = {row.ours: row.theirs for row in BERT.weights(model.config, parameters)}
@@ -235,7 +235,9 @@ def test_auto_classes_open_the_other_heads(tmp_path: Path, head: str, auto: str)
 
 
 def test_original_names_and_unused_tensors_are_handled(tmp_path: Path) -> None:
-    """What google-bert's files on the Hub hold: gamma and beta, a pooler beside a masked LM, stored positions, ties."""
+    """Load the layout of google-bert's files on the Hub: gamma and beta, a pooler next to a masked LM, stored
+    positions, ties.
+    """
     model = ours("masked_lm")
     directory.save(tmp_path, model, None)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Directories of our own text classifiers: everything that was saved is there again."""
+"""Directories of our text classifiers: every saved tensor and setting is loaded again."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The directory of a model of attention as convolution: of our own type, and the same when it is loaded again."""
+"""Directories of models with attention as convolution: saved as our model type, and identical after loading."""
 
 import json
 from pathlib import Path

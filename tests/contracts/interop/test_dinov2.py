@@ -1,4 +1,4 @@
-"""DINOv2, with registers and without, against transformers'; and models of images without a head, in use."""
+"""Parity of DINOv2 with transformers, with and without registers; and use of image models without a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our encoder-decoder against transformers' Marian and Pegasus, in both directions, in eval and in train mode."""
+"""Parity of the encoder-decoder with Marian and Pegasus of transformers: both directions, eval and train mode."""
 
 from __future__ import annotations
 

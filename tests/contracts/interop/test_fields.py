@@ -1,4 +1,4 @@
-"""Each field of a configuration is saved in config.json, fixed by the family, or inferred: none is lost in silence."""
+"""Configuration fields: each is saved in config.json, fixed by the family, or inferred, so none is lost silently."""
 
 from __future__ import annotations
 

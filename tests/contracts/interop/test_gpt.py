@@ -1,4 +1,4 @@
-"""Our GPT and GPT-2 against transformers', in both directions, in eval and in train mode, values and gradients."""
+"""Parity of GPT and GPT-2 with transformers: both directions, eval and train mode, values and gradients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def randomise(model: M) -> M:
 
 
 def opened(path: Path) -> Any:
-    """By transformers, which must find every weight and no other."""
+    """Load a directory with transformers, which must find every weight and no other."""
     found: Any = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
     model, info = found
     assert not any(info.values()), info
@@ -71,7 +71,7 @@ def texts() -> Tensor:
 
 
 def assert_same(model: GPT, other: PreTrainedModel, *, fused: bool = True) -> None:
-    """Logits in both modes, padded rows among them; in train mode the gradients of every kind of matrix too."""
+    """Compare logits in both modes, with padded rows, and in train mode the gradients of every kind of matrix."""
     tokens, lengths = texts(), torch.tensor([11, 4, 7])
     real = torch.arange(11) < lengths[:, None]
     for mode in (False, True):
@@ -254,7 +254,7 @@ def test_unequal_copies_of_a_matrix_are_reported(tmp_path: Path) -> None:
 
 
 def test_an_end_token_outside_the_vocabulary_is_ignored(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    """As transformers opens it; 50256 is what it writes where nobody has named one."""
+    """An end token id outside the vocabulary is ignored. transformers writes 50256 if the user sets none."""
     for name, end in (("default", 50256), ("named", V)):
         other = theirs("gpt2", bos_token_id=1, eos_token_id=end).eval()
         other.save_pretrained(tmp_path / name)

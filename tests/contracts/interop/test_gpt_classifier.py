@@ -1,4 +1,4 @@
-"""GPT and GPT-2 as classifiers of texts against transformers', in both directions, in padded batches."""
+"""Parity of GPT and GPT-2 text classifiers with transformers: both directions, in padded batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLASSES: dict[str, tuple[Any, Any]] = {
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Tokens (B, T) without the padding's, and lengths (B,)."""
+    """Return tokens (B, T) without padding tokens, and lengths (B,)."""
     lengths = torch.tensor([11, 4, 7, 1])
     tokens = torch.randint(PAD, (4, 11), generator=torch.Generator().manual_seed(1))
     return tokens.masked_fill(torch.arange(11) >= lengths[:, None], PAD), lengths
@@ -42,7 +42,7 @@ def moved_right(rows: Tensor, lengths: Tensor) -> Tensor:
 
 
 def assert_same(model: GPT, other: Any) -> None:
-    """Logits with padding on the right, on the left, and of each text alone; and the gradients."""
+    """Compare the gradients, and the logits with padding on the right, on the left, and of each text alone."""
     tokens, lengths = batch()
     real = (torch.arange(11) < lengths[:, None]).long()
     logits = model.eval()(tokens, lengths)

@@ -1,4 +1,4 @@
-"""Our ResNet against those of transformers and timm, and as directories: values, gradients, buffers."""
+"""Parity of ResNet with transformers and timm, and its directories: values, gradients, buffers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: list[dict[str, Any]] = [{"block": "basic"}, {}, {"stride_in_1x1": True}, 
 
 
 def noisy(model: Any) -> Any:
-    """Every parameter and running mean away from its initial value."""
+    """Move every parameter and running mean away from its initial value."""
     torch.manual_seed(0)
     with torch.no_grad():
         for tensor in model.state_dict().values():

@@ -1,4 +1,4 @@
-"""RoBERTa and DistilBERT against transformers': every head, both directions, values and gradients, both modes."""
+"""Parity of RoBERTa and DistilBERT with transformers: every head, both directions, values and gradients, both modes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tokens_of(config: BertConfig) -> Tensor:
 
 
 def answers(model: nn.Module, tokens: Tensor) -> list[Tensor]:
-    """What a model of either library gives at the real positions."""
+    """Return the outputs of a model of either library at the real positions."""
     real = torch.arange(12) < LENGTHS[:, None]
     if isinstance(model, Bert):
         output = model(tokens, LENGTHS)
@@ -83,7 +83,7 @@ def answers(model: nn.Module, tokens: Tensor) -> list[Tensor]:
 
 
 def assert_same(model: Bert, other: nn.Module) -> None:
-    """Values in both modes, and the gradients of all weights, by the names of both."""
+    """Compare outputs in both modes, and the gradients of all weights, by the parameter names of both models."""
     tokens = tokens_of(model.config)
     for training in (False, True):
         outputs = []

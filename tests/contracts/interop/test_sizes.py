@@ -1,4 +1,4 @@
-"""A config.json that asks for more memory than there is, is refused before any is taken."""
+"""A config.json that needs more memory than available is rejected before any allocation."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ NO_SIZES = ("num_labels", "id", "dropout", "transformers_version")
 
 
 def most_held() -> int:
-    """Kilobytes, since it was last told to count anew."""
+    """Return the peak memory of this process in kilobytes, since the last reset of the counter."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count memory anew")
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot reset the peak memory counter"
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
@@ -97,7 +99,7 @@ def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> N
     ids=["bert", "vit"],
 )  # fmt: skip
 def test_settings_unknown_to_transformers_are_saved_in_our_format(tmp_path: Path, model: Callable[[], Any]) -> None:
-    """A null of theirs is a default."""
+    """A null in a foreign config.json means the default."""
     saved = model()
     assert directory.save(tmp_path, saved, None).startswith("manyheads-")
     again = directory.load(tmp_path).model

@@ -1,4 +1,4 @@
-"""A state_dict of the PyTorch tutorial's translator against such a class, made of torch.nn.Transformer."""
+"""Loading of a state_dict from the PyTorch tutorial's translator, built from torch.nn.Transformer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAD = 1
 
 
 class Embedded(nn.Module):
-    """Vectors of tokens, under the name that the tutorial gives the matrix."""
+    """Token embedding, under the name that the tutorial gives the matrix."""
 
     def __init__(self, words: int, width: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Embedded(nn.Module):
 
 
 class Located(nn.Module):
-    """Sines and cosines by turns, in float32, as a buffer of the state_dict."""
+    """Sinusoidal positions: alternating sines and cosines in float32, as a buffer of the state_dict."""
 
     pos_embedding: Tensor
 
@@ -75,7 +75,7 @@ def theirs(layers: tuple[int, int] = (3, 2), width: int = 32, heads: int = 8, **
 
 
 def questions() -> tuple[Tensor, Tensor, Tensor]:
-    """Sources (B, Ts) of which lengths (B,) are real, and targets (B, Tt)."""
+    """Return sources (B, Ts) with real lengths (B,), and targets (B, Tt)."""
     draw = torch.Generator().manual_seed(1)
     source, target = (torch.randint(2, size, (3, length), generator=draw) for size, length in ((11, 7), (16, 6)))
     lengths = torch.tensor([7, 3, 5])

@@ -1,4 +1,4 @@
-"""Directories of the Universal Transformer and of its rival: what was saved is there again, and can be used."""
+"""Directories of the Universal Transformer and its baseline: saved models are loaded again and can be used."""
 
 from pathlib import Path
 from typing import Any

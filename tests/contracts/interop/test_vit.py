@@ -1,4 +1,4 @@
-"""Our ViT and DeiT against those of transformers and timm: both directions, values, gradients, maps."""
+"""Parity of ViT and DeiT with transformers and timm: both directions, values, gradients, maps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def images(size: int) -> Tensor:
 
 
 def answers(model: Any, x: Tensor) -> list[Tensor]:
-    """What a model of either library gives: logits of one head or two and their mean, or states and pooled ones."""
+    """Return the outputs of a model of either library: logits (of two heads also their mean), or states and pooled
+    states.
+    """
     if isinstance(model, ViT):
         if not model.config.labels:
             states = model.encode(x)
@@ -81,12 +83,12 @@ def answers(model: Any, x: Tensor) -> list[Tensor]:
 
 
 def weighted(parts: Sequence[Tensor]) -> Tensor:
-    """One number that depends on every element."""
+    """Return a number that depends on every element."""
     return torch.stack([(part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in parts]).sum()
 
 
 def same(mine: nn.Module, other: nn.Module, size: int) -> None:
-    """Values in both modes, and the gradients of the images."""
+    """Compare outputs in both modes, and the gradients of the images."""
     for training in (False, True):
         found = []
         for model in (mine.train(training), other.train(training)):

@@ -1,4 +1,4 @@
-"""Tokenizers of foreign directories give the ids of transformers' own."""
+"""Tokenizers of foreign directories give the same ids as those of transformers."""
 
 from __future__ import annotations
 

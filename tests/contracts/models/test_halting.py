@@ -1,4 +1,4 @@
-"""The ponder cost, while a model learns."""
+"""Ponder cost during training."""
 
 import torch
 from torch import nn

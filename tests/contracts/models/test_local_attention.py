@@ -24,11 +24,11 @@ def test_explicit_and_fused_agree_with_maps_over_neighbors() -> None:
     inside = map.unflatten(3, (8, 8))[:, :, 0]  # the first block, whole in the image
     assert torch.allclose(inside.sum(-1), torch.ones(()), atol=1e-5)
     assert torch.equal((inside > 0).sum(-1)[0, 0, 0, :5], torch.tensor([16, 20, 24, 28, 28]))  # (0, 0) sees 4 x 4
-    assert not map[:, :, 3, 63].any()  # no pixel of the image stands there
+    assert not map[:, :, 3, 63].any()  # this position lies outside the image
 
 
 def by_hand(layer: LocalAttention, x: Tensor) -> Tensor:
-    """Equation 3, pixel by pixel and head by head; what is outside the image is left out."""
+    """Compute equation 3 pixel by pixel and head by head, without positions outside the image."""
     pixels = x.permute(0, 2, 3, 1)
     query, key, value = (
         each(pixels).unflatten(-1, (layer.heads, -1)) for each in (layer.query, layer.key, layer.value)

@@ -1,4 +1,4 @@
-"""The norm before each sublayer, against transformers."""
+"""Pre-norm layers, compared with transformers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The page of claims: intervals against SciPy's, verdicts from records, and what is left."""
+"""Page of claims: intervals compared with SciPy, verdicts from records, and open claims."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A fine-tuning by transformers in a plain loop: it learns, goes on where it was, and is kept among the peers."""
+"""Fine-tuning with transformers in a plain loop: learning, resuming, and recording as a reference result."""
 
 from __future__ import annotations
 

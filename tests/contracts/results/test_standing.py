@@ -1,4 +1,4 @@
-"""How listed runs stand: one call carries a run on, what a kill has left is no record, what pip installs is found."""
+"""State of listed runs: resuming with one call, killed runs without a record, and packages installed by pip."""
 
 import json
 import subprocess

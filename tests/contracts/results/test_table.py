@@ -1,4 +1,4 @@
-"""Shown scores come from records, and the pages show the present ones."""
+"""Published scores come from records, and the pages show the current scores."""
 
 import json
 from pathlib import Path

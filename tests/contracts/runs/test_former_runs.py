@@ -1,7 +1,7 @@
-"""Runs that an earlier version began are resumed, and those that it finished are scored on the data it recorded.
+"""Runs of an earlier version: unfinished runs are resumed, and finished runs are scored on their recorded data.
 
-`former_runs.json` holds, by name, what commit a7811cc wrote of the runs below: the settings in its checkpoints, which a
-resume must find unchanged, and what result.json told of the data.
+`former_runs.json` holds, by name, the output of commit a7811cc for the runs below: the settings in their checkpoints,
+which a resumed run must find unchanged, and the data section of result.json.
 """
 
 from __future__ import annotations

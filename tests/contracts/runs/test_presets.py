@@ -1,4 +1,4 @@
-"""What a recipe says of its model."""
+"""Model presets of recipes."""
 
 from manyheads.tasks.train import train
 

@@ -1,4 +1,7 @@
-"""In company a text gets the answer that it gets alone (float64); queues are bounded; who leaves costs no more."""
+"""Batching of requests: a batched text gets the same answer as alone (float64), and queues are bounded.
+
+Requests whose client has disconnected cost no further computation.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,7 @@ async def _refused(served: GenerationWorker) -> None:
 
 
 class Held:
-    """Where work begins: it says so, and goes on when it may."""
+    """Stand-in for a computation: it signals its start and waits for permission to continue."""
 
     def __init__(self) -> None:
         self.begun, self.may = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Images: bounded before they are decoded, and decoded one at a time, for which no other model waits."""
+"""Images in requests: size limits before decoding, and decoding of one at a time without blocking other models."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def png(image: Image.Image) -> bytes:
 
 def test_images_in_memory_get_the_labels_of_their_files(tmp_path: Path) -> None:
     predictor = classifier(tmp_path / "m")
-    dice = np.random.default_rng(0)
-    images = [Image.fromarray(dice.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)) for i in range(3)]
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)) for i in range(3)]
     found = run(predictor, "images", top=2)([*image_decoder(predictor)([png(image) for image in images])])
     for one, image in zip(found, images, strict=True):
         (label, other), expected = one, predictor.classify(image, top=2)

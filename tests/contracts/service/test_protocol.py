@@ -1,4 +1,4 @@
-"""How long the service waits for clients that read their answers slowly, or not at all."""
+"""Time limits of the service for clients that read their answers slowly, or not at all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def _received(port: int, *, pause: float, size: int, before: float = 0.0) -> int:
-    """Bytes of the answer, of which so many are read at once, with a pause after each."""
+    """Return the number of bytes received, reading `size` bytes at a time with a pause after each read."""
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(before)
@@ -52,7 +52,7 @@ def _received(port: int, *, pause: float, size: int, before: float = 0.0) -> int
 
 
 def test_slow_steady_clients_get_the_whole_response(port: int) -> None:
-    """It takes several times as long as nothing may be read."""
+    """Reading the whole response takes several times the limit for a read without progress."""
     began = time.monotonic()
     assert _received(port, pause=0.1, size=2**20) > SIZE
     assert time.monotonic() - began > 4

@@ -1,4 +1,4 @@
-"""Embedded corpora that several runs have in common."""
+"""Embedded corpora shared by several runs."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -1,4 +1,4 @@
-"""The verb `attend` of every predictor, and what its tokens and words are."""
+"""The `attend` command for every predictor, and its tokens and words."""
 
 import io
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which test data a run is scored on, and which items differ most between two models."""
+"""Choice of the test data of a run, and the items on which two models differ the most."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def test_a_damaged_record_is_reported_by_name(tmp_path: Path, content: str) -> N
 
 
 class Fixed:
-    """A predictor with an outcome that is known."""
+    """Predictor with a known evaluation result."""
 
     path = Path("model")
 

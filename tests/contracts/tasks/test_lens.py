@@ -1,4 +1,4 @@
-"""The logit lens: behind the last layer stands what the model itself says, before it what a product by hand gives."""
+"""Logit lens: the last layer gives the model's logits, and earlier layers equal a product computed by hand."""
 
 import json
 from pathlib import Path

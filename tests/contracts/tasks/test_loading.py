@@ -1,4 +1,4 @@
-"""Which predictor a model gets, and what all of them ask of a text before they tokenize it."""
+"""Choice of the predictor for a model, and checks of texts before they are tokenized."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def test_a_method_without_a_declared_verb_is_refused(tmp_path: Path) -> None:
 
 
 class Untouched:
-    """A tokenizer that must not be given a text."""
+    """Tokenizer that fails if it receives a text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""The tables of verbs, data kinds and heads: what one of them names, the others know."""
+"""Consistency of the tables of commands, data kinds and heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every task divides its validation over the ranks, and all ranks get the metrics of a single process."""
+"""Every task divides its validation among the ranks, and all ranks get the metrics of a single process."""
 
 from __future__ import annotations
 

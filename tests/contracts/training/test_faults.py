@@ -1,4 +1,4 @@
-"""What cannot be computed is told by step and tensor, and may be left out; what cannot be written is told, too."""
+"""Faults in training: a bad loss or gradient is reported by step and tensor, or skipped; failed writes are reported."""
 
 import threading
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Faulty(ToyTask):
             logits = self.model.third(torch.tanh(_BadGradient.apply(self.model.second(hidden))))
             return Loss(nn.functional.cross_entropy(logits, batch.targets, reduction="sum"), batch.items)
         if len(batch.inputs) > 1:
-            self.norm(batch.inputs)  # batch normalisation sees what comes
+            self.norm(batch.inputs)  # batch normalization updates its running statistics
         loss = super().loss(batch)
         return loss._replace(total=loss.total * (NAN if self.fault == "loss" and bad else 1.0))
 

@@ -78,7 +78,9 @@ def test_adamw_decays_matrices_only():
 
 
 def test_clipping_bounds_the_global_norm(tmp_path):
-    """A step of SGD is as long as the gradient times the learning rate: its length shows the clipping."""
+    """The length of an SGD step is the gradient norm times the learning rate, so it shows whether the gradient was
+    clipped.
+    """
     lengths = {}
     for clip in (None, 1e-3):
         before = torch.cat([p.detach().flatten() for p in ToyTask().model.parameters()])
@@ -205,7 +207,7 @@ def test_nan_is_never_the_best(tmp_path, values, end):
 def test_averaged_weights_win_if_they_validate_better(tmp_path):
     task = Watched([0, 1, 3, 2])
     settings = {**EARLY, "patience": None, "average": 2, "average_every": 5}
-    task.values = [0, 1, 3, 2, 5]  # what is measured at the end is better than the best so far
+    task.values = [0, 1, 3, 2, 5]  # the final value is better than the best previous one
     summary = train(task, TrainingConfig(steps=20, **settings, **FLAT), tmp_path, compute=toy_route())
     assert summary.weights == "mean of 2"
 

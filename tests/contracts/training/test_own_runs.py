@@ -1,4 +1,4 @@
-"""A record from elsewhere names files that nobody here has named: they are told, and opened when the user says so."""
+"""Records from elsewhere: files that the user did not name are reported, and opened only with the user's consent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_file_of_own_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("split", ["data", "validation", "test"])
 def test_paths_of_an_altered_record_are_not_opened(run: Path, capsys: pytest.CaptureFixture[str], split: str) -> None:
-    """A file that is not there is told as such only after it was looked for."""
+    """Paths of an altered record are not looked up, so the error does not show whether the file exists."""
     record = json.loads((run / "result.json").read_text())
     record["data"][split] = "/secret/of/theirs.csv"
     (run / "result.json").write_text(json.dumps(record))

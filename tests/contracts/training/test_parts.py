@@ -1,4 +1,4 @@
-"""What a process is given of a batch, and what it computes of it."""
+"""Division of a batch among ranks, and the results that each rank computes."""
 
 import numpy as np
 import pytest

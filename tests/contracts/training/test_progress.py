@@ -1,4 +1,4 @@
-"""What a run leaves of its progress."""
+"""Progress files of a run."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A resumed run is the uninterrupted run, bit for bit."""
+"""A resumed run is bit-for-bit identical to an uninterrupted one."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def run(out: Path, crash: int | None = None, **options) -> ToyTask:
 
 
 def outcome(out: Path) -> tuple[bytes, list[dict[str, Any]], dict[str, Any]]:
-    """Final weights, metrics without times, summary without times."""
+    """Return the final weights, and the metrics and the summary without times."""
     entries = [{k: v for k, v in e.items() if k not in TIMES} for e in read_metrics(out / "metrics.jsonl")]
     summary = json.loads((out / "state" / "finished.json").read_text())
     return (out / "model.safetensors").read_bytes(), entries, {k: v for k, v in summary.items() if k not in TIMES}
@@ -143,7 +143,7 @@ def test_max_minutes_stops_without_changing_the_result(tmp_path, whole, monkeypa
 
 
 class Counted(ToyTask):
-    """Counts its validations. Its loss is best after `best` micro-batches."""
+    """Task that counts its validations. Its loss is best after `best` micro-batches."""
 
     def __init__(self, best: int) -> None:
         super().__init__()

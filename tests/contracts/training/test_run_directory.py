@@ -1,4 +1,4 @@
-"""A run's directory says what it holds, and belongs to one process at a time."""
+"""Run directories: their status, and locking against a second process."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ with locked_run_directory(Path(sys.argv[1]), resume=True):
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which has the lock of tmp_path / "run"."""
+    """Start another process that locks tmp_path / "run"."""
     command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -92,7 +92,7 @@ def test_a_kill_during_the_first_write_leaves_a_resumable_directory(tmp_path: Pa
 
 
 def test_runs_of_other_recipes_below_are_allowed(tmp_path: Path) -> None:
-    """runs/translation beside runs/translation/multi30k and the rows of runs/translation/ablate."""
+    """runs/translation may contain runs/translation/multi30k and the rows of runs/translation/ablate."""
     (tmp_path / "multi30k" / "state").mkdir(parents=True)
     (tmp_path / "ablate" / "base" / "state").mkdir(parents=True)
     (tmp_path / "ablate" / "result.json").write_text("{}")

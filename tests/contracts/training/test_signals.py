@@ -1,4 +1,4 @@
-"""Signals end a run with a checkpoint or a whole model, at any moment."""
+"""Signals end a run with a checkpoint or a complete model, at any moment."""
 
 import multiprocessing
 import re
@@ -20,7 +20,7 @@ from tests.support.toy import ToyTask, toy_route
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The outcome of a run without signals."""
+    """Return the result of a run without signals."""
     out = tmp_path_factory.mktemp("whole") / "run"
     run(out)
     return outcome(out)
@@ -51,7 +51,7 @@ def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, n
 
 
 def test_nohup_ignores_a_closed_terminal(tmp_path):
-    """As nohup does."""
+    """The test ignores SIGHUP, as nohup does."""
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGHUP) if call == 2 else None
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

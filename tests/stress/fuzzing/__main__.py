@@ -1,7 +1,7 @@
 """python -m tests.stress.fuzzing [TARGET ...] [--minutes M] [--seed S] [--findings DIR] [--out FILE.json]
 
-Every target gets so many minutes in a process of its own, which is started again where an input ended it. What was
-counted goes into the record at once: a target that is fuzzed again takes the place of its former row.
+Fuzz each target in a separate process for `--minutes`, and restart the process if an input ends it. The counts are
+written to the record after each target. A target that is fuzzed again replaces its previous row.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def fuzz(name: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
-    """What is told of a target in the record. Inputs that are findings are kept in a folder of their own each."""
+    """Fuzz a target and return its row of the record. Each finding is saved in a separate folder with its input."""
     shutil.rmtree(kept, ignore_errors=True)
     counts, branches, begun, end = Counter[str](), 0, time.monotonic(), time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as temporary:
@@ -97,7 +97,7 @@ def fuzz(name: str, seconds: float, seed: int, kept: Path) -> dict[str, Any]:
 
 
 def _ended(status: int, log: str) -> str:
-    """How a process died, and where Rust says it did, if it was there."""
+    """Return the exit status of a process and, after a panic in Rust, its location."""
     where = re.findall(r"panicked at ([^\s]+)", log)
     return f"the process ended with status {status}{f' ({where[-1]})' if where else ''}"
 

@@ -1,8 +1,8 @@
-"""The process that tries inputs of one target: python -m tests.stress.fuzzing.engine TARGET FOLDER SECONDS SEED
+"""Fuzzing process of one target: python -m tests.stress.fuzzing.engine TARGET FOLDER SECONDS SEED
 
-Atheris (libFuzzer) keeps the inputs that reach a branch of ours which none before has reached, and harms these further.
-Where it is not installed, inputs are made of the examples alone. FOLDER gets `told.json`, what was counted so far,
-`findings/`, and `input/`, the one that is being used: of a process that dies, it is the culprit.
+Atheris (libFuzzer) adds inputs that reach a new branch of our code, and mutates these further. Without Atheris,
+inputs are mutations of the examples only. FOLDER receives `told.json` (the current counts), `findings/`, and `input/`
+(the current input). If the process dies, `input/` holds the cause.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
     def one(data: bytes) -> None:
-        judgement = judge(unpacked(data))
-        told.add(judgement, data)
+        verdict = judge(unpacked(data))
+        told.add(verdict, data)
 
     told.write()  # it has begun: what ends it from here is an input
     if GUIDED:
@@ -118,18 +118,18 @@ def _guided(
 
 
 class Told:
-    """What was counted, written now and then: a process that is ended tells no more."""
+    """Counts of a fuzzing process, written at intervals because the process may be killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.counts, self._written = folder, Counter[str](), time.monotonic()
         self.findings: dict[str, dict[str, Any]] = {}
 
-    def add(self, judgement: Any, data: bytes) -> None:
-        kind = "finding" if judgement.finding else "accepted" if judgement.accepted else "refused"
+    def add(self, verdict: Any, data: bytes) -> None:
+        kind = "finding" if verdict.finding else "accepted" if verdict.accepted else "refused"
         self.counts[kind] += 1
-        if judgement.finding and judgement.finding not in self.findings:
-            keep(self.folder, judgement.finding, judgement.told, data)
-            self.findings[judgement.finding] = {}
+        if verdict.finding and verdict.finding not in self.findings:
+            keep(self.folder, verdict.finding, verdict.told, data)
+            self.findings[verdict.finding] = {}
             self.write()
         if time.monotonic() > self._written + 0.5:
             self.write()
@@ -142,7 +142,7 @@ class Told:
 
 
 def keep(folder: Path, finding: str, told: str, data: bytes) -> None:
-    """An input that is a finding, and what was told of it."""
+    """Save an input that is a finding, with its report."""
     name = re.sub(r"[^\w.:-]+", "-", finding)[:100]
     place = folder / "findings" / name
     place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""An input: small files by their names. It is one string of bytes to the engine, and a folder to what reads it."""
+"""Fuzzing input: small named files, as one byte string for the engine and as a folder for the code under test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def packed(files: Files) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[str, bytes]:
-    """Whatever the bytes are: what is missing of the last file is left out."""
+    """Unpack files from arbitrary bytes; the last file may be truncated."""
     files, at = {}, 0
     while at < len(data):
         end = at + _NAME + int.from_bytes(data[at : at + _NAME])
@@ -32,7 +32,7 @@ def unpacked(data: bytes) -> dict[str, bytes]:
 
 
 def write(folder: Path, files: Files) -> None:
-    """Into the folder alone, which is emptied. A name that no file there can have is passed over."""
+    """Write the files into the emptied folder only. Files with impossible names are skipped."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, content in files.items():
@@ -55,5 +55,5 @@ def write(folder: Path, files: Files) -> None:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """The files of a folder and of those below it, as an example."""
+    """Return the files of a folder and its subfolders, as an example."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}

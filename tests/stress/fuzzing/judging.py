@@ -1,9 +1,12 @@
-"""What becomes of an input: it is accepted, refused cleanly, or a finding.
+"""Verdict on an input: accepted, rejected with a clear error, or a finding.
 
-Refused cleanly is a ValueError of our own, which says what is wrong, or an OSError that names a file, as the command
-line tells them in one line. Everything else is a finding: another error (one of a library's own too, as it cannot say
-which file is at fault), time or memory out of proportion, a file written outside the input's folder or one read that
-nobody named, a connection, a program that is started, code that comes from data.
+A clear error is our ValueError with the cause, or an OSError that names a file; the command line prints these in one
+line. Everything else is a finding:
+
+- any other error (also of a library, because it cannot name the file at fault),
+- excessive time or memory,
+- a file written outside the input's folder, or an unrelated file that was read,
+- a network connection, a started program, or code executed from the data.
 """
 
 from __future__ import annotations
@@ -73,8 +76,11 @@ _CHANGES = (
 )
 
 
-class Judgement(NamedTuple):
-    """`finding`: what it is and where, the same for inputs that show the same fault; empty: it is none."""
+class Verdict(NamedTuple):
+    """Verdict on an input.
+
+    `finding` names the fault and its place, equal for inputs with the same fault, or is empty.
+    """
 
     accepted: bool
     finding: str = ""
@@ -83,7 +89,7 @@ class Judgement(NamedTuple):
 
 @dataclass
 class Watch:
-    """What Python reports of the process while an input is used in `folder`; its hook cannot be taken away again."""
+    """Audit events of this process while an input in `folder` is used. The audit hook cannot be removed."""
 
     folder: str = ""
     readable: tuple[str, ...] = ()
@@ -109,9 +115,9 @@ class Watch:
             raise Forbidden(fault)
 
     def _inside(self, path: Any) -> bool:
-        """Whether a path is below the folder, be it by a link in it."""
+        """Return True if a path is below the folder, without following links."""
         if not isinstance(path, str | bytes | os.PathLike):
-            return True  # a descriptor: what was opened before
+            return True  # a file descriptor, opened earlier
         absolute = os.path.abspath(os.fsdecode(path))
         return absolute == self.folder or absolute.startswith((self.folder + os.sep, *_CACHES))
 
@@ -131,11 +137,11 @@ class Watch:
 
 
 class Forbidden(BaseException):
-    """What no input may bring about. No reader catches it."""
+    """Error for an action that no input may cause. It is a BaseException so that no reader catches it."""
 
 
 def _imports() -> bool:
-    """Whether a module is imported, a library writes functions of its own, or what is compiled is a literal."""
+    """Return True for code from an import, from a library's code generator, or from a literal."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -147,7 +153,7 @@ def _imports() -> bool:
 
 @dataclass
 class Judge:
-    """Uses inputs in a folder of its own and says what became of them."""
+    """Runner that uses each input in a new folder and returns the verdict."""
 
     folder: Path
     use: Callable[[Path], object]
@@ -155,45 +161,45 @@ class Judge:
     watch: Watch = field(default_factory=Watch)
     deadly: bool = False  # whether a hang ends the process
 
-    def __call__(self, files: Files) -> Judgement:
+    def __call__(self, files: Files) -> Verdict:
         place = self.folder / "input"
         write(place, files)
-        tempfile.tempdir = str(place)  # what is only for the moment
+        tempfile.tempdir = str(place)  # temporary files
         before, begun = _most_memory(), time.process_time()
         if self.deadly:
             signal.setitimer(signal.ITIMER_PROF, HANG)
-        judgement = self._used(place)
+        verdict = self._used(place)
         spent, grown = time.process_time() - begun, _most_memory() - before
-        if judgement.finding:
-            return judgement
+        if verdict.finding:
+            return verdict
         if spent > SECONDS:
-            return Judgement(False, "slow", f"{spent:.1f} seconds\n{judgement.told}")
+            return Verdict(False, "slow", f"{spent:.1f} seconds\n{verdict.told}")
         if grown > BYTES:
-            return Judgement(False, "memory", f"{grown / 2**20:,.0f} MiB\n{judgement.told}")
-        return judgement
+            return Verdict(False, "memory", f"{grown / 2**20:,.0f} MiB\n{verdict.told}")
+        return verdict
 
-    def _used(self, place: Path) -> Judgement:
+    def _used(self, place: Path) -> Verdict:
         self.watch.folder, self.watch.readable = str(place), self.readable
         self.watch.seen.clear()
         try:
             with _silent():
                 self.use(place)
-            judgement = Judgement(True)
+            verdict = Verdict(True)
         except KeyboardInterrupt:
             raise
         except Refused as refused:
-            judgement = Judgement(False, "", str(refused))
+            verdict = Verdict(False, "", str(refused))
         except BaseException as error:
             self.watch.folder = ""
-            judgement = _judged(error)
+            verdict = _judged(error)
         finally:
             self.watch.folder = ""
         if self.watch.seen:
-            return Judgement(False, f"forbidden: {self.watch.seen[0]}", "\n".join(self.watch.seen))
-        return judgement
+            return Verdict(False, f"forbidden: {self.watch.seen[0]}", "\n".join(self.watch.seen))
+        return verdict
 
 
-def _judged(error: BaseException) -> Judgement:
+def _judged(error: BaseException) -> Verdict:
     told = "".join(traceback.format_exception(error))[-6000:]
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f.filename.startswith(_OURS)]
@@ -202,19 +208,19 @@ def _judged(error: BaseException) -> Judgement:
     if (
         isinstance(error, OSError) and not ours
     ):  # the folder itself: links in it that lead back, names that are too long
-        return Judgement(False, "", told)
+        return Verdict(False, "", told)
     if not isinstance(error, ValueError | OSError) or not ours:
-        return Judgement(False, finding, told)
+        return Verdict(False, finding, told)
     raised_here = frames[-1].filename.startswith(_OURS)
     if isinstance(error, OSError) and not isinstance(error, ValueError):
-        return Judgement(False, "" if error.filename is not None or raised_here else finding, told)
+        return Verdict(False, "" if error.filename is not None or raised_here else finding, told)
     own = type(error) is ValueError or type(error).__module__.startswith("manyheads")
     message = str(error)
     if not own or not raised_here:
-        return Judgement(False, f"a library's {finding}", told)
+        return Verdict(False, f"a library's {finding}", told)
     if not message.strip():
-        return Judgement(False, f"a message of nothing: {finding}", told)
-    return Judgement(False, "", message)
+        return Verdict(False, f"a message of nothing: {finding}", told)
+    return Verdict(False, "", message)
 
 
 @contextlib.contextmanager
@@ -224,11 +230,11 @@ def _silent() -> Iterator[None]:
 
 
 def _most_memory() -> int:
-    """The most that the process has held so far."""
+    """Return the peak memory of the process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def limit_memory() -> None:
-    """From now on, only so much more can be asked for at all."""
+    """Limit the further memory of this process."""
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + 3 * BYTES, held + 3 * BYTES))

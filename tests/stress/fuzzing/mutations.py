@@ -1,4 +1,4 @@
-"""How the files of an input are harmed: each kind in its own way, so that what is behind the first check is reached."""
+"""Mutations of input files, specific to each format so that inputs get past the first check."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ WORDS = (
 
 
 def mutated(files: Files, random: Random) -> dict[str, bytes]:
-    """Files with a few faults."""
+    """Mutate files by a few faults."""
     made = dict(files)
     for _ in range(random.choice((1, 1, 1, 2, 3, 5))):
         if not made or random.random() < 0.04:
@@ -116,18 +116,18 @@ def mutated(files: Files, random: Random) -> dict[str, bytes]:
 
 
 def harmed(name: str, content: bytes, random: Random) -> bytes:
-    """One file with a fault of its kind, or, now and then, of any."""
+    """Mutate a file by a fault of its format, or occasionally by any fault."""
     kinds = [kind for ending, kind in _KINDS if re.search(ending, name)]
     for kind in [*kinds[:1], _text] if random.random() < 0.85 else [random.choice((_bytes, _text))]:
         try:
             return kind(content, random)
-        except Exception:  # what is too much harmed already to be harmed in its own way
+        except Exception:  # too damaged for a mutation of its format
             continue
     return _bytes(content, random)
 
 
 def _rearrange(files: dict[str, bytes], random: Random) -> None:
-    """Files that are missing, in the place of others, that are links, or have other names."""
+    """Remove, swap, link or rename files."""
     names = sorted(files)
     if not names:
         files["a"] = b""
@@ -173,7 +173,7 @@ def _bytes(content: bytes, random: Random) -> bytes:
 
 
 def _text(content: bytes, random: Random) -> bytes:
-    """Lines that are missing, twice, elsewhere, joined, or with other words in them."""
+    """Remove, repeat, move or join lines, or insert other words."""
     lines = content.split(b"\n")
     row, other = random.randrange(len(lines)), random.randrange(len(lines))
     word = random.choice([*WORDS, *map(str, NUMBERS)]).encode(errors="surrogatepass")
@@ -212,7 +212,7 @@ def _jsonl(content: bytes, random: Random) -> bytes:
 
 
 def _other(value: Any, random: Random) -> Any:
-    """A value with one of its parts, anywhere in it, replaced, missing, or twice."""
+    """Replace, remove or repeat one part of a value, at any depth."""
     if isinstance(value, dict) and value and random.random() < 0.9:
         key = random.choice(sorted(value, key=str))
         match random.randrange(10):
@@ -289,7 +289,7 @@ def _zstd(content: bytes, random: Random, inner: str) -> bytes:
 
 
 def _safetensors(content: bytes, random: Random) -> bytes:
-    """The header as JSON, its length right or not, and the numbers behind it."""
+    """Mutate the JSON header, with a correct or wrong length, or the numbers after it."""
     size = int.from_bytes(content[:8], "little")
     header, data = json.loads(content[8 : 8 + size]), content[8 + size :]
     if random.random() < 0.15:
@@ -310,7 +310,7 @@ def _safetensors(content: bytes, random: Random) -> bytes:
 
 
 def _png(content: bytes, random: Random) -> bytes:
-    """A chunk with other content, whose checksum is right."""
+    """Replace the content of a chunk and correct its checksum."""
     chunks, at = [], 8
     while at + 8 <= len(content):
         (length,) = struct.unpack(">I", content[at : at + 4])
@@ -331,14 +331,14 @@ def _png(content: bytes, random: Random) -> bytes:
 
 
 class _Runs:
-    """A pickle of it runs code."""
+    """Object whose unpickling runs code."""
 
     def __reduce__(self) -> Any:
         return exec, ("open('owned', 'w').close()",)
 
 
 def _torch(content: bytes, random: Random) -> bytes:
-    """A file of torch.save: an entry of the archive with other bytes, or a pickle that runs code."""
+    """Mutate a torch.save file: replace an entry of the archive, or insert a pickle that runs code."""
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(made, "w") as new:
         which = random.choice(old.namelist())

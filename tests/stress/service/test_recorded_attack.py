@@ -1,4 +1,4 @@
-"""tests/stress/attack_service.py: its requests are those of its seed, and what it looks for is found."""
+"""tests/stress/attack_service.py: the requests depend only on the seed, and faults are detected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RECORDS = records("service")
 @pytest.mark.parametrize("kind", KINDS)
 def test_requests_are_determined_by_the_seed(kind: str) -> None:
     def made(seed: int) -> list[Any]:
-        dice = random.Random(seed)
-        return [KINDS[kind](dice) for _ in range(50)]
+        rng = random.Random(seed)
+        return [KINDS[kind](rng) for _ in range(50)]
 
     assert made(1) == made(1)
     assert made(1) != made(2)

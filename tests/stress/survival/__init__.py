@@ -1,1 +1,1 @@
-"""Runs of every family that are killed and harmed in many ways, and what has become of them."""
+"""Runs of every family that are killed or disturbed by faults, and checks of their results."""

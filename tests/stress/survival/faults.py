@@ -1,10 +1,10 @@
-"""What a run meets beside a sudden death, and what becomes of it: told in one line, or the same weights as undisturbed.
+"""Faults other than sudden death in a run: each gives a one-line error or the same weights as an undisturbed run.
 
     python -m tests.stress.survival.faults [--out FILE.json]
 
-Each fault is made in a run of a family in miniature, in the middle of it. What was told is kept, and whether the run,
-gone on with once the fault is mended, ends with the very weights of a run that met none. Full and read-only disks are
-real ones (file systems in memory) where the superuser runs this; else they are left out.
+Each fault is injected in the middle of a tiny run. The record holds the error message. It also says whether the run,
+resumed after the fault is repaired, ends with weights identical to those of an undisturbed run. Full and read-only
+disks are real file systems in memory; they need root and are skipped otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAN = float("nan")
 
 
 class Faults:
-    """The folder of the runs, what is expected of them, and what was found."""
+    """Folder of the runs, their expected results, and the faults found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Faults:
         self.rows: list[dict[str, Any]] = []
 
     def run(self, out: Path, name: str = NAME, before: Callable[[], object] = lambda: None) -> list[str]:
-        """Until it ends by itself; what it has told as an error: a line, or nothing."""
+        """Run to the end and return the error lines. The list is empty after a run without an error."""
         run = Watched(name, self.folder, out, before)
         run.process.join()
         assert run.process.exitcode in (0, 2), (run.process.exitcode, run.told()[-20:])
@@ -57,7 +57,7 @@ class Faults:
         return errors
 
     def found(self, kind: str, fault: str, out: Path, told: list[str], name: str = NAME) -> None:
-        """The run goes on, if it was stopped, and is compared, unless what was told is that it cannot."""
+        """Resume the run if it was stopped, and compare its result, unless its error says that it cannot be resumed."""
         lost = bool(told) and "start again in another directory" in told[0]
         if told and not lost:
             assert not self.run(out, name)
@@ -71,7 +71,7 @@ class Faults:
         assert weights or lost
 
     def stopped(self, out: Path, name: str = NAME, step: int = AT) -> Watched:
-        """A run that was killed after that step."""
+        """Return a run that was killed after this step."""
         run = Watched(name, self.folder, out)
         while run.process.is_alive() and not any(
             int(path.stem[-8:]) >= step for path in out.rglob("checkpoint-*.json")
@@ -83,7 +83,7 @@ class Faults:
 
 
 def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
-    """In the step `AT`, before it is computed, `fault(task, group)` is called."""
+    """Return a function that makes step `AT` call `fault(task, group)` before its computation."""
 
     def install() -> None:
         train_step = loop.train_step
@@ -99,7 +99,7 @@ def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
 
 
 def broken_fsync(number: int) -> Callable[[], None]:
-    """From some call on the disk answers with this error."""
+    """Return a function that makes the disk fail with this error from some call on."""
 
     def install() -> None:
         sync, calls = os.fsync, [0]
@@ -189,7 +189,7 @@ def second_process(faults: Faults) -> None:
 
 @contextmanager
 def disk(folder: Path, size: int) -> Iterator[Path]:
-    """A file system in memory."""
+    """Mount a file system in memory."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=True)
     try:

@@ -1,10 +1,10 @@
-"""Runs of every family are killed at random moments and gone on with: do they end with the very same weights?
+"""Kill runs of every family at random moments, resume them, and compare the final weights.
 
     python -m tests.stress.survival.kills [--kills 13] [--families NAME ...] [--seed 1] [--out FILE.json]
 
-So many kills for each family, one of three by SIGTERM. Some come at any moment, some as soon as the run is at a place
-that is wished for: in its first write, in another, in a validation, while it averages at the end. What it did when it
-died is counted. Each run that ends is compared with one that nobody disturbed: weights to the byte, metrics, the end.
+Each family gets `--kills` kills, one third of them by SIGTERM. Some come at a random moment, others in a chosen phase:
+the first checkpoint write, a later write, a validation, or the averaging at the end. The record counts the kills by
+phase. Each finished run is compared with an undisturbed run: weights byte by byte, metrics, and the final state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WISHES = (WRITING, STEPS, VALIDATION, ANY, WRITING, END)
 
 
 def killed(run: Watched, number: signal.Signals, wish: str, chance: random.Random, seconds: float) -> str | None:
-    """Kill a run; what it did when it died. None: it had ended before."""
+    """Kill a run and return its phase at that moment, or None if it had already ended."""
     moment = time.monotonic() + chance.uniform(0, seconds)
     while run.process.is_alive() and (time.monotonic() < moment if wish == ANY else wish != run.doing()):
         time.sleep(0.001)
@@ -54,7 +54,7 @@ def killed(run: Watched, number: signal.Signals, wish: str, chance: random.Rando
 
 
 def family(name: str, data: Path, folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
-    """What became of the runs of a family, of which so many attempts are killed."""
+    """Run a family with `kills` killed attempts and return the results."""
     began = time.monotonic()
     expected = undisturbed(name, data, folder / "whole")
     seconds = time.monotonic() - began
@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=13, help="of each family")
     parser.add_argument("--families", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="a record, to which the families are added")
+    parser.add_argument("--out", type=Path, help="JSON record; results of the families are added to it")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     prepare()

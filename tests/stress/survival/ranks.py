@@ -1,12 +1,16 @@
-"""Runs of several processes: are their losses those of one, and what becomes of a run when one of them is killed?
+"""Compare runs of several processes with runs of one, and kill one of two processes during a run.
 
     python -m tests.stress.survival.ranks [--kills 20] [--families NAME ...] [--seed 1] --out FILE.json
 
-Every family is trained for 50 steps in one process, in 2 and in 4, replicated (DDP) and sharded (FSDP2), in float32
-and float64; kept is the largest relative difference of a step's loss. Then one of two processes is killed by SIGKILL,
-again and again, torchrun starts both anew, and the weights in the end are compared, byte by byte, with those of a run
-of two processes that nobody disturbed; kept are the seconds from a kill to the next step. At last a GPT is trained by
-one process and by several, a thread each, in turns: kept are tokens a second. What is in FILE is not done again.
+Losses: every family is trained for 50 steps in 1, 2 and 4 processes, replicated (DDP) and sharded (FSDP2), in float32
+and float64. The record holds the largest relative difference of a step's loss.
+
+Kills: one of two processes is killed by SIGKILL repeatedly, and torchrun restarts both. The final weights are compared
+byte by byte with an undisturbed run of two processes. The record holds the seconds from each kill to the next step.
+
+Speed: a GPT is trained by one process and by several, one thread each, in turns. The record holds tokens per second.
+
+Parts that FILE already contains are skipped.
 """
 
 from __future__ import annotations
@@ -52,13 +56,13 @@ def trained(data: Path, out: Path, dtype: str, spread: str, world: int, names: l
 
 
 def losses(out: Path) -> list[float]:
-    """Of every step; read again, where a killed process has written more than its successor went on from."""
+    """Return the loss of each step. Repeated steps of a resumed run replace those of the killed process."""
     by_step = {entry["step"]: entry["loss"] for entry in read_metrics(out / "metrics.jsonl") if "loss" in entry}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def apart(out: Path, alone: Path, name: str) -> float:
-    """The largest relative difference of a loss in the trainings of a family."""
+    """Return the largest relative difference of a loss among the trainings of a family."""
     greatest = 0.0
     for path in (alone / name).rglob("metrics.jsonl"):
         wanted, actual = losses(path.parent), losses(out / path.parent.relative_to(alone))
@@ -93,7 +97,7 @@ def differences(names: list[str], by_precision: dict[str, Any], keep: Any) -> No
 
 
 def processes(out: Path) -> dict[int, int]:
-    """The process of each rank that works in a directory."""
+    """Return the process of each rank that works in a directory."""
     by_rank = {}
     for process in Path("/proc").iterdir():
         try:
@@ -107,12 +111,12 @@ def processes(out: Path) -> dict[int, int]:
 
 
 def at(out: Path) -> int:
-    """The last step that is told."""
+    """Return the last logged step, or 0."""
     return max((entry["step"] for entry in read_metrics(out / "metrics.jsonl")), default=0)
 
 
 def kills(count: int, chance: random.Random) -> dict[str, Any]:
-    """What became of a run of two processes of which one is killed so many times."""
+    """Kill one process of a two-process run `count` times and return the results."""
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         whole, out = Path(folder) / "whole", Path(folder) / "killed"
         launch = *TORCHRUN, "--nproc-per-node=2", f"--max-restarts={count}", *KILLED, "--out"
@@ -146,7 +150,7 @@ def kills(count: int, chance: random.Random) -> dict[str, Any]:
 
 
 def _told(out: Path, killed: float) -> bool:
-    """Whether new processes have told a step since."""
+    """Return True if the restarted processes have logged a step."""
     file = out / "metrics.jsonl"
     return len(processes(out)) == 2 and file.stat().st_mtime > killed + 1
 
@@ -161,7 +165,7 @@ def _hash(out: Path) -> str:
 
 
 def speed(out: Path, *options: str) -> float:
-    """Tokens a second, of the median of the last 20 of 30 steps."""
+    """Return tokens per second, from the median of the last 20 of 30 steps."""
     command = (sys.executable, "-m", "manyheads", *TIMED, "--out", str(out), *options)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     entries = [entry for entry in read_metrics(out / "metrics.jsonl") if entry["step"] > 10]
@@ -169,7 +173,7 @@ def speed(out: Path, *options: str) -> float:
 
 
 def throughput() -> dict[str, list[float]]:
-    """Of one process and of as many as there are cores (at most 4), replicated and sharded: five rounds of all."""
+    """Measure one process and up to 4 (at most one per core), replicated and sharded, in five rounds of all."""
     speeds: dict[str, list[float]] = {}
     worlds = [world for world in WORLDS if world <= len(os.sched_getaffinity(0))]
     for _ in range(5):
@@ -187,7 +191,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--families", nargs="*", default=[*FAMILIES], choices=[*FAMILIES])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True, help="a record, to which what is missing is added")
+    parser.add_argument("--out", type=Path, required=True, help="JSON record; missing parts are added to it")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     record: dict[str, Any] = {"survival": "ranks", "differences": {}, "killed": None}

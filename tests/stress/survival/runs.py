@@ -1,7 +1,7 @@
-"""Tiny runs of every family (`tests/support/families.py`) that can be watched, killed, gone on with and compared.
+"""Tiny runs of every family (`tests/support/families.py`) that can be observed, killed, resumed and compared.
 
-Importing PyTorch takes longer than such a run. So a run is a fork of this process, which has imported everything and
-computed nothing.
+Importing PyTorch takes longer than such a run. Therefore each run is a fork of this process, which has imported all
+modules but computed nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rhythm(name: str) -> dict[str, Any]:
 
 
 class Watched:
-    """A run in a process of its own, of which is known what it does at the moment."""
+    """Run in a separate process that reports its current phase."""
 
     def __init__(self, name: str, data: Path, out: Path, before: Callable[[], object] = lambda: None) -> None:
         """`before` is called in the process: it may make something fail."""
@@ -70,7 +70,7 @@ class Watched:
         except KeyboardInterrupt as error:
             print(error, file=sys.stderr)
             status = 130
-        except (ValueError, OSError) as error:  # as the command line tells it
+        except (ValueError, OSError) as error:  # same format as the command line
             print(f"manyheads: {error}", file=sys.stderr)
             status = 2
         sys.stderr.flush()
@@ -111,14 +111,14 @@ class Watched:
         setattr(checkpoints, "_write", written)  # noqa: B010
 
     def doing(self) -> str:
-        """Also of a process that is dead: what it did last."""
+        """Return the current phase, or the last phase of a dead process."""
         if self._writing.value:
             committed = any((self.out).rglob("checkpoint-*.json"))
             return "writing a checkpoint" if committed else "the very first write"
         return PHASES[self._phase.value]
 
     def told(self) -> list[str]:
-        """The lines that it has said."""
+        """Return the lines that the run has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
@@ -136,7 +136,7 @@ def outcome(out: Path) -> dict[str, Any]:
 
 
 def undisturbed(name: str, data: Path, folder: Path) -> dict[str, Any]:
-    """What comes out where nothing goes wrong."""
+    """Return the result of a run without faults."""
     if name == "gpt-classifier" and not (data / "gpt2").exists():
         undisturbed("gpt2", data, folder)
         shutil.copytree(folder / "gpt2" / "gpt2", data / "gpt2")

@@ -1,4 +1,4 @@
-"""A run that is killed while it writes."""
+"""Runs that are killed during a write."""
 
 import multiprocessing
 import random

@@ -1,4 +1,4 @@
-"""Runs of every family are killed, and one is harmed in every way: a script ends with an error where weights differ."""
+"""The survival scripts on runs of every family: they exit with an error if weights differ."""
 
 import json
 import subprocess

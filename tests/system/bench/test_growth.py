@@ -1,4 +1,4 @@
-"""The verb that measures every curve."""
+"""The command that measures every growth curve."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recordings and edits of compiled models."""
+"""Recording and editing in compiled models."""
 
 import pytest
 import torch
@@ -24,8 +24,10 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("way", [True, False])
 def test_attention_works_under_compile(way: bool, model: Transformer, batch: tuple[Tensor, ...]) -> None:
-    """Traced as for the inductor, which itself needs a compiler and minutes: a graph made without recording is made
-    anew for it, and the first serves again afterwards."""
+    """Trace the model as for the inductor, which needs a compiler and minutes.
+
+    A graph traced without recording is traced again for a recording; the first graph is used again afterwards.
+    """
     explicit(model, way)
     with torch.no_grad(), record(model) as expected:
         output = model(*batch)

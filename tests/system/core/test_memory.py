@@ -1,4 +1,4 @@
-"""Memory that a process keeps and hands back."""
+"""Memory that a process keeps or returns to the system."""
 
 import platform
 import subprocess

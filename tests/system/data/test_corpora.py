@@ -19,7 +19,7 @@ from manyheads.data.text import tokenizers
 from manyheads.data.text.tokenizers import encode_all, train_bpe
 from tests.unit.data.test_batching import padding
 from tests.unit.data.test_conll import read_splits
-from tests.unit.data.test_labelled import read_labelled_splits
+from tests.unit.data.test_labeled import read_labeled_splits
 
 
 def test_padding_on_multi30k(multi30k: Pairs) -> None:
@@ -76,12 +76,12 @@ def test_conll_2003(real_data: Callable[[str], Path]) -> None:
 def test_real_data_are_read(
     real_data: Callable[[str], Path], name: str, counts: tuple[Any, ...], labels: set[str]
 ) -> None:
-    labelled = read_labelled_splits(real_data(name), names=("negative", "positive"))
-    parts: list[Labeled | None] = [labelled.train, labelled.validation, labelled.test]
+    labeled = read_labeled_splits(real_data(name), names=("negative", "positive"))
+    parts: list[Labeled | None] = [labeled.train, labeled.validation, labeled.test]
     for part, count in zip(parts, counts, strict=True):
         assert part is not None
         assert count is None or len(part) == count
         assert set(part.labels) == labels
-    assert (labelled.train.second_texts is not None) == (name == "mrpc")
+    assert (labeled.train.second_texts is not None) == (name == "mrpc")
     if name == "mrpc":
-        assert len(labelled.train) + len(labelled.validation) == 4_076
+        assert len(labeled.train) + len(labeled.validation) == 4_076

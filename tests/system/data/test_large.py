@@ -1,4 +1,4 @@
-"""Data larger than memory: the same tokens however they are stored and read, in little memory, whatever happens."""
+"""Data larger than memory: equal tokens for every way of storing and reading, in bounded memory, despite faults."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat,", "isn't", "it?", "Grüße", "世
 
 
 def prose(words: int, seed: int = 0) -> str:
-    dice = Random(seed)
-    return " ".join(dice.choice(WORDS) for _ in range(words)) + "\n"
+    rng = Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(words)) + "\n"
 
 
 TEXTS = [prose(words, words) for words in (5, 300, 40, 2, 900, 77, 18, 260)]
@@ -144,8 +144,8 @@ def test_read_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     description = source.describe(first)
     streams = [TokenStream.of(texts, TOKENIZER, END, tmp_path / "kept")[:].tolist() for texts in first[:2] if texts]
     with monkeypatch.context() as patched:
-        patched.setattr("manyheads.data.readers.corpus.opened", lambda *_: pytest.fail("read again"))
-        patched.setattr("manyheads.data.readers.splits.opened", lambda *_: pytest.fail("read again"))
+        patched.setattr("manyheads.data.readers.corpus.open_decompressed", lambda *_: pytest.fail("read again"))
+        patched.setattr("manyheads.data.readers.splits.open_decompressed", lambda *_: pytest.fail("read again"))
         again = source.read()
         assert source.describe(again) == description
         assert source.report(again) == source.report(first)
@@ -163,7 +163,7 @@ def test_read_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(source.read().train) + len(source.read().validation) == len(TEXTS) + 1
 
 
-TOKENISE = """
+TOKENIZE = """
 import sys
 from pathlib import Path
 from manyheads.data.text import store
@@ -183,7 +183,7 @@ print("".join(line for line in Path("/proc/self/status").read_text().splitlines(
 def tokenize(data: Path, cache: Path, threads: int = 1) -> subprocess.Popen[str]:
     tokenizer = data.with_suffix(".tokenizer.json")
     TOKENIZER.save(str(tokenizer))
-    command = [sys.executable, "-c", TOKENISE, str(data), str(tokenizer), str(cache), str(END)]
+    command = [sys.executable, "-c", TOKENIZE, str(data), str(tokenizer), str(cache), str(END)]
     environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -219,7 +219,7 @@ def test_threads_and_kills_do_not_change_the_file(tmp_path: Path) -> None:
             break
         assert process.returncode == -signal.SIGKILL
         killed += 1
-        if kill == 2:  # what had not reached the disk
+        if kill == 2:  # data that had not reached the disk
             (partial,), (journal,) = cache.glob("*.partial"), cache.glob("*.journal")
             os.truncate(partial, partial.stat().st_size - 3)
             with journal.open("a") as file:
@@ -372,7 +372,7 @@ def test_names_of_compressed_files(tmp_path: Path) -> None:
 
 
 def test_blanks_are_split_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A blank that stands behind a letter is where a piece ends: by the plain search, as slow as it is."""
+    """Pieces end at a blank after a letter, as in a slow plain search."""
     monkeypatch.setattr(corpus, "MAX_PIECE", 97)
 
     def ends(rest: str) -> Iterator[int]:

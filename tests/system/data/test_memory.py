@@ -1,4 +1,4 @@
-"""Memory that reading takes."""
+"""Memory use while reading data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from manyheads.data.readers import column
 from manyheads.data.text import store
 column.MAX_CHARACTERS_IN_MEMORY, store._CHUNK = 2**16, 1000
-from manyheads.data.readers.column import Joined
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import TokenisedDocuments
+from manyheads.data.text.pretraining import TokenizedDocuments
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -31,11 +31,11 @@ splits = source.read()
 source.describe(splits)
 source.report(splits)
 if kind == "pairs":
-    tokenizer = train_bpe(Joined((splits.train.sources, splits.train.targets)), 400)
+    tokenizer = train_bpe(ConcatenatedTexts((splits.train.sources, splits.train.targets)), 400)
     stores = [TokenStore.of(texts, tokenizer, kept) for texts in (splits.train.sources, splits.train.targets)]
 else:
-    tokenizer = train_wordpiece(Joined(splits.train.documents), 400)
-    TokenisedDocuments.of(splits.train.documents, tokenizer, kept)
+    tokenizer = train_wordpiece(ConcatenatedTexts(splits.train.documents), 400)
+    TokenizedDocuments.of(splits.train.documents, tokenizer, kept)
 print("".join(line for line in Path("/proc/self/status").read_text().splitlines(True) if "VmHWM" in line))
 """
 

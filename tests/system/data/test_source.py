@@ -1,4 +1,4 @@
-"""Embedded data are made again from a record."""
+"""Embedded data, generated again from a record."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Trainings that the pages show can begin."""
+"""Training commands shown in the documentation: each can start."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of complexity, and its pictures."""
+"""The complexity page and its figures."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`make evidence`: what is interrupted goes on, what has changed is told, what is finished is kept once."""
+"""`make evidence`: interrupted runs are resumed, changed settings are reported, and finished runs are recorded once."""
 
 import errno
 import fcntl
@@ -45,7 +45,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(tmp_path: Path, records: Path) -> Iterator[Callable[..., int]]:
-    """The command on a list of these entries."""
+    """Return a function that runs the command on a list of entries."""
     data = tmp_path / "data"
     (data / "labelled").mkdir(parents=True)
     (data / "text.txt").write_text("a bad film, a good film and a cat in a hat. " * 40)
@@ -105,7 +105,7 @@ def test_the_listed_runs_have_plans(
     words = [_in(real_data, word) if "$DATA" in word else word for word in run.train]
     words = [str(minilm) if word == MINILM else word for word in words]
     if run.train[0] == "reading":
-        pytest.skip("trains several models: its dry run is that of each")
+        pytest.skip("trains several models, whose dry runs are tested separately")
     assert cli.main(["train", *words, "--dry-run"]) == 0, capsys.readouterr().err
 
 
@@ -115,7 +115,7 @@ def _in(real_data: Callable[[str], Path], word: str) -> str:
 
 
 def test_records_match_the_list() -> None:
-    """Whoever changes the settings of a kept run sees it here."""
+    """Fail if the settings of a kept run were changed in the list."""
     settings = {run.name: run.settings for run in LISTED}
     for kept in kept_records():
         assert kept["settings"] == settings[kept["run"]]
@@ -341,7 +341,7 @@ def test_forgotten_runs_are_never_mistaken_for_new_ones(
     assert call(entries=entries) == 0
     assert json.loads((records / "lm.json").read_text())["steps"] == 30
     assert call("--anew", "lm", "--minutes", "0.001", entries=entries) == 0
-    assert not list((tmp_path / "runs").glob(".*")), "and nothing of it stays"
+    assert not list((tmp_path / "runs").glob(".*")), "no temporary files remain"
 
 
 def test_a_signal_after_the_start_stops_training(

@@ -1,4 +1,4 @@
-"""What a training will take: against PyTorch's own tracker and counts, and against a training that is measured."""
+"""Predicted cost of training: compared with PyTorch's tracker and counts, and with a measured run."""
 
 import json
 import math
@@ -145,12 +145,12 @@ def test_impossible_plans_are_reported(arguments: list[str], told: str, capsys: 
 
 
 MEASURE = """
-from manyheads.core.runtime import resident
+from manyheads.core.runtime import resident_memory
 from manyheads.models.presets import build, preset
 from manyheads.runs.simulation import step_loss
 from manyheads.analysis import costs
 import torch
-before = resident()
+before = resident_memory()
 model = build(preset("gpt2/124m", layers=2)).train()
 inputs = costs.example(model, 64, rows=8)
 for _ in range(2):
@@ -161,7 +161,7 @@ print(before, 1024 * int(status.split("VmHWM:")[1].split()[0]))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what a process has held")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not report the memory of a process")
 def test_the_predicted_memory_of_a_step_equals_a_process() -> None:
     answer = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     before, held = map(int, answer.stdout.split())

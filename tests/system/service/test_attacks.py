@@ -1,4 +1,4 @@
-"""Malformed, huge, slow and vanishing requests: each is told what is wrong, and nobody else notices."""
+"""Malformed, huge, slow and incomplete requests: each gets a clear error, and other clients are not affected."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_many_lines_are_answered_at_once(running: Running) -> None:
 @pytest.mark.slow
 def test_random_requests_get_a_response(running: Running) -> None:
     """Of every kind that is wrong: none ends in a failure of the service."""
-    dice = random.Random(0)
+    rng = random.Random(0)
     values: list[Any] = [
         None,
         True,
@@ -210,13 +210,13 @@ def test_random_requests_get_a_response(running: Running) -> None:
     )
     with client(running) as http:
         for _ in range(400):
-            body = {name: dice.choice(values) for name in dice.sample(names, 4)}
-            if dice.random() < 0.7:
-                body["model"] = dice.choice(["lm", "tell", "en-de"])
+            body = {name: rng.choice(values) for name in rng.sample(names, 4)}
+            if rng.random() < 0.7:
+                body["model"] = rng.choice(["lm", "tell", "en-de"])
             text = json.dumps(body).encode()
-            if dice.random() < 0.3:
-                text = text[: dice.randrange(len(text))] + bytes([dice.randrange(256)])
-            found = http.post(dice.choice(paths), content=text, headers={"content-type": "application/json"})
+            if rng.random() < 0.3:
+                text = text[: rng.randrange(len(text))] + bytes([rng.randrange(256)])
+            found = http.post(rng.choice(paths), content=text, headers={"content-type": "application/json"})
             assert found.status_code in (200, 400, 404), found.text
 
 

@@ -1,4 +1,4 @@
-"""Clients that others wrote, unmodified, against a service in a process of its own; and plain requests."""
+"""Third-party clients, unmodified, against a service in a separate process; and plain requests."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_wrong_field_is_named(running: Running, path: str, asked: dict[str, 
 
 
 def test_a_classifier_declares_what_it_reads(tmp_path: Path) -> None:
-    """And nothing of the machine that it is on."""
+    """The API declares the inputs of a classifier, and exposes nothing about the machine."""
     for name, pairs in (("single", False), ("both", True)):
         path = bert(tmp_path / name, head="sequence", labels=("a", "b"))
         (path / "result.json").write_text(json.dumps({"data": {"pairs": pairs}}))

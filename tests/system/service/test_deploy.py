@@ -1,4 +1,4 @@
-"""What deploy/ says holds: of the image all that needs no builder, of the unit what systemd's own tools find."""
+"""Files in deploy/: the image as far as possible without a builder, and the unit as checked by systemd's tools."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_commands_of_the_container_image_parse() -> None:
 def test_the_container_runs_unprivileged_with_a_read_only_root() -> None:
     """The image's entry, environment and health check, without the image: another user, no rights, nothing to write."""
     if os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare"):
-        pytest.skip("only root can become nobody on a root directory that is read-only")
+        pytest.skip("needs root to switch to user nobody on a read-only root directory")
     with tempfile.TemporaryDirectory(prefix="manyheads-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # others may read it, as a directory of models
@@ -89,7 +89,7 @@ def _serves_as_nobody(folder: Path) -> None:
     base, name = Path(sys.base_prefix), f"python3.{sys.version_info[1]}"
     command = ["unshare", "--mount", "sh", "-c", ELSEWHERE, "sh", str(base), str(space), name]
     if subprocess.run([*command, "-c", ""], check=False, capture_output=True).returncode:
-        pytest.skip("this machine lets nobody mount anything")
+        pytest.skip("mount is not permitted on this machine")
     written = subprocess.run([*command, "-c", f"open({str(folder / 'x')!r}, 'w')"], check=False, capture_output=True)
     assert b"Read-only file system" in written.stderr
     packages = sysconfig.get_path("purelib")
@@ -112,7 +112,7 @@ def _serves_as_nobody(folder: Path) -> None:
 
 
 def analyzed(tmp_path: Path, *words: str) -> str:
-    """What systemd-analyze says of the unit, whose program is put where there is one."""
+    """Return the report of systemd-analyze on the unit, with this Python as its program."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not here")
     text = UNIT.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Who may not ask is told so before a byte of what it sends is waited for; what a proxy in front has to set."""
+"""Access checks of the service before it reads the request body, and the settings for a proxy in front."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def answered(running: Running, request: str, *lines: str, body: bytes = b"") -> tuple[int, str, bytes]:
-    """The status, the head and the body of the answer."""
+    """Return the status, the head and the body of the answer."""
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=15) as raw:
         told = [f"{request} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json", *lines]
@@ -51,7 +51,7 @@ def test_key_checks_read_bounded_bodies(running: Running) -> None:
     large = json.dumps(ASK | {"q": "the cat\n" * 9000, "api_key": TOKEN}).encode()
     assert 2**16 < len(large) < 2**22
     length = f"Content-Length: {len(large)}"
-    status, head, content = answered(running, "POST /translate", length)  # told by its length alone
+    status, head, content = answered(running, "POST /translate", length)  # rejected by Content-Length alone
     assert (status, "connection: close" in head) == (413, True)
     assert "65,536 bytes" in json.loads(content)["error"]
     status, _, _ = answered(
@@ -88,11 +88,11 @@ def test_a_connection_is_kept_after_a_complete_read(running: Running) -> None:
     with client(running, headers={"authorization": f"Bearer {TOKEN}"}) as http:
         assert "connection" not in http.post("/translate", json=ASK).headers
         assert "connection" not in http.get("/v1/models").headers
-        assert http.request("GET", "/v1/models", content=b"x").headers["connection"] == "close"  # it is not asked for
+        assert http.request("GET", "/v1/models", content=b"x").headers["connection"] == "close"  # the body is not read
 
 
 def test_the_service_works_behind_a_proxy(running: Running) -> None:
-    """What a proxy forwards of the outer world is not believed; Host and Origin are as docs/serving.md says."""
+    """Forwarding headers of a proxy are ignored; Host and Origin are checked as docs/serving.md says."""
     name = running.url.removeprefix("http://")
     outer = {"authorization": f"Bearer {TOKEN}", "x-forwarded-host": "translate.example", "x-forwarded-proto": "https",
              "x-forwarded-for": "192.0.2.7", "forwarded": "host=translate.example"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page at `/`, used as people do: by clicking and typing in a headless Chromium; and what it lets nobody do."""
+"""The page at `/` in a headless Chromium, by clicking and typing, and its security restrictions."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_translation_shows_its_attention(browser: ServiceBrowser, running: Run
 
 def test_lines_are_translated_independently(browser: ServiceBrowser, running: Running, folder: Path) -> None:
     browser.visit(address(running, model="en-de", text="the cat\n\nthe mat"))
-    looked(browser)  # a link is asked at once
+    looked(browser)  # a link starts its request immediately
     assert browser.texts("#result .said") == manyheads.load(folder / "en-de").translate(["the cat", "the mat"])
 
 
@@ -241,7 +241,7 @@ def test_a_failure_discards_the_previous_text(browser: ServiceBrowser, running: 
 
 
 def told_too_long(browser: ServiceBrowser) -> None:
-    """A text that is written fast may become longer than what is shown: it is asked for once, and told."""
+    """Assert that a failed request, if any, was a text over the limit, and that the page shows the limit in a note."""
     assert len(browser.failures) <= 1
     if browser.failures:
         assert "400" in browser.failures.pop()
@@ -262,8 +262,8 @@ def test_the_page_confirms_overlong_texts_once(browser: ServiceBrowser, running:
 
 
 def test_an_image_can_be_dropped_on_the_page(browser: ServiceBrowser, running: Running, folder: Path) -> None:
-    dice = np.random.default_rng(0)
-    Image.fromarray(dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / "image.png")
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / "image.png")
     browser.visit(address(running, model="see"))
     browser.drop(".of-image", folder / "image.png")
     looked(browser)
@@ -293,7 +293,7 @@ def test_a_copied_link_can_be_restored(browser: ServiceBrowser, running: Running
 def test_the_keyboard_suffices(browser: ServiceBrowser, running: Running) -> None:
     browser.visit(address(running, model="en-de"))
     browser.run("document.querySelector('#model').focus()")
-    for _ in range(3):  # copy link, colours, the text
+    for _ in range(3):  # copy link, colors, the text
         browser.press("Tab")
     assert browser.run("document.activeElement.id") == "field-text"
     browser.send("Input.insertText", text=SENTENCE)

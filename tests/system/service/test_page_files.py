@@ -1,4 +1,4 @@
-"""What the page at `/` is made of, as the service gives it: its own files, by a fixed table, and nothing of others."""
+"""Files of the page at `/`: the service returns its own files from a fixed table, without external resources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_parts_come_from_a_fixed_table(running: Running) -> None:
 def test_page_files_are_served_locally(running: Running) -> None:
     own = files("manyheads.service") / "assets"
     names = {each.name for each in own.iterdir()}
-    allowed = {"http://www.w3.org/2000/svg"}  # the name of a kind of element: nothing is asked there
+    allowed = {"http://www.w3.org/2000/svg"}  # XML namespace; no request is sent to this address
     with client(running) as http:
         for name in names:
             text = (own / name).read_text()

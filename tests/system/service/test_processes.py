@@ -1,4 +1,4 @@
-"""How a service starts, is replaced and stops: faulty models, tokens, new versions, several processes, signals."""
+"""Start, replacement and stop of a service: faulty models, tokens, new versions, several processes, signals."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _children(parent: int) -> list[int]:
 def test_a_bad_new_version_is_logged_and_the_old_one_stays(
     tmp_path: Path, failing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model of another kind in the directory of the first; an error that nobody foresaw."""
+    """Replace a model by another kind in the same directory, and raise an unexpected error."""
     model, logged, loads = bert(tmp_path / "m", head="sequence", labels=("a", "b")), list[str](), list[str]()
 
     def ready(name: str, path: str) -> Served:

@@ -1,4 +1,4 @@
-"""The curves of a run in training, as the service gives them: what its metrics.jsonl holds, thinned to be drawn."""
+"""Training curves from the service: the content of metrics.jsonl, thinned for drawing."""
 
 from __future__ import annotations
 

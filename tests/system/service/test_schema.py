@@ -1,4 +1,4 @@
-"""The OpenAPI document is what the service does, as schemathesis finds out from the document alone."""
+"""The service conforms to its OpenAPI document, as checked by schemathesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over several processes, against the same run in one."""
+"""Runs on several processes, compared with the same run on one."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def losses(out: Path) -> list[float]:
     return [*training.values()]
 
 
-# what a process is given of a batch
+# parts of a batch for each rank
 
 
 # the same losses
@@ -187,7 +187,7 @@ class Started(subprocess.Popen[str]):
         )
 
     def ended(self, limit: float = LIMIT) -> str:
-        """What it said on stderr."""
+        """Wait for the end of the process and return its stderr."""
         return self.communicate(timeout=limit)[1]
 
 

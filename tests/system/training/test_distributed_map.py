@@ -1,4 +1,4 @@
-"""Predictions and scores of several processes, against those of one."""
+"""Predictions and scores of several processes, compared with those of one."""
 
 import sys
 from pathlib import Path

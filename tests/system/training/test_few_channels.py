@@ -1,4 +1,4 @@
-"""ResNets with few channels are trained without the end of the process: a fault of oneDNN's backward pass."""
+"""Training of ResNets with few channels does not crash the process, despite a fault in oneDNN's backward pass."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`attend` against loops, against PyTorch's fused kernel, and its two ways against each other."""
+"""`attend` compared with loops and with PyTorch's fused kernel; explicit and fused computation agree."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def inputs(queries: int = T, keys: int = TK, dtype: torch.dtype = torch.float64)
 
 
 def by_loop(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The definition, an element at a time."""
+    """Compute attention from its definition, element by element."""
     out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
@@ -147,7 +147,7 @@ def test_parameter_free_self_attention() -> None:
 
 
 def test_additive_attention_uses_the_core() -> None:
-    """Bahdanau 2015: the score is w . tanh(U q + W k); the core only normalises, masks and mixes."""
+    """Bahdanau 2015: the score is w . tanh(U q + W k); the core only normalizes, masks and mixes."""
     q, k, v = (t.detach() for t in inputs())
     u, w, to_score = random(DH, 8, seed=4), random(DH, 8, seed=5), random(8, seed=6)
     scores = torch.tanh((q @ u)[:, :, :, None] + (k @ w)[:, :, None]) @ to_score  # (B, H, T, TK)
@@ -168,14 +168,14 @@ def test_normalization_by_the_number_of_keys() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_local_neighborhoods_are_five_dimensional(explicit: bool) -> None:
-    """(B, H, places, 1, Dh) queries each look at the keys of their own place, with a bias by neighbour."""
-    places, neighbours = 6, 3
-    q, k, v = random(B, H, places, 1, DH), random(B, H, places, neighbours, DH), random(B, H, places, neighbours, DV)
-    bias = random(1, H, 1, 1, neighbours, seed=3)
+    """Queries (B, H, places, 1, Dh) attend only to the keys of their place, with a bias for each neighbor."""
+    places, neighbors = 6, 3
+    q, k, v = random(B, H, places, 1, DH), random(B, H, places, neighbors, DH), random(B, H, places, neighbors, DV)
+    bias = random(1, H, 1, 1, neighbors, seed=3)
     out = attend(q, k, v, bias=bias, explicit=explicit)
     for place in range(places):
         at = q[:, :, place], k[:, :, place], v[:, :, place]
-        expected = F.scaled_dot_product_attention(*at, attn_mask=bias[:, :, 0].expand(B, H, 1, neighbours))
+        expected = F.scaled_dot_product_attention(*at, attn_mask=bias[:, :, 0].expand(B, H, 1, neighbors))
         torch.testing.assert_close(out[:, :, place], expected)
 
 

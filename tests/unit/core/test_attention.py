@@ -1,4 +1,4 @@
-"""Multi-head attention against torch.nn.MultiheadAttention and published counts."""
+"""Multi-head attention, compared with torch.nn.MultiheadAttention and published counts."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_free_head_width_counts_equal_keras() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_narrow_keys_equal_wide_ones_with_zeros(explicit: bool) -> None:
-    """torch.nn.MultiheadAttention knows one width; beside zeros, its larger scale is made up for by the queries."""
+    """torch.nn.MultiheadAttention has a single width: pad with zeros, and rescale the queries to its larger divisor."""
     theirs, wide = pair()
     narrow, kept = Attention(WIDTH, HEADS, key_width=2), 2 / wide.head_width
     assert count(wide) - count(narrow) == 2 * HEADS * (wide.head_width - 2) * (WIDTH + 1)

@@ -1,4 +1,4 @@
-"""Blocks and stacks against torch.nn's Transformer layers with the same weights."""
+"""Blocks and stacks, compared with torch.nn's Transformer layers with the same weights."""
 
 from collections.abc import Iterable
 
@@ -157,7 +157,10 @@ def test_checkpointing_gives_equal_gradients(norm: str) -> None:
 
 
 def test_a_checkpointed_stack_is_recorded_and_edited_once() -> None:
-    """Gradients go through each block again: that is no second call, and an edit that has ended must not be missed."""
+    """The backward pass recomputes each block.
+
+    This must not be recorded twice, and must repeat an edit that has ended.
+    """
     stack = Stack([block("pre", "gelu", cross=False) for _ in range(2)])
     x = torch.randn(B, T, WIDTH)
     gradients = []

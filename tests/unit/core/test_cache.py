@@ -1,4 +1,4 @@
-"""The preallocated cache against lists of tensors, under random sequences of what decoders do to it."""
+"""Preallocated KV cache, compared with lists of tensors under random sequences of decoder operations."""
 
 import random
 
@@ -13,7 +13,7 @@ LAYERS, HEADS, WIDTH, SOURCE, CAPACITY = 2, 2, 3, 4, 40
 
 
 class Lists:
-    """What the cache should hold: for every row its own keys and values, (layers, 2, H, length, Dh)."""
+    """Expected content of the cache: the keys and values of each row, (layers, 2, H, length, Dh)."""
 
     def __init__(self, batch: int) -> None:
         self.rows = [torch.zeros(LAYERS, 2, HEADS, 0, WIDTH) for _ in range(batch)]

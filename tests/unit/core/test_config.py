@@ -1,4 +1,4 @@
-"""Configurations: what is no size, rate or choice is refused in words, before anything is allocated."""
+"""Configurations: invalid sizes, rates and choices raise clear errors before any allocation."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

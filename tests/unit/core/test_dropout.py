@@ -1,4 +1,4 @@
-"""Dropout from one byte an element: rate, scale, gradient, repeatability."""
+"""Dropout with one random byte per element: rate, scale, gradient, repeatability."""
 
 import pytest
 import torch
@@ -15,7 +15,8 @@ def test_rate_and_scale_are_applied(p: float) -> None:
     out = dropout(torch.ones(N), p)
     rate = float((out == 0).double().mean())
     rounded = round(p * 256) / 256
-    expected = rounded if abs(rounded - p) <= min(p, 1 - p) / 50 else p  # what a byte cannot tell is left to PyTorch
+    # rates that 8 bits cannot represent use PyTorch's dropout
+    expected = rounded if abs(rounded - p) <= min(p, 1 - p) / 50 else p
     assert abs(rate - p) < 0.025 * min(p, 1 - p) + 5 * (p * (1 - p) / N) ** 0.5
     assert abs(rate - expected) < 5 * (expected * (1 - expected) / N) ** 0.5
     kept = out[out != 0]

@@ -1,4 +1,4 @@
-"""Feed-forward activations, token embeddings, initialisation."""
+"""Feed-forward activations, token embeddings, initialization."""
 
 import math
 

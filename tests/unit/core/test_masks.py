@@ -1,4 +1,4 @@
-"""Every rule of a mask against the same rule written as a loop over queries and keys."""
+"""Each mask rule, compared with a loop over queries and keys."""
 
 import itertools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sinusoidal layouts against their formulas, their geometry, and transformers' Marian."""
+"""Sinusoidal layouts, compared with their formulas, their geometry, and transformers' Marian."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_the_norm_is_constant_except_in_the_lectures_slip() -> None:
 
 
 def residual_of_a_shift(pair: Tensor, shift: int = 5) -> float:
-    """How far the best linear map of a (sine, cosine) pair (T, 2) is from moving every position by `shift`."""
+    """Return the error of the best linear map that shifts a (sine, cosine) pair (T, 2) by `shift` positions."""
     before, after = pair[:-shift], pair[shift:]
     return float((before @ torch.linalg.lstsq(before, after).solution - after).abs().max())
 
@@ -68,7 +68,7 @@ def test_concatenated_positions_permute_interleaved_ones() -> None:
 def test_concatenated_positions_equal_marian() -> None:
     marian = pytest.importorskip("transformers.models.marian.modeling_marian")
     theirs = marian.MarianSinusoidalPositionalEmbedding(60, 16)
-    if hasattr(theirs, "create_weight"):  # transformers 5 fills it when a model is initialised
+    if hasattr(theirs, "create_weight"):  # transformers 5 fills the table when a model is initialized
         theirs.weight.data.copy_(theirs.create_weight())
     expected = theirs(torch.Size([1, 60])).detach()
     ours = PositionTable(60, 16, "concatenated")(torch.zeros(1, 60, 16))[0]

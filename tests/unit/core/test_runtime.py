@@ -1,4 +1,4 @@
-"""The route a run takes can be stated, saved, and refused; it computes float32 as float32, and leaves no trace."""
+"""Compute configuration: device and precision are validated, saved and applied, and global settings are restored."""
 
 import json
 from collections.abc import Callable, Iterator

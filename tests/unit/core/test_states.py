@@ -1,4 +1,4 @@
-"""Feed-forward networks and the residual stream, seen and changed: against PyTorch's hooks on the same modules."""
+"""Recording and editing of feed-forward layers and the residual stream, compared with PyTorch's hooks."""
 
 from __future__ import annotations
 
@@ -156,7 +156,10 @@ def test_edits_equal_hooks(name: str, place: Place, how: str) -> None:
 
 @pytest.mark.parametrize("name", ["translator", "translator, pre", "gpt", "bert", "vit"])
 def test_patching_the_stream_changes_later_layers(name: str) -> None:
-    """All positions at a layer from another run: what follows is that run. One position: nothing before it changes."""
+    """Patching all positions of a layer gives the output of the other run.
+
+    Patching one leaves earlier positions unchanged.
+    """
     model = built(name)
     ours, theirs = inputs(model, 1), inputs(model, 2)
     if len(ours) == 3:  # of the decoder, for the same source

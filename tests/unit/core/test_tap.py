@@ -1,4 +1,4 @@
-"""Recording and editing attention: what is seen is what was computed, and looking changes nothing."""
+"""Recording and editing of attention: recorded values are the computed ones, and recording changes nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,10 @@ def test_layers_are_named_in_order(model: Transformer) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_maps_are_the_applied_weights(training: bool, batch: tuple[Tensor, ...]) -> None:
-    """Maps of both ways agree, are normalised, and masked where they should be; dropout comes after."""
+    """Maps of the fused and the explicit computation agree, are normalized, and masked.
+
+    Dropout is applied afterwards.
+    """
     maps: dict[bool, Maps] = {}
     for way in (True, False):
         model = translator(dropout=0.4 if training else 0.0).train(training)
@@ -133,7 +136,7 @@ def test_only_selected_layers_are_recorded(way: bool, model: Transformer, batch:
 def test_only_selected_tensors_are_computed(
     model: Transformer, batch: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the fused kernel, products are made of the wanted heads and rows alone."""
+    """With the fused kernel, scores are computed only for the recorded heads and rows."""
     explicit(model, False)
     shapes = []
     product = attention_module._scaled_products

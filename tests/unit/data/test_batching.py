@@ -1,4 +1,4 @@
-"""Batches: bounded, complete, alike in length, a function of seed and epoch."""
+"""Batches: bounded, complete, similar in length, determined by seed and epoch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A stream of tokens and its blocks: everything once, in an order of seed and epoch alone."""
+"""Token stream and its blocks: each token once, in an order that depends only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_stream_separates_texts_by_the_end_token(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     written = file.stat().st_mtime_ns
     assert TokenStream.of(Texts(texts), tokenizer, end, tmp_path)[:].tolist() == expected
-    assert file.stat().st_mtime_ns == written, "tokenised once"
+    assert file.stat().st_mtime_ns == written, "tokenized once"
     plain = TokenStream.of(Texts(texts), tokenizer, None, tmp_path)
     assert plain[:].tolist() == [i for text in texts for i in tokenizer.encode(text).ids]
     assert tokenizer.post_processor is None

@@ -1,4 +1,4 @@
-"""Texts as files in a folder for each class; every fault named by its file."""
+"""Text files in one folder per class; each fault is reported by file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +33,8 @@ def acl(folder: Path, **more: str | bytes) -> Path:
         "train/urls_pos.txt": "http://a\n",
         "test/labeledBow.feat": "1",
     }
-    unlabelled = {f"train/unsup/{i}_0.txt": "neither" for i in range(4)}
-    return write(folder / "aclImdb", {**files, **packed, **unlabelled, **more})
+    unlabeled = {f"train/unsup/{i}_0.txt": "neither" for i in range(4)}
+    return write(folder / "aclImdb", {**files, **packed, **unlabeled, **more})
 
 
 def read(data: Path, **settings: Any) -> SplitData[Labeled]:
@@ -160,8 +160,8 @@ def test_tables_precede_folders(tmp_path: Path) -> None:
 
 def test_numeric_folder_names_are_labels(tmp_path: Path) -> None:
     data = write(tmp_path, {f"{label}/{i}.txt": f"{label} {i}" for label in "01" for i in range(2)})
-    labelled = read_labeled(data, names=IMDB)
-    assert (labelled.labels, labelled.numbered) == (
+    labeled = read_labeled(data, names=IMDB)
+    assert (labeled.labels, labeled.numbered) == (
         ["negative"] * 2 + ["positive"] * 2, {"0": "negative", "1": "positive"},
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Texts in a file are what they are in a list, and take no memory."""
+"""Text columns in files equal lists and use no memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def in_a_file(folder: Path | None, texts: list[str] = TEXTS) -> Column:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is held in memory."""
+    """Lower the memory limit to 2 characters, so that every text is written to a file."""
     monkeypatch.setattr(column, "MAX_CHARACTERS_IN_MEMORY", 2)
 
 
@@ -62,11 +62,11 @@ def test_a_full_disk_is_reported_in_one_line(small: None, tmp_path: Path, monkey
 
 
 def pairs(folder: Path, count: int = 300) -> Path:
-    dice = Random(1)
+    rng = Random(1)
     folder.mkdir()
     words = ["cat", "Katze", "sat", "saß", "on", "auf", "mat.", "Matte."]
     for language in ("en", "de"):
-        lines = (f"{dice.randrange(200)} " + " ".join(dice.choices(words, k=9)) for _ in range(count))
+        lines = (f"{rng.randrange(200)} " + " ".join(rng.choices(words, k=9)) for _ in range(count))
         (folder / f"train.{language}").write_text("\n".join(lines) + "\n")
     return folder
 

@@ -1,4 +1,4 @@
-"""CoNLL columns: every fault named by file and line; the splits; the words of raw text."""
+"""CoNLL columns: faults reported by file and line, splits, and words of raw text."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Running text: sentences, the forms of a corpus, and what is wrong with one, by file and line."""
+"""Documents: sentences, corpus formats, and faults reported by file and line."""
 
 from __future__ import annotations
 

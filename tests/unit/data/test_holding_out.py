@@ -1,4 +1,4 @@
-"""Validation data are held out by size, and earlier runs keep theirs."""
+"""Validation splits held out by size; earlier runs keep their splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from manyheads.data.sources.source import Source
 
 
 def few(folder: Path, **sizes: int) -> Path:
-    """Files of so many lines of 20 characters."""
+    """Write files with the given numbers of lines of 20 characters."""
     folder.mkdir(exist_ok=True)
     for name, lines in sizes.items():
         text = "".join(f"{name[:6]:6} has line {number:03}\n" for number in range(lines))
@@ -91,7 +91,7 @@ def test_the_smallest_single_sentence_document_is_held_out(tmp_path: Path) -> No
 
 
 def squad(folder: Path, *questions: int) -> str:
-    """Articles with so many questions each."""
+    """Write articles with the given numbers of questions."""
 
     def asked(article: int, count: int) -> dict[str, Any]:
         qas = [
@@ -114,7 +114,7 @@ def test_questions_are_held_out_by_number(tmp_path: Path, questions: tuple[int, 
 
 
 def earlier(source: Source[Any]) -> Source[Any]:
-    """What an earlier version made of the same data: whole texts by their number, whatever they are called."""
+    """Return the split of an earlier version, which chose whole texts by index and ignored their names."""
     return source.reading_variants()[-1]
 
 

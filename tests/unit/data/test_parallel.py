@@ -1,4 +1,4 @@
-"""Parallel text in every form; every fault named by file and line."""
+"""Parallel text in every format; each fault is reported by file and line."""
 
 import gzip
 import json
@@ -51,7 +51,7 @@ def write_compressed(folder: Path) -> str:
 
 
 def write_tables(folder: Path) -> str:
-    """One of them compressed."""
+    """Write the files, one of them compressed."""
     first = folder / "a.tsv"
     first.write_text("\t".join(ROWS[0]) + "\n", encoding="utf-8")
     second = folder / "b.jsonl.gz"

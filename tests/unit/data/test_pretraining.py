@@ -1,4 +1,4 @@
-"""BERT's data builder against a transcription of the original procedure, against invariants, and by its statistics."""
+"""BERT's data builder, compared with a transcription of the original procedure, with invariants and statistics."""
 
 from __future__ import annotations
 

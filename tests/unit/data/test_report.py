@@ -1,4 +1,4 @@
-"""The reports count what a brute-force reader would count."""
+"""Data reports, compared with brute-force counts."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The roles of files and folders by their names, for texts, tables and images, and their line in the report."""
+"""Roles of files and folders by name, for texts, tables and images, and their line in the report."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ def as_class_folders(folder: Path, name: str, role: str, number: int) -> None:
 
 
 def as_images(folder: Path, name: str, role: str, number: int) -> None:
-    for grey, label in enumerate(("cat", "dog")):
+    for gray, label in enumerate(("cat", "dog")):
         (folder / name / label).mkdir(parents=True)
-        pixels = np.full((4, 4), 10 * number + grey, np.uint8)
+        pixels = np.full((4, 4), 10 * number + gray, np.uint8)
         Image.fromarray(pixels).save(folder / name / label / "1.png")
 
 
 def as_image_table(folder: Path, name: str, role: str, number: int) -> None:
     lines = []
-    for grey, label in enumerate(("cat", "dog")):
+    for gray, label in enumerate(("cat", "dog")):
         (folder / "pixels").mkdir(exist_ok=True)
-        Image.fromarray(np.full((4, 4), 10 * number + grey, np.uint8)).save(folder / "pixels" / f"{role}{grey}.png")
-        lines.append(f'{{"image": "pixels/{role}{grey}.png", "label": "{label}"}}\n')
+        Image.fromarray(np.full((4, 4), 10 * number + gray, np.uint8)).save(folder / "pixels" / f"{role}{gray}.png")
+        lines.append(f'{{"image": "pixels/{role}{gray}.png", "label": "{label}"}}\n')
     (folder / f"{name}.jsonl").write_text("".join(lines))
 
 

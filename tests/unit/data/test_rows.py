@@ -1,4 +1,4 @@
-"""Rows of every format: the same cells, the same faults, each told by file and line or counted."""
+"""Rows of every format: the same cells and the same faults, each reported by file and line or counted."""
 
 import json
 from collections import Counter
@@ -156,7 +156,7 @@ def test_unsupported_parquet_values_are_faults_of_their_rows(tmp_path: Path) -> 
 
 
 def test_damaged_column_metadata_are_reported(tmp_path: Path) -> None:
-    """pyarrow's C++ throws where a column's metadata are asked, and nothing catches it."""
+    """Reading the metadata of a damaged column raises an uncaught exception in pyarrow's C++ code."""
     file = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"tokens": [[1, 2], [3, 4]]}), file)
     content = file.read_bytes()

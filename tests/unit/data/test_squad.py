@@ -1,4 +1,4 @@
-"""SQuAD's JSON, both versions; every fault named by file and question; splits by article."""
+"""SQuAD files of both versions: faults reported by file and question, splits by article."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The token cache: same ids as the tokenizer, never stale, never half."""
+"""Token cache: same ids as the tokenizer, never stale, never incomplete."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_ids_and_lengths_equal_the_tokenizers(tmp_path: Path) -> None:
 
 def test_a_stored_corpus_opens_without_tokenizing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
-    monkeypatch.setattr("manyheads.data.text.store.encode_all", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr("manyheads.data.text.store.encode_all", lambda *_: pytest.fail("tokenized again"))
     second = TokenStore.of(TEXTS, TOKENIZER, tmp_path)
     assert first.path == second.path
     assert [list(a) for a in first] == [list(b) for b in second]

@@ -1,4 +1,4 @@
-"""What is encoded a stretch at a time has the ids that the library gives to the whole text."""
+"""Encoding in stretches gives the same ids as encoding the whole text with the library."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ DTYPE = np.dtype(np.uint16)
 
 
 def texts(seed: int, count: int = 40) -> list[str]:
-    dice = Random(seed)
-    return ["".join(dice.choice(WORDS) + dice.choice(BLANKS) for _ in range(dice.randrange(80))) for _ in range(count)]
+    rng = Random(seed)
+    return ["".join(rng.choice(WORDS) + rng.choice(BLANKS) for _ in range(rng.randrange(80))) for _ in range(count)]
 
 
 TOKENIZER = train_byte_bpe(texts(0), 400)

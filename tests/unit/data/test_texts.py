@@ -1,4 +1,4 @@
-"""Running text: read as it is, split by a hash or by position, described."""
+"""Plain text: read unchanged, split by hash or position, described in the report."""
 
 from __future__ import annotations
 

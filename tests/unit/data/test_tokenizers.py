@@ -1,4 +1,4 @@
-"""Each kind against something else: transformers' tokenizers of the same vocabulary, brute force, plain Python."""
+"""Tokenizers of each kind, compared with transformers, brute force, or plain Python."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_equal_texts_give_equal_files() -> None:
     ],
 )
 def test_words_are_split_as_by_spacy_and_joined_again(language: str, text: str, words: str) -> None:
-    """What spacy.blank(language) 3.8 gives for these texts."""
+    """The expected words are the output of spacy.blank(language) 3.8."""
     tokenizer = tokenizers.train_words([text], 4 + len(set(words.split())), language, begin=False)
     encoding = tokenizer.encode(text)
     assert encoding.tokens == [*words.split(), "<eos>"]

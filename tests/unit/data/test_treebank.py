@@ -1,4 +1,4 @@
-"""CoNLL-U: what is read of it, multiword tokens and empty nodes, mentions; every fault by file and line."""
+"""CoNLL-U files: multiword tokens, empty nodes, mentions, and faults reported by file and line."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Windows as the published script for SQuAD makes them, and frames as the tokenizer's own encodings have them."""
+"""Windows as in the published SQuAD script, and special-token templates as in the tokenizer's encodings."""
 
 import pytest
 from tokenizers import Tokenizer

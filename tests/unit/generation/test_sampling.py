@@ -1,4 +1,4 @@
-"""Sampling: the filters against transformers', batch == single on tokens, seeds, long texts."""
+"""Sampling: filters compared with transformers, batched equal to single, seeds, long texts."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def test_samples_follow_the_models_distribution() -> None:
     """20,000 draws of one token: every frequency is within five standard deviations."""
     scores, count = logits(1), 20_000
     sampling = Sampling(temperature=0.8, top_p=0.9)
-    dice = torch.Generator().manual_seed(7)
+    rng = torch.Generator().manual_seed(7)
     drawn = sampling.choose(
-        scores.expand(count, V), None, lambda: torch.rand(count, dtype=torch.float64, generator=dice)
+        scores.expand(count, V), None, lambda: torch.rand(count, dtype=torch.float64, generator=rng)
     )
     shares = sampling.filtered(scores)[0].softmax(-1).tolist()
     found = Counter(drawn.tolist())

@@ -1,4 +1,4 @@
-"""Texts that come token by token: whole characters, stop strings across tokens."""
+"""Streamed text: complete characters, and stop strings across tokens."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_pieces_are_whole_characters_that_add_up(byte_bpe: Tokenizer) -> None:
 
 
 def test_invalid_bytes_are_shown_escaped(byte_bpe: Tokenizer) -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(50):
-        ids = [dice.randrange(256) for _ in range(12)]
+        ids = [rng.randrange(256) for _ in range(12)]
         assert streamed(byte_bpe, ids) == byte_bpe.decode(ids)
 
 
 def test_multi_byte_characters_are_decoded_when_complete() -> None:
-    """Which shows each as no character until then."""
+    """The decoder gives no character for an incomplete one."""
     parts = {f"<0x{byte:02X}>": byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=parts, merges=[]))
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -124,8 +124,8 @@ def test_no_part_of_a_stop_string_is_streamed() -> None:
 
 def test_endless_invalid_bytes_use_bounded_memory(byte_bpe: Tokenizer) -> None:
     lone = byte_bpe.encode("é").ids[1:]
-    dice = random.Random(5)
-    for ids in (lone * 300, [dice.choice([*lone, *byte_bpe.encode("👩é").ids]) for _ in range(300)]):
+    rng = random.Random(5)
+    for ids in (lone * 300, [rng.choice([*lone, *byte_bpe.encode("👩é").ids]) for _ in range(300)]):
         for before in ([], byte_bpe.encode("the cat").ids):
             stream = TextStream(byte_bpe, before)
             for token in ids:

@@ -1,4 +1,4 @@
-"""Decoding with a real model, in float64, where no rounding can change a choice."""
+"""Decoding with a real model in float64, so that rounding cannot change a choice."""
 
 from typing import Any
 

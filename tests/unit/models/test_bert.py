@@ -1,4 +1,4 @@
-"""BERT: published counts, the equalities that users rely on, and what a change of head keeps."""
+"""BERT: published counts, documented equalities, and the weights that a change of head preserves."""
 
 from typing import Any
 

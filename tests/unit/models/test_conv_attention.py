@@ -1,4 +1,4 @@
-"""Attention as convolution: against PyTorch's convolutions, brute force and the published sizes."""
+"""Attention as convolution, compared with PyTorch's convolutions, brute force and the published sizes."""
 
 from dataclasses import replace
 from math import exp, sqrt
@@ -190,7 +190,7 @@ def test_recorded_maps_sum_to_one(kind: str, training: bool) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_equals_its_images_and_trains_every_parameter(kind: str) -> None:
     model = small(kind, downsample=1)
-    together = model(images(3))  # 64 tokens: by the fused kernel where there are keys
+    together = model(images(3))  # 64 tokens, with the fused kernel if the attention has keys
     alone = torch.cat([model(image[None]) for image in images(3)])
     torch.testing.assert_close(together, alone)
     torch.nn.functional.cross_entropy(together, torch.tensor([0, 1, 2])).backward()
@@ -280,7 +280,7 @@ def test_shifts_point_from_query_to_key() -> None:
 
 
 def test_a_head_learns_to_attend() -> None:
-    """Trained on images moved by (1, -2), with the identity as its value matrix, a head's centre moves there."""
+    """Trained on images shifted by (1, -2) with an identity value matrix, a head moves its center to this offset."""
     torch.manual_seed(1)
     attention = QuadraticAttention(4, 1).double()
     with torch.no_grad():

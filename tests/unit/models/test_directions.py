@@ -1,4 +1,4 @@
-"""Three ways of reading: what each token may know, seen by changing other tokens; LSTMs against torch's own."""
+"""Three reading directions: the visible tokens of each position; LSTMs compared with torch."""
 
 from dataclasses import fields
 
@@ -35,7 +35,7 @@ def test_a_token_sees_what_its_reading_allows(reading: Direction) -> None:
         other = text.clone()
         other[:, changed] = (other[:, changed] + 3) % 16 + 1
         for direction, (mine, theirs) in enumerate(zip(before, model.directions(other), strict=True)):
-            known = (mine != theirs).any(-1).all(0).tolist()  # which positions tell the difference
+            known = (mine != theirs).any(-1).all(0).tolist()  # positions whose output changes
             right = [at >= changed for at in range(T)]
             left = [at <= changed for at in range(T)]
             expected = {"bidirectional": [True] * T, "left_to_right": right, "two_lstms": (right, left)[direction]}

@@ -1,4 +1,4 @@
-"""Every parameter of every model has a part in what the model says: none stands there for nothing."""
+"""Every parameter of every model receives a gradient, so no parameter is unused."""
 
 from collections.abc import Callable
 from typing import Any

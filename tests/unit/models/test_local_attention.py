@@ -1,4 +1,4 @@
-"""Local attention against a loop over pixels, and against attention to the whole image."""
+"""Local attention, compared with a loop over pixels and with attention to the whole image."""
 
 import pytest
 import torch

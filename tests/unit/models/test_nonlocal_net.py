@@ -1,4 +1,4 @@
-"""Non-local blocks against the core's attention, against the paper's sums written out, and against timm's."""
+"""Non-local blocks, compared with the core's attention, with the paper's sums, and with timm."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ TINY = {"block": "basic", "depths": (2, 2), "widths": (8, 12), "stem_width": 8, 
 
 
 def awake(model: Any) -> Any:
-    """Every parameter away from its initial value."""
+    """Move every parameter away from its initial value."""
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -86,9 +86,9 @@ def sums(block: NonLocalBlock, x: Tensor) -> Tensor:
                         assert block.pair is not None
                         weights.append(F.relu(block.pair(torch.cat([theta, phi])))[0])
                 values.append(block.g(x_j))
-            normaliser = sum(weights) if block.kind in ("gaussian", "embedded") else count
+            normalizer = sum(weights) if block.kind in ("gaussian", "embedded") else count
             for weight, value in zip(weights, values, strict=True):
-                total = total + weight * value / normaliser
+                total = total + weight * value / normalizer
             y[b, :, i] = total
     return x + block.output(y.transpose(1, 2)).transpose(1, 2).reshape(x.shape)
 

@@ -1,4 +1,4 @@
-"""The table of presets, the check of a model's size, and weights that get another head."""
+"""Table of presets, checks of a model's size, and weights loaded with another head."""
 
 import subprocess
 import sys

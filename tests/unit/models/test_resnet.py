@@ -1,4 +1,4 @@
-"""ResNets against published counts; parity with other libraries is in tests/contracts/interop/test_resnet.py."""
+"""ResNets: published counts. Parity with other libraries is in tests/contracts/interop/test_resnet.py."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Two LSTMs: as PyTorch's own, whatever is padded, step by step as all at once."""
+"""Encoder-decoder LSTM: equal to PyTorch's for any padding, and step by step as at once."""
 
 import pytest
 import torch

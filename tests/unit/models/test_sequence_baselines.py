@@ -1,4 +1,4 @@
-"""The rivals: their counts, the recurrences written out step by step, and padding that changes nothing."""
+"""Sequence baselines: counts, recurrences computed step by step, and independence of padding."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""The textbook's classifier: its published counts, Keras's formulas written out, and what padding and order change."""
+"""The textbook's classifier: published counts, Keras's formulas, and the effects of padding and order."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_unmasked_padding_equals_keras(pooling: str, positions: str, training: b
 def test_batch_results_equal_single_results_for_each_text(settings: dict[str, Any]) -> None:
     model = small(**settings).eval()
     tokens, lengths = torch.randint(1, 30, (5, 9)), torch.tensor([9, 3, 1, 8, 5])
-    together = model(tokens, lengths)  # whatever stands behind a text
+    together = model(tokens, lengths)  # independent of the padding after a text
     alone = torch.cat([model(row[None, :n]) for row, n in zip(tokens, lengths, strict=True)])
     assert torch.allclose(together, alone, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""The encoder-decoder: published counts, parity with torch.nn.Transformer, and the equalities users rely on."""
+"""Encoder-decoder: published counts, parity with torch.nn.Transformer, and documented equalities."""
 
 from typing import Any
 

@@ -1,5 +1,4 @@
-"""The Universal Transformer against PyTorch's layers applied again and again, and its halting against the published
-loop, position by position."""
+"""The Universal Transformer, compared with repeated PyTorch layers, and its halting with the published loop."""
 
 from typing import Any
 
@@ -196,7 +195,7 @@ def test_batch_equals_single_and_is_causal(halting: str, transition: str) -> Non
 
 
 def test_separable_convolution_equals_its_definition() -> None:
-    """Position by position, as sums over neighbours, with zeros outside the text."""
+    """Compute the convolution position by position as sums over neighbors, with zeros outside the text."""
     for causal, name in ((False, "encoder"), (True, "decoder")):
         layer: Any = getattr(small(transition="separable"), name).block.feed_forward
         assert layer.causal == causal

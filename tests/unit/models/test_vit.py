@@ -1,4 +1,4 @@
-"""ViT and DeiT: published counts, what the heads give, fine-tuning, and what does not fit."""
+"""ViT and DeiT: published parameter counts, outputs of the heads, fine-tuning, and mismatched weights."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Settings reach the right field with the right type, and mistakes are named with their remedy."""
+"""Setting overrides: correct field and type, and errors that suggest a fix."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What a recipe says of training suits what it starts from: new weights, or those of another model."""
+"""Training settings of recipes depend on the start: new weights or those of another model."""
 
 from pathlib import Path
 from typing import Any

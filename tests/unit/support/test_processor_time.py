@@ -1,4 +1,4 @@
-"""The limit of processor time, on a clock that the test sets."""
+"""Limit of processor time, on a simulated clock."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Runs that train nothing hold their directory too while they compute."""
+"""Runs without training also lock their directory while they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chunked loss against torch.nn.functional.cross_entropy, value and gradients."""
+"""Chunked loss, compared with torch.nn.functional.cross_entropy: value and gradients."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_the_padding_row_gets_no_gradient() -> None:
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_bf16_states_are_summed_in_float32(narrow: bool) -> None:
-    """Under autocast the products are bf16, too: their error is that of a number's 8 bits, not of sums of such."""
+    """Under autocast the products are bf16 as well: the error is 8-bit rounding of single values, not of sums."""
     hidden, weight, bias, target = inputs(2000, V - 1, torch.float32)
     rounded = hidden.detach().bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):

@@ -1,4 +1,4 @@
-"""BERT's optimiser and SGD against their formulas, written out in numpy; RMSprop against what Keras has computed."""
+"""BERT's optimizer and SGD compared with their formulas in numpy, and RMSprop with values computed by Keras."""
 
 from typing import Any
 

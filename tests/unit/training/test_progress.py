@@ -70,7 +70,7 @@ def test_singular_units_are_spelled_correctly(tmp_path, budget, reason, monkeypa
 
 
 def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
-    """Which takes 100 s here, all others 2."""
+    """The first step takes 100 s, all others 2 s."""
     now = 0.0
     reports: list[progress.Progress] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
@@ -148,7 +148,7 @@ def test_curves_have_one_point_per_validation(tmp_path, monkeypatch):
 
 
 class Telling(ToyTask):
-    """It has told one of each batch right."""
+    """Task whose model classifies one item of each batch correctly."""
 
     def loss(self, batch):
         return super().loss(batch)._replace(correct=torch.tensor(1))

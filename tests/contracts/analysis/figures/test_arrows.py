@@ -1,4 +1,4 @@
-"""The strongest arrows of a map that is made by hand, on an image and on a clip."""
+"""Strongest arrows of a constructed attention map, on an image and on a clip."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ NET = NonLocalConfig(
 
 
 def gaussian(pooled: bool = False) -> NonLocalBlock:
-    """A block whose map follows from its input: pixels look at pixels that are alike."""
+    """Return a block whose map follows from its input: similar pixels attend to each other."""
     return NonLocalBlock(2, "gaussian", pooled=pooled).eval()
 
 

@@ -1,4 +1,4 @@
-"""Centres and widths: those found in the maps are those set; and the theorem's error over alpha."""
+"""Attention centers and widths: maps give back the values that were set. The theorem's error as a function of alpha."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The weights of squeeze-and-excitation: those by which the block multiplies, and their means by class."""
+"""Channel weights of squeeze-and-excitation blocks, and their means by class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKS = ("stages.0.blocks.0.squeeze", "stages.0.blocks.1.squeeze", "stages.1.bl
 
 
 def network() -> ResNet:
-    """With norms that do not start at zero: what a block squeezes depends on the image."""
+    """Return a ResNet whose norm weights do not start at zero, so that the squeezed channels depend on the image."""
     torch.manual_seed(0)
     model = ResNet(NET)
     for name, parameter in model.named_parameters():

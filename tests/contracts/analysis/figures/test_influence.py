@@ -1,4 +1,4 @@
-"""Influence over distance: against whole Jacobians, and against what is known of each net."""
+"""Influence over distance, compared with full Jacobians and with known properties of each network."""
 
 import pytest
 import torch

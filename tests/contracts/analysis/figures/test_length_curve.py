@@ -1,4 +1,4 @@
-"""Curves over the length of the input, of recorded runs."""
+"""Curves of metrics over the input length, from recorded runs."""
 
 import json
 import re
@@ -16,7 +16,7 @@ UNIVERSAL, TRANSFORMER = RUNS / "copy-universal.json", RUNS / "copy-transformer.
 
 
 def names(picture: Path) -> list[str]:
-    """The texts of an SVG, as the comments beside their outlines."""
+    """Return the texts of an SVG file, from the comments next to their outlines."""
     return re.findall("<!-- (.*?) -->", picture.read_text())
 
 

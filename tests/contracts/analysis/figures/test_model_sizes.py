@@ -1,4 +1,4 @@
-"""Sizes over time against what was published."""
+"""Figure of model sizes over time, compared with published sizes."""
 
 from pathlib import Path
 

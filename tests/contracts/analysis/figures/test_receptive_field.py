@@ -1,4 +1,4 @@
-"""Receptive fields: measured ones against the formula, and against brute force."""
+"""Measured receptive fields, compared with the formula and with brute force."""
 
 from pathlib import Path
 

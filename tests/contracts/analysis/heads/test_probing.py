@@ -1,4 +1,4 @@
-"""Parsers that see attention alone, against scipy."""
+"""Attention-only parsers, compared with scipy."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.unit.analysis.heads.test_probing_classifiers import sentences
 
 
 def likelihood(weights: np.ndarray, examples: list[Parsed]) -> float:
-    """The mean of -log p over words, written out."""
+    """Return the mean of -log p over words, from the definition."""
     total, words = 0.0, 0
     for sentence in examples:
         maps = sentence.maps.double().numpy()

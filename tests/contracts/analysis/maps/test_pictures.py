@@ -31,11 +31,11 @@ def test_a_picture_is_drawn(tmp_path: Path, suffix: str, style: str) -> None:
     data = file.read_bytes()
     assert len(data) > 5000
     if suffix == "svg":
-        assert b"likely" in data  # the token's name, as the comment beside its outline
+        assert b"likely" in data  # the token's name, from the comment next to its outline
 
 
 def drawn(path: Path, *layers: Layer, **choices: Any) -> str:
-    """The texts of a picture, as the comments beside their outlines."""
+    """Draw a picture of the layers and return its texts, from the comments next to their outlines."""
     AttentionMaps({"self": list(layers)}).draw(path / "drawn.svg", **choices)
     return "\n".join(re.findall("<!-- (.*?) -->", (path / "drawn.svg").read_text()))
 
@@ -58,7 +58,8 @@ def test_pictures_of_many_maps_name_short_tokens_at_the_edges(tmp_path: Path) ->
         layers = [Layer("x", i, np.ones((1, 2, tokens, tokens), np.float32), (0, 1), side, side) for i in range(3)]
         return Counter(drawn(tmp_path, *layers).splitlines())
 
-    assert names(12)["token3"] == 3 + 2  # beside each layer's first head, below each of the last layer's
+    # next to the first head of each layer (3), below each head of the last layer (2)
+    assert names(12)["token3"] == 3 + 2
     assert "token3" not in names(40)
 
 
@@ -135,9 +136,9 @@ def test_the_picture_of_an_image_names_query_and_maximum(tmp_path: Path) -> None
     with Image.open(tmp_path / "even.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     left, right = np.array_split(pixels[: int(0.7 * len(pixels))], 2, axis=1)
-    colourful = [int((half.max(-1) - half.min(-1)).max()) for half in (left, right)]
-    assert colourful[0] == 0  # nothing is orange where the head looks evenly
-    assert colourful[1] > 150
+    colorful = [int((half.max(-1) - half.min(-1)).max()) for half in (left, right)]
+    assert colorful[0] == 0  # nothing is orange where the head looks evenly
+    assert colorful[1] > 150
 
 
 def test_pictures_of_many_heads_have_one_scale(tmp_path: Path) -> None:

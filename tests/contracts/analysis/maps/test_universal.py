@@ -1,4 +1,4 @@
-"""Maps of a Universal Transformer, and files that are replaced whole."""
+"""Maps of a Universal Transformer, and atomic replacement of files."""
 
 import resource
 from dataclasses import replace

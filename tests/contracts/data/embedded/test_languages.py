@@ -1,4 +1,4 @@
-"""The embedded corpus of 60 languages: balanced, unambiguous, and held out by combination."""
+"""Embedded corpus of 60 languages: balanced, unambiguous, with held-out combinations."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Clips of moving digits: what they show, what their labels are, and that splits share no handwriting."""
+"""Clips of moving digits: their frames and labels, and splits without common handwriting."""
 
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,7 @@ SOURCE = ClipSource(size=60, tested=40, frames=6, side=14, slit=3, seed=3)
 
 
 def seen(frame: np.ndarray, digit: np.ndarray, slit: int) -> set[tuple[int, int]]:
-    """Where a digit may stand, if this frame shows some of its columns."""
+    """Return the possible positions of a digit in a frame that shows some of its columns."""
     places = set()
     for first in range(DIGIT - slit + 1):
         part = np.zeros_like(digit)

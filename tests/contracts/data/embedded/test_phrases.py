@@ -1,4 +1,4 @@
-"""The embedded corpus: consistent, inferable, held out by combination, deterministic."""
+"""Embedded translation corpus: consistent, inferable, deterministic, with held-out combinations."""
 
 from random import Random
 

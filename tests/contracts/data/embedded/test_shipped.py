@@ -1,4 +1,4 @@
-"""The shipped corpora and names are the generated ones, byte for byte."""
+"""Shipped corpora and names, byte for byte equal to the generated ones."""
 
 import lzma
 

@@ -1,4 +1,4 @@
-"""The embedded corpus for tagging: right tags, held-out combinations, the same phrases every time."""
+"""Embedded corpus for tagging: correct tags, held-out combinations, deterministic phrases."""
 
 from datetime import date
 

@@ -1,4 +1,4 @@
-"""Checked images in files: bombs, scratch files, tables."""
+"""Checked images in files: decompression bombs, scratch files, tables."""
 
 import gc
 import pickle
@@ -23,7 +23,7 @@ from tests.support.pictures import (
 
 
 def test_a_table_of_images_is_not_copied_to_workers(tmp_path: Path) -> None:
-    """Six megabytes of images in a file: what is pickled for a worker is a thousandth."""
+    """Pickling a data set for a worker copies less than 0.1% of its 6 MB of images."""
     rng = np.random.default_rng(0)
     images = [encoded(Image.fromarray(rng.integers(0, 256, (600, 600, 3), dtype=np.uint8))) for _ in range(6)]
     file = as_parquet(tmp_path, image=images, label=["a", "b"] * 3)
@@ -57,7 +57,7 @@ def test_a_scratch_file_is_deleted_with_its_data(tmp_path: Path) -> None:
 
 
 def test_a_gzip_bomb_is_not_inflated(tmp_path: Path) -> None:
-    """600 MB of zeros behind four images: read in a process that may not have so much."""
+    """A file with 600 MB of zeros after four images is read in a process with less memory."""
     import gzip
 
     file = as_idx_gz(tmp_path)

@@ -1,4 +1,4 @@
-"""Images in shards: tar files as WebDataset has them, and Parquet files of which a split has several."""
+"""Images in shards: tar files in WebDataset's layout, and splits of several Parquet files."""
 
 import io
 import os
@@ -18,12 +18,12 @@ from tests.support.pictures import LABELS, PNGS, as_folder, as_tar, many, tar_of
 
 
 def in_folder(folder: Path) -> list[tuple[bytes, str]]:
-    """The images of class folders, with their labels, in the order in which they are read."""
+    """Return the images of class folders with their labels, in reading order."""
     return [(path.read_bytes(), path.parent.name) for path in sorted(many(folder).rglob("*.png"))]
 
 
 def write_shards(folder: Path, pictures: list[tuple[bytes, str]], kind: str) -> None:
-    """Unevenly, into train-0000N-of-00003."""
+    """Write shards of unequal size, named train-0000N-of-00003."""
     folder.mkdir()
     for number, part in enumerate((pictures[:7], pictures[7:8], pictures[8:])):
         file = folder / f"train-{number:05d}-of-00003.{kind}"
@@ -36,7 +36,7 @@ def write_shards(folder: Path, pictures: list[tuple[bytes, str]], kind: str) -> 
 
 
 def batches(data: ImageData, workers: int = 0, world: int = 1) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """By rank."""
+    """Return the images of each rank."""
     made = []
     loader = ImageLoader(
         data, data.names, Preprocessing.of_channels(4, 1, mean=(0.5,), std=(0.5,)), batch_items=9, workers=workers

@@ -1,4 +1,4 @@
-"""Scores of answers, against torchmetrics."""
+"""Metrics of answers, compared with torchmetrics."""
 
 import random
 
@@ -8,7 +8,7 @@ from manyheads.tasks.answering.metrics import squad_metrics
 
 
 def test_scores_equal_torchmetrics() -> None:
-    """Its SQuAD is the script of version 1, where every question has an answer that normalising leaves."""
+    """The SQuAD metric of torchmetrics follows version 1, so no answer is empty after normalization."""
     text = pytest.importorskip("torchmetrics.functional.text", reason="needs torchmetrics: pip install torchmetrics")
     draw = random.Random(0)
     pieces = ["the", "a", "An", "Giant", "giant's", "308", "-", "3.5", ",", "beat", "Beat.", "é", "\n", "U.S."]

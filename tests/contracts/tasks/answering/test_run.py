@@ -1,4 +1,4 @@
-"""The recipe for questions and the verb answer on data small enough to learn by heart."""
+"""Question-answering recipe and the answer command, on data small enough to memorize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answering: windows and targets, transformers' loss and logits, n-best against brute force, null answers, learning."""
+"""Question answering: windows, targets, loss and logits of transformers, n-best by brute force, null answers."""
 
 from __future__ import annotations
 

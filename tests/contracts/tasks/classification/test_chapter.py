@@ -1,4 +1,4 @@
-"""The textbook's own run, from the folders that its reader has unpacked; what a dry run sees of data."""
+"""The textbook's training run, from unpacked folders of texts; and the data in a dry run."""
 
 import json
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 
 
 def test_the_chapters_run_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders of .txt files as they are unpacked, RMSprop, every epoch, the last weights, accuracy beside the loss."""
+    """Folders of .txt files, RMSprop, validation after every epoch, the last weights, and accuracy next to the loss."""
     for split, start, count in (("train", 0, 100), ("val", 100, 20), ("test", 200, 30)):
         for i, (text, label) in enumerate(rows(count, start)):
             file = tmp_path / "aclImdb" / split / ("neg", "pos")[int(label)] / f"{i}.txt"

@@ -1,4 +1,4 @@
-"""GPT fine-tuned on texts and pairs: what it reads, what it learns, and transformers on what it saves."""
+"""GPT fine-tuned on texts and pairs: input formats, learning, and loading of the saved model by transformers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The recipe that measures influence over distance: of its own nets, and of trained models."""
+"""The recipe that measures influence over distance, for its own networks and for trained models."""
 
 import json
 from pathlib import Path

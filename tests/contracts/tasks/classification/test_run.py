@@ -1,4 +1,4 @@
-"""The classification recipes on texts small enough to learn by heart, from files to a directory and its verbs."""
+"""Classification recipes on texts small enough to memorize, from files to a model directory and its commands."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {"threads": 1, "training.log_every": 5, "training.checkp
 
 
 def rows(count: int, start: int = 0) -> list[tuple[str, str]]:
-    """Texts with one word that tells the label, among others that do not."""
+    """Return labeled texts in which a single word determines the label."""
     found = []
     for i in range(start, start + count):
         words = [FILLING[(i * 7 + k * k) % len(FILLING)] for k in range(2 + i % 5)]
@@ -313,7 +313,7 @@ def test_the_real_minilm_starts_a_fine_tuning(real_data: Callable[[str], Path], 
 
 
 def test_numeric_labels_are_names_not_indices(tmp_path: Path) -> None:
-    """A label "1" beside one that is no number must not be read as "the second label" when the run is scored again."""
+    """When the run is scored again, label "1" must not be read as an index if another label is not a number."""
     names = {"0": "2", "1": "none"}
     texts = [(text, names[label]) for text, label in rows(60)]
     data = write(tmp_path / "mixed", train=texts, val=texts[:10], test=texts[20:40])

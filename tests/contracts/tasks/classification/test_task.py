@@ -1,4 +1,4 @@
-"""Classification as a task: batches, metrics against scikit-learn, and TF-IDF against scikit-learn's own."""
+"""Classification task: batches, and metrics and TF-IDF compared with scikit-learn."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The recipes on digits: trained, tested beyond their length, recorded; each model as a command makes it."""
+"""Digit recipes: training, tests on longer inputs, records, and each model from the command line."""
 
 import json
 import shutil
@@ -46,7 +46,8 @@ def test_short_strings_are_copied_and_longer_ones_scored(run: Path) -> None:
             assert 1 <= curve[f"{stack}_steps"][length] <= 3
     assert 1 <= metrics["encoder_steps"] <= 3
     assert metrics["accuracy_4"] == curve["accuracy"]["4"]
-    assert "accuracy_2" not in metrics  # the trained length, twice that (not asked for here) and the longest
+    # evaluated: the trained length and the longest length, but not twice the trained length
+    assert "accuracy_2" not in metrics
     assert "exact_match_6" in metrics
     assert result["data"]["longest"] == 4
     assert result["examples"]["6"]["right"] == result["examples"]["6"]["input"]
@@ -54,7 +55,7 @@ def test_short_strings_are_copied_and_longer_ones_scored(run: Path) -> None:
     assert (run / "lengths.png").read_bytes().startswith(b"\x89PNG")
     lines = (run / "steps.txt").read_text().splitlines()
     assert lines[0].split()[0] == "encoder"
-    assert len(lines[0]) == len(lines[1])  # steps stand below their tokens
+    assert len(lines[0]) == len(lines[1])  # step counts are aligned below their tokens
     assert set("".join(lines[1].split()[1:])) <= set("123")
     assert len(lines) == 3 * 4 + 2  # tokens and steps of two stacks; a blank line between examples
 

@@ -1,4 +1,4 @@
-"""What readers are asked, the linear probe against scikit-learn's, and the comparison as a recipe."""
+"""Reading directions: predicted words, the linear probe against scikit-learn's, and the comparison as a recipe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_one_batch_can_be_overfitted_within_the_reading(reading: Direction) -> N
         loss = made.loss(batch).mean
         loss.backward()
         optimiser.step()
-    # what a text begins or ends with cannot be known before: of 4 texts, 3 kinds
+    # the first or last word of a text is unpredictable: 4 texts have 3 different ones
     assert float(loss.detach()) < (0.05 if reading == "bidirectional" else 0.7)
 
 
@@ -117,7 +117,7 @@ def test_word_features_are_those_of_the_first_token(reading: Direction) -> None:
 
 
 def test_homographs_are_distinguished_by_context() -> None:
-    """Whether an x is the first of two: told by what follows it, so not from left to right."""
+    """Tag the first x of a text: only the following word decides, so a left-to-right model fails."""
     texts = [["x", "y"], ["x", "z"]] * 20
     tagged = Tagged(texts, [["O", "O"], ["B-A", "O"]] * 20)
     tokenizer = train_wordpiece(["x y z"] * 3, 20)

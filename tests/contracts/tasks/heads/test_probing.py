@@ -1,4 +1,4 @@
-"""Probing whole models: a constructed head is found, words are merged as a loop merges them, bad input is told."""
+"""Probing of whole models: a constructed head is found, words are merged as by a loop, and bad input is reported."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run on clips: it learns what frames by themselves do not tell, is recorded, and evaluated again."""
+"""Training run on clips whose label depends on the order of frames: learning, recording, evaluation."""
 
 import json
 from pathlib import Path

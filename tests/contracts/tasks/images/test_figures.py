@@ -1,4 +1,4 @@
-"""`manyheads draw`, and `manyheads attend` of channel weights: which model shows what, and what is drawn of it."""
+"""`manyheads draw`, and `manyheads attend` for channel weights: the figures available for each model."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_attend_shows_the_channel_weights_of_an_image(
     titles = [text for text in texts(Path("w.svg")) if text.startswith("stage")]
     assert len(titles) == 1
     assert titles[0].startswith("stage 1, block 1: 8 channels")
-    # where there is attention, that is shown
+    # a model with attention shows its attention maps
     assert typed(capsys, "attend", models / "both", models / "a.png", "--out", "maps.npz")[0] == 0
     with np.load("maps.npz") as found:
         assert found["self/0"].shape == (1, 1, 64, 16)

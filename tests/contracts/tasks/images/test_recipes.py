@@ -1,4 +1,4 @@
-"""The image recipes as they stand in the table: each can be planned, and DeiT's parts are parts of it."""
+"""The image recipes of the table: each can be planned, and each ablation of DeiT removes a part of its recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image recipes on pictures small enough to learn by heart, from files to a directory and its verbs."""
+"""Image recipes on pictures small enough to memorize, from files to a model directory and its commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 
 def picture(label: str, number: int) -> Image.Image:
-    """Red above or below, in noise."""
+    """Return a noisy image with a red upper or lower half."""
     pixels = np.random.default_rng(number).integers(0, 90, (8, 8, 3), dtype=np.uint8)
     pixels[slice(0, 4) if label == "above" else slice(4, 8), :, 0] += 150
     return Image.fromarray(pixels)
@@ -82,7 +82,7 @@ def test_each_row_of_deits_ablation_removes_a_part(
     results = [tmp_path / "a" / row / "result.json" for row in ("base", "no-mixup-no-cutmix")]
     written = [path.stat().st_mtime_ns for path in results]
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
-    assert [path.stat().st_mtime_ns for path in results] == written, "what is finished is not scored again"
+    assert [path.stat().st_mtime_ns for path in results] == written, "finished rows are not scored again"
     train("deit/ablate", {**settings, "scored": "test"}, out=tmp_path / "a", resume=True)
     assert all(path.stat().st_mtime_ns > before for path, before in zip(results, written, strict=True))
     assert train("deit/ablate", settings, out=tmp_path / "a", resume=True) == table
@@ -159,7 +159,7 @@ def test_paths_on_stdin_are_read(
 def test_one_bad_image_among_many_is_reported(
     run: Path, data: Path, tmp_path: Path, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are classified, before it and, on request, behind it; it is told by line and file."""
+    """An unreadable image is reported by line and file; images before it, and optionally after it, are classified."""
     good = str(data / "test" / "above" / "201.png")
     bad = tmp_path / "bad.png"
     bad.write_text("no image")

@@ -1,4 +1,4 @@
-"""Texts that go on: against transformers, in batches, streamed, stopped; GPT-2's own vocabulary and weights."""
+"""Text continuation: compared with transformers, in batches, streamed, stopped; GPT-2's vocabulary and weights."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_unreadable_texts_are_reported(generator: LanguageModel, tmp_path: Path)
 
 
 def test_gpt2_s_published_vocabulary(real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    """vocab.json and merges.txt beside a model, as on the Hub."""
+    """Load vocab.json and merges.txt next to a model, as on the Hub."""
     files = real_data("gpt2_tokenizer")
     model = GPT(preset("gpt2/124m", width=4, layers=1, heads=1, max_positions=64))
     directory.save(tmp_path, model, None)

@@ -1,4 +1,4 @@
-"""The language-modelling recipes on texts small enough to learn by heart, from files to generated text."""
+"""Language-modeling recipes on texts small enough to memorize, from files to generated text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALL: dict[str, Any] = {
 
 
 def sizes(result: dict[str, Any]) -> dict[str, int]:
-    """Bytes of the splits that a record tells of."""
+    """Return the size in bytes of each recorded split."""
     source = source_of(result)
     assert source is not None
     return {name: texts.bytes for name, texts in source.read().known.items()}
@@ -53,7 +53,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished character model that knows its text by heart."""
+    """Return a finished character model that has memorized its text."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "data": str(corpus), "training.steps": 250, "training.learning_rate": 1e-2}
     train("language-modelling/tiny-shakespeare", settings, out=out)
@@ -173,7 +173,7 @@ def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = train("language-modelling", tiny, out=tmp_path / "run")
     assert result["data"]["data"] is None
     assert set(result["data"]["items"]) == {"train", "validation", "test"}
-    assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "knows nothing yet"
+    assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "after one step the model predicts almost at random"
     assert evaluate(manyheads.load(tmp_path / "run"))["loss"]["value"] == pytest.approx(
         result["metrics"]["loss"]["value"], rel=1e-5
     )
@@ -254,7 +254,7 @@ def test_the_command_tags_and_prints(
     (found,) = json.loads(answer("One for", *greedy, "--json"))
     assert found == {"prompt": "One for", "text": VERSE[7:47], "tokens": 40, "reason": "length"}
     sampled = answer("One", "One", "One", "--temperature", "3", "--seed", "7").split("\nOne")
-    assert len(set(sampled)) == 3, "every text has its own dice"
+    assert len(set(sampled)) == 3, "every text has its own RNG"
     assert answer("One", "--temperature", "3", "--seed", "8") == f"One{sampled[1]}\n"
     (tmp_path / "stdin").write_bytes(b"One for\n\nOne for the master\n")
     with (tmp_path / "stdin").open("rb") as file:
@@ -276,7 +276,7 @@ def test_the_command_tags_and_prints(
 def test_the_seed_of_a_line_is_its_index(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However the lines arrive on stdin."""
+    """The result does not depend on the timing of lines on stdin."""
     (tmp_path / "stdin").write_bytes(b"One\nand\nOne\n")
     found = []
     for size in (1 << 16, 4):

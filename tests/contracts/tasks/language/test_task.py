@@ -1,4 +1,4 @@
-"""What a text costs to predict: against transformers' loss, window by window, and against counting by hand."""
+"""Language modeling loss of a text: compared with transformers, window by window, and with a count by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretraining as a recipe: from text to a directory that fills masks, resumed, continued, evaluated."""
+"""Pretraining recipe: from text to a directory that fills masks, resumed, continued, evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT's pretraining and its use: the loss and the words against transformers, one batch learned by heart."""
+"""BERT pretraining and mask filling: loss and predicted words compared with transformers, one batch memorized."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_batches_hold_the_epochs_examples_by_seed_and_epoch(tokenizer: Tokenizer
 
 @pytest.fixture(scope="module")
 def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
-    """A model that knows LEARNED by heart."""
+    """Return a model that has memorized LEARNED."""
     path = tmp_path_factory.mktemp("filler")
     tokenizer = train_wordpiece(LEARNED * 2, 83)
     documents = TokenizedDocuments.of([[text] for text in LEARNED * 8], tokenizer)
@@ -249,8 +249,8 @@ def test_many_masks_use_little_time_and_memory(filler: MaskedLanguageModel, monk
 
 @pytest.mark.parametrize("masks", [1, 2, 3, 4])
 def test_the_best_combinations_are_found(masks: int) -> None:
-    dice = random.Random(masks)
-    chances = [sorted((dice.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
+    rng = random.Random(masks)
+    chances = [sorted((rng.uniform(-5, 0) for _ in range(4)), reverse=True) for _ in range(masks)]
     words = [[10 * mask + place for place in range(4)] for mask in range(masks)]
     every = [
         (sum(chances[mask][place] for mask, place in enumerate(places)), [words[m][p] for m, p in enumerate(places)])

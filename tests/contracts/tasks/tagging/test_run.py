@@ -1,4 +1,4 @@
-"""The tagging recipes and the verb tag on a corpus small enough to learn by heart."""
+"""Tagging recipes and the tag command, on a corpus small enough to memorize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tagging: which token is labelled, windows, transformers' loss and pipeline, learning, and what is refused."""
+"""Tagging: labeled tokens, windows, loss and pipeline of transformers, learning, and errors."""
 
 from __future__ import annotations
 

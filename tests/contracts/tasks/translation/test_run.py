@@ -1,4 +1,4 @@
-"""The translation recipe on a corpus small enough to learn by heart, from files to a directory for other tools."""
+"""Translation recipe on a corpus small enough to memorize, from files to a directory for other tools."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that knows its corpus by heart."""
+    """Return a finished run that has memorized its corpus."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "data": str(corpus), "training.steps": 300, "training.learning_rate": 5e-3}
     train("translation", settings, out=out)

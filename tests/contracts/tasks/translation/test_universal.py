@@ -1,4 +1,4 @@
-"""A Universal Transformer in the recipe of translation: it learns, is saved, and writes alike in every way."""
+"""Universal Transformer in the translation recipe: learning, saving, and equal output of all decoding methods."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:
         written.append(int(logits.argmax()))
     assert translator.target_tokenizer.decode(written[1:-1]) == translator.translate(source, beam=1)
     maps = manyheads.load(tmp_path / "run").attend(source, target).axes
-    taken = {name: len(layers) for name, layers in maps.items()}  # a map a step, as many as are taken
+    taken = {name: len(layers) for name, layers in maps.items()}  # one map per computed step
     assert set(taken) == {"encoder", "decoder", "cross"}
     assert set(taken.values()) == {3} if halting == "fixed" else max(taken.values()) <= 3
     tuned = {"data": str(corpus), "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
@@ -51,7 +51,9 @@ def translates_text(corpus: Path, tmp_path: Path, halting: str) -> None:
 
 
 def test_mean_steps_cover_all_positions_for_any_batches(tmp_path: Path) -> None:
-    """Long sources with short targets think for as long as they are, short ones with long targets likewise."""
+    """The mean number of steps covers all positions, for long sources with short targets and for short ones with long
+    targets.
+    """
     sources, targets = ["a b c d e f g h i j", "b"] * 4, ["c", "d e f g h i j a b c"] * 4
     tokenizer = train_bpe(sources + targets, 40)
     size, end = tokenizer.get_vocab_size(), tokenizer.token_to_id("</s>")

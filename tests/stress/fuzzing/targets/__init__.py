@@ -1,4 +1,4 @@
-"""All targets by name; a room of them is imported when one of it is wanted."""
+"""All fuzzing targets by name; a target's module is imported on first use."""
 
 from importlib import import_module
 

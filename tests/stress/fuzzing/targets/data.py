@@ -1,4 +1,4 @@
-"""Files of data, in every form that is read."""
+"""Data files in every supported format."""
 
 from __future__ import annotations
 

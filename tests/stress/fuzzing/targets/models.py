@@ -77,7 +77,7 @@ def tokenizer_for(family: str) -> Tokenizer | None:
 
 
 def saved(path: Path, family: str, **sizes: Any) -> Files:
-    """A directory of a tiny model, with other sizes where they are given."""
+    """Save a tiny model and return the files of its directory. `sizes` override the default sizes."""
     torch.manual_seed(0)
     row = FAMILIES[family]
     model = row.model_class()(row.configuration()(**SIZES[family] | sizes)).eval()
@@ -116,7 +116,7 @@ def _model(folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> list[Files]:
-    """Directories of other tools' forms: what they have beside ours, and weights in shards."""
+    """Return directories in the formats of other tools, with their additional files and sharded weights."""
     gpt = dict(saved(folder / "gpt2", "gpt2"))
     size = int.from_bytes(gpt["model.safetensors"][:8], "little")
     names = [name for name in json.loads(gpt["model.safetensors"][8 : 8 + size]) if name != "__metadata__"]

@@ -1,4 +1,4 @@
-"""What is asked of a model: lines of stdin and words of the command line, and requests to the service."""
+"""Requests to a model: lines on stdin, command-line arguments, and requests to the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.models import SIZES, saved
 from tests.stress.fuzzing.targets.target import Refused, Target
 
-_MADE: dict[str, Path] = {}  # the models, which are ours: only what is asked is harmed
+_MADE: dict[str, Path] = {}  # our models, unchanged: only the requests are mutated
 VERBS = {
     "translate": ("transformer", b"the cat\nthe dog sat\n"),
     "classify": ("bert", b"the cat\n"),
@@ -163,7 +163,7 @@ def _request(folder: Path) -> None:
 
 
 async def _asked(method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
-    """The status that the service answers with, without a socket."""
+    """Return the status of the service's answer, without a socket."""
     path, _, query = path.partition("?")
     scope = {
         "type": "http",

@@ -1,4 +1,4 @@
-"""What runs leave behind, which may be somebody else's: checkpoints, records, caches; and their settings."""
+"""Files of runs, possibly from other users: checkpoints, records, caches, and settings."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
 
 
 def _records(_: Path) -> list[Files]:
-    """What records say of data of every kind, with fingerprints that no data have, and as they were written once."""
+    """Return records of every kind of data, with fingerprints that match no data, and in earlier formats."""
     made: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for name, kind in KINDS.items():
         given = EMBEDDED.get(name, {"data": "a.jsonl", "test": "a.jsonl"})
@@ -107,11 +107,11 @@ def _records(_: Path) -> list[Files]:
 
 
 def _record(folder: Path) -> None:
-    """What is recorded of a foreign run's data is found again, or not; it never has the fingerprint that these have."""
+    """Look for the data of a foreign record. The data never match the record's fingerprint."""
     os.chdir(folder)
     source = source_of(record_of(folder))
     if source is None or max(getattr(source, name, 0) for name in ("size", "tested")) > 10_000:
-        return  # an embedded corpus of millions takes as long as it says
+        return  # an embedded corpus with millions of items takes too long
     for split in ("test", "validation"):
         try:
             source.read_again(split)

@@ -1,4 +1,4 @@
-"""What is fuzzed: valid examples, and a few lines that use a folder like them."""
+"""Fuzzing targets: valid examples, and a function that uses a folder of that form."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ class Target:
 
 
 class Refused(Exception):
-    """What was refused cleanly in another way than by an error, such as a request."""
+    """Rejection of an input that does not raise an error, such as a request with an error status."""

@@ -1,4 +1,4 @@
-"""How far influence reaches in trained models."""
+"""Influence over distance in trained models."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A browser for the tests that click."""
+"""Browser fixture of the tests that click."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a weight is computed: what is recorded of a model, what a page holds of it, and what its script makes of it."""
+"""Calculation of an attention weight: recording in a model, the data in a page, and their display by its script."""
 
 import base64
 import math
@@ -213,7 +213,7 @@ def figure(number: float) -> str:
 
 
 def check(browser: Browser, layer: Layer, head: int, query: int, key: int) -> None:
-    """What the page shows of a pair is what the model computed."""
+    """Assert that the page shows the computed values of a query and key."""
     calculation = layer.calculation
     assert calculation is not None
     np.testing.assert_allclose(numbers(browser, "query"), calculation.query[head, query], rtol=0)
@@ -238,7 +238,8 @@ def test_a_click_on_both_sides_shows_the_calculation(opened: Any, maps: Attentio
     assert browser.texts(".calculation h3") == ["How Hund comes to look at dog"]
     check(browser, maps["cross"][1], 2, 2, 4)
     shown = browser.texts(".readout p")[0]
-    assert f"at dog {share(maps['cross'][1].weights[0, 2, 2, 4])}" in shown  # no rounding of a packed map beside it
+    # the exact weight: the map is not packed with rounding
+    assert f"at dog {share(maps['cross'][1].weights[0, 2, 2, 4])}" in shown
     browser.click('[data-at="k-0"]')  # another key of the same query
     assert browser.texts(".calculation h3") == ["How Hund comes to look at the"]
     check(browser, maps["cross"][1], 2, 2, 0)

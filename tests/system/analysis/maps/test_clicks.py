@@ -1,4 +1,4 @@
-"""The page of attention maps: how it answers to the mouse and the keyboard of a real browser."""
+"""Page of attention maps: mouse and keyboard input in a real browser."""
 
 import base64
 import re
@@ -165,7 +165,8 @@ def test_the_slider_shows_generation_steps(opened: Any) -> None:
     assert browser.texts(".stepper output") == ["all 5 steps"]
     browser.run("document.querySelector('[data-at=step]').focus()")
     browser.press("ArrowLeft")
-    assert browser.texts(".stepper output") == ["step 5 of 5: </s>"]  # all have a place of their own, behind the last
+    # each token has a place in the strip; this one is last
+    assert browser.texts(".stepper output") == ["step 5 of 5: </s>"]
     browser.press("ArrowLeft", 2)
     assert browser.texts(".stepper output") == ["step 3 of 5: lief"]
     assert browser.texts(".token.later .text") == ["heim", "</s>"]
@@ -208,7 +209,7 @@ def test_the_step_keeps_its_token_when_the_view_changes(opened: Any) -> None:
     assert step() == ("all 8 steps", "8", None)
 
 
-def test_halted_positions_show_their_steps_and_turn_grey(opened: Any) -> None:
+def test_halted_positions_show_their_steps_and_turn_gray(opened: Any) -> None:
     maps = halting()
     browser: Browser = opened(maps)
     pick(browser, 2, 1)
@@ -356,7 +357,7 @@ def test_texts_are_legible_in_both_color_schemes(opened: Any, dark: bool) -> Non
     """WCAG 2.2, 1.4.3: contrast of at least 4.5 for what is read."""
     browser: Browser = opened(translation(), dark=dark)
     browser.click('[data-at="q-1"]')
-    browser.run("new Promise((done) => setTimeout(done, 300))")  # until colours have settled
+    browser.run("new Promise((done) => setTimeout(done, 300))")  # until the color transitions have ended
 
     def luminance(color: str) -> float:
         parts = np.array([float(part) for part in re.findall(r"[\d.]+", color)[:3]]) / 255

@@ -1,4 +1,4 @@
-"""The page of attention maps: two inputs side by side in a real browser."""
+"""Page of attention maps: two inputs side by side in a real browser."""
 
 from dataclasses import replace
 from typing import Any

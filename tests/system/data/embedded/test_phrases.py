@@ -1,4 +1,4 @@
-"""Embedded pairs: other locales, and the same in every process."""
+"""Embedded phrase pairs: other locales, and equal results in every process."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Embedded tagged phrases are the same every time."""
+"""Embedded tagged phrases: equal results in every process."""
 
 import pytest
 

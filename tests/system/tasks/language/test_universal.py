@@ -1,4 +1,4 @@
-"""A Universal Transformer that halts, in the recipe of language modelling."""
+"""Universal Transformer with halting in the language-modeling recipe."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A translation run that is killed and goes on."""
+"""A translation run that is killed and resumed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Universal Transformers with each way of halting in the recipe of translation."""
+"""Universal Transformers with each halting method in the translation recipe."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs of translation with two vocabularies, of words, and of a unigram model."""
+"""Translation runs with two vocabularies, word vocabularies, and a unigram model."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Heads as parsers: a known head scores 100%, random ones at chance; brute force, offsets, possessives, intervals."""
+"""Heads as parsers: known head 100%, random heads at chance, brute force, offsets, possessives, intervals."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Parsers that see attention alone: scipy's optimum, a known head, words that help, batches that change nothing."""
+"""Attention-only parsers: scipy's optimum, a known head, useful words, independence of the batch size."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_parsers_with_tree_attention_are_perfect_and_with_noise_are_not() -> Non
 
 
 def test_word_vectors_help_to_select_heads() -> None:
-    """Of two heads each knows one kind of dependents; only the word tells which kind it is."""
+    """Each of two heads finds one kind of dependents, and only the word shows its kind."""
     random = np.random.default_rng(2)
     examples = []
     for _ in range(120):

@@ -1,4 +1,4 @@
-"""Stanford's arcs of Universal ones, on sentences that both manuals show; the paper's table."""
+"""Stanford dependencies converted from Universal ones, on examples of both manuals; and the paper's table."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_chains_of_prepositions_are_converted() -> None:
 
 
 def test_the_authors_first_sentence_is_parsed() -> None:
-    """What their notebook prints of its first sentence for "obstacle to the government 's sale"."""
+    """Compare with the output of the authors' notebook for "obstacle to the government 's sale"."""
     found = converted(
         ("obstacle", 0, "root", "NOUN"), ("to", 6, "case", "ADP"), ("the", 4, "det", "DET"),
         ("government", 6, "nmod:poss", "NOUN"), ("'s", 4, "case", "PART"), ("sale", 1, "nmod", "NOUN"),

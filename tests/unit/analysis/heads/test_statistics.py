@@ -1,4 +1,4 @@
-"""Statistics, likeness, rollout, distances and importance of heads, against scipy, scikit-learn and plain loops."""
+"""Statistics, similarity, rollout, distances and importance of heads, compared with scipy, scikit-learn and loops."""
 
 import math
 import sys

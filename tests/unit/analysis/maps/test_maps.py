@@ -1,4 +1,4 @@
-"""Attention maps of every kind of model: as transformers computes them, and as plain sums say."""
+"""Attention maps of every kind of model, compared with transformers and with plain sums."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of attention maps: what it holds."""
+"""Content of the page of attention maps."""
 
 import base64
 import re

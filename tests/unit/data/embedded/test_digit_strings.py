@@ -1,4 +1,4 @@
-"""Digits: what is asked for is right by Python's own integers and slices, and depends on nothing but its names."""
+"""Digit strings: targets equal results of Python's integers and slices, and depend only on the item's name."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""Augmentation against timm's, against formulas, and against looking for the result by force."""
+"""Augmentation, compared with timm, with formulas, and with a brute-force search for the result."""
 
 import importlib.util
 from itertools import product
@@ -26,7 +26,7 @@ from manyheads.data.images.augmentation import (
 from manyheads.data.images.preprocessing import Preprocessing
 
 EXPECTS = Preprocessing(16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
-GREY = Preprocessing(16, mean=(0.4,), std=(0.2,), channels=1)
+GRAY = Preprocessing(16, mean=(0.4,), std=(0.2,), channels=1)
 PIXELS = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 IMAGE = Image.fromarray(PIXELS)
 
@@ -46,7 +46,7 @@ def timm() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("image", "expects"), [(IMAGE.convert("L"), GREY), (IMAGE, EXPECTS)], ids=["grey", "rgb"])
+@pytest.mark.parametrize(("image", "expects"), [(IMAGE.convert("L"), GRAY), (IMAGE, EXPECTS)], ids=["grey", "rgb"])
 def test_operations_equal_timm(
     timm: ModuleType, image: Image.Image, expects: Preprocessing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +258,7 @@ def test_settings_must_be_finite(name: str) -> None:
             Augmentation(**{name: (0.5, value) if name == "scale" else value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("expects", [EXPECTS, GREY])
+@pytest.mark.parametrize("expects", [EXPECTS, GRAY])
 @pytest.mark.parametrize("size", [(1, 1), (300, 1), (9, 31)])
 def test_the_recipe_runs_on_unusual_images(expects: Preprocessing, size: tuple[int, int]) -> None:
     everything = Augmentation(**{**vars(DEIT), "jitter": 0.4, "randaugment": 4})

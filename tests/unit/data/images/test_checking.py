@@ -1,4 +1,4 @@
-"""Images are decoded once; what that told is remembered; those without files of their own lie in one that is mapped."""
+"""Checking of images: each is decoded once, results are cached, and images in tables go to one memory-mapped file."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Store
 from tests.support.pictures import (
-    GREY,
+    GRAY,
     LABELS,
     PNGS,
     as_folder,
@@ -40,7 +40,7 @@ from tests.support.pictures import (
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is decoded while a corpus is read, none of whose images is kept decoded."""
+    """Return the list of images decoded so far. No decoded image is cached."""
     calls: list[bytes] = []
 
     def counting(data: bytes, *bounds: int) -> Any:
@@ -73,7 +73,7 @@ def test_changed_files_are_decoded_again(tmp_path: Path, decoded: list[bytes]) -
         read_images(folder, cache_folder=kept)
     with pytest.raises(ValueError, match=r"bad\.png: "):
         read_images(folder, cache_folder=kept)
-    Image.fromarray(GREY[0] // 2).save(folder / "cat" / "bad.png")
+    Image.fromarray(GRAY[0] // 2).save(folder / "cat" / "bad.png")
     repaired = read_images(folder, cache_folder=kept)
     assert len(repaired) == 5
     before = len(decoded)
@@ -82,7 +82,7 @@ def test_changed_files_are_decoded_again(tmp_path: Path, decoded: list[bytes]) -
     assert read_images(folder, cache_folder=kept).keys == repaired.keys
     assert len(decoded) == before
     file = folder / "dog" / "deep" / "1.png"
-    Image.fromarray(GREY[1] // 2).save(file)
+    Image.fromarray(GRAY[1] // 2).save(file)
     os.utime(file, (1, 1))
     assert read_images(folder, cache_folder=kept).keys != repaired.keys
     assert len(decoded) == before + 1

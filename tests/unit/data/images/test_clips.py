@@ -1,4 +1,4 @@
-"""Clips: folders of frames and files with several, of which some are taken, evenly."""
+"""Clips: frames sampled evenly from folders of frames and from multi-frame files."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from manyheads.data.images.clips import evenly_spaced, read_clip
 
 
 def frames(count: int) -> list[Image.Image]:
-    """The n-th is n * 20 bright."""
+    """Return frames; frame n has brightness 20 n."""
     return [Image.new("L", (6, 4), 20 * number) for number in range(count)]
 
 

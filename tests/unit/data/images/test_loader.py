@@ -1,4 +1,4 @@
-"""Batches depend on seed and epoch alone, whoever makes them; workers end with their parent."""
+"""Image batches depend only on seed and epoch, not on the number of workers; workers exit with their parent."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from tests.paths import ROOT
 
-GREY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
+GRAY = Preprocessing(8, mean=(0.5,), std=(0.5,), channels=1)
 LABELS = ("a", "b", "c")
 
 
@@ -35,13 +35,13 @@ def same(one: ImageBatch, other: ImageBatch) -> bool:
 
 @pytest.fixture(params=[1, 3], scope="module")
 def workers(request: pytest.FixtureRequest) -> Iterator[ImageLoader]:
-    loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, seed=5, workers=request.param)
+    loader = ImageLoader(data(), LABELS, GRAY, batch_items=4, augmentation=DEIT, seed=5, workers=request.param)
     yield loader
     loader.close()
 
 
 def test_any_number_of_workers_gives_equal_batches(workers: ImageLoader) -> None:
-    alone = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, seed=5)
+    alone = ImageLoader(data(), LABELS, GRAY, batch_items=4, augmentation=DEIT, seed=5)
     for epoch, first in ((0, 0), (1, 3), (0, 5)):
         theirs, ours = workers.epoch(epoch), alone.epoch(epoch)
         assert len(theirs) == len(ours) == 6
@@ -51,15 +51,15 @@ def test_any_number_of_workers_gives_equal_batches(workers: ImageLoader) -> None
     with pytest.raises(IndexError):
         jumping[6]
     assert not same(alone.epoch(0)[0], alone.epoch(1)[0])
-    other = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, seed=6)
+    other = ImageLoader(data(), LABELS, GRAY, batch_items=4, augmentation=DEIT, seed=6)
     assert not same(alone.epoch(0)[0], other.epoch(0)[0])
 
 
 def test_scoring_reads_images_unchanged_and_in_order() -> None:
     given = data()
-    batches = list(ImageLoader(given, LABELS, GREY, batch_items=10).epoch())
+    batches = list(ImageLoader(given, LABELS, GRAY, batch_items=10).epoch())
     assert [batch.items for batch in batches] == [8, 8, 7]
-    expected = np.stack([GREY.array(given.image(i)) for i in range(23)])
+    expected = np.stack([GRAY.array(given.image(i)) for i in range(23)])
     np.testing.assert_array_equal(np.concatenate([batch.images for batch in batches]), expected)
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), np.arange(23) % 3)
     assert expected.dtype == np.float32
@@ -70,24 +70,24 @@ def test_scoring_reads_images_unchanged_and_in_order() -> None:
 def test_labels_are_reported_without_decoding(tmp_path: Path) -> None:
     items = [Item(tmp_path / f"{i}.png", label, str(i), (8, 8), "L") for i, label in enumerate("caba")]  # no such files
     given = ImageData(items, LABELS)
-    labels = ImageLoader(given, LABELS, GREY, batch_items=3).labels
+    labels = ImageLoader(given, LABELS, GRAY, batch_items=3).labels
     assert (labels.dtype, labels.tolist()) == (np.int64, [2, 0, 1, 0])
-    scoring = ImageLoader(data(), LABELS, GREY, batch_items=10)
+    scoring = ImageLoader(data(), LABELS, GRAY, batch_items=10)
     np.testing.assert_array_equal(scoring.labels, np.concatenate([batch.labels for batch in scoring.epoch()]))
 
 
 def test_an_epoch_shuffles_every_image_once() -> None:
-    loader = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=Augmentation(), seed=1)
+    loader = ImageLoader(data(), LABELS, GRAY, batch_items=6, augmentation=Augmentation(), seed=1)
     images = np.concatenate([batch.images for batch in loader.epoch(0)])
-    expected = [GREY.array(data().image(int(i))) for i in epoch_order(23, 1, 0)[:, 0]]
+    expected = [GRAY.array(data().image(int(i))) for i in epoch_order(23, 1, 0)[:, 0]]
     np.testing.assert_array_equal(images, np.stack(expected))
     labels = np.concatenate([batch.labels for batch in loader.epoch(0)])
     assert np.bincount(labels.astype(int)).tolist() == [8, 8, 7]
 
 
 def test_mixed_images_have_soft_labels() -> None:
-    hard = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=CLASSIC).epoch(0)[0]
-    soft = ImageLoader(data(), LABELS, GREY, batch_items=6, augmentation=DEIT).epoch(0)[0]
+    hard = ImageLoader(data(), LABELS, GRAY, batch_items=6, augmentation=CLASSIC).epoch(0)[0]
+    soft = ImageLoader(data(), LABELS, GRAY, batch_items=6, augmentation=DEIT).epoch(0)[0]
     assert (hard.labels.shape, hard.labels.dtype) == ((6,), np.int64)
     assert (soft.labels.shape, soft.labels.dtype) == ((6, 3), np.float32)
     np.testing.assert_allclose(soft.labels.sum(1), 1, atol=1e-6)
@@ -95,12 +95,12 @@ def test_mixed_images_have_soft_labels() -> None:
 
 def test_bad_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"image 3: expected a label of the model \(a, b\), found 'c'; correct it"):
-        ImageLoader(data(), LABELS[:2], GREY, batch_items=6)
+        ImageLoader(data(), LABELS[:2], GRAY, batch_items=6)
     with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4, 5, 6, 7, ...\), found 'a'; correct it"):
-        ImageLoader(data(), "0123456789", GREY, batch_items=6)
+        ImageLoader(data(), "0123456789", GRAY, batch_items=6)
     gone = ImageData([Item(tmp_path / "gone.png", "a", "0", (8, 8), "L")], LABELS)
     with pytest.raises(ValueError, match="gone.png: no such file; give"):
-        ImageLoader(gone, LABELS, GREY, batch_items=1).epoch()[0]
+        ImageLoader(gone, LABELS, GRAY, batch_items=1).epoch()[0]
 
 
 SCRIPT = """
@@ -139,7 +139,7 @@ def alive(pid: int) -> bool:
 
 
 def test_a_killed_worker_is_reported() -> None:
-    loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
+    loader = ImageLoader(data(), LABELS, GRAY, batch_items=4, augmentation=DEIT, workers=1)
     epoch = loader.epoch(0)
     epoch[0]
     assert loader._pool is not None

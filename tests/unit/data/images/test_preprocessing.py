@@ -1,4 +1,4 @@
-"""What a model is given of an image, as transformers prepares it; and bad settings."""
+"""Preprocessing of images: results equal those of transformers, and bad settings are rejected."""
 
 import json
 from typing import Any

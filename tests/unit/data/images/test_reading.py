@@ -1,4 +1,4 @@
-"""Images in every form, of every kind; every fault named by file and row."""
+"""Images in every format and mode; each fault is reported by file and row."""
 
 import io
 import os
@@ -19,7 +19,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from tests.support.pictures import (
-    GREY,
+    GRAY,
     LABELS,
     PNGS,
     RNG,
@@ -48,7 +48,7 @@ def test_every_form_gives_equal_rows(
     order = [KEYS.index(key) for key in found.keys]
     for i, expected in enumerate(order):
         assert found.image(i).mode == "L"
-        np.testing.assert_array_equal(np.asarray(found.image(i)), GREY[expected])
+        np.testing.assert_array_equal(np.asarray(found.image(i)), GRAY[expected])
     assert found.names == ("cat", "dog")
     assert {item.size for item in found.items} == {(5, 6)}
     assert len(set(map(found.place, range(4)))) == 4
@@ -102,7 +102,7 @@ ON_WHITE = np.asarray(RGBA)[..., :3] * (np.asarray(RGBA)[..., 3:] / 255) + 255 -
         "16-tiff", "32-tiff", "bits", "exif", "one-pixel", "20000",
     ],
 )  # fmt: skip
-def test_image_modes_become_grey_or_rgb(data: bytes, expected: Any, within: int) -> None:
+def test_image_modes_become_gray_or_rgb(data: bytes, expected: Any, within: int) -> None:
     image = open_image(data)
     assert image.mode in ("L", "RGB")
     if expected is None:
@@ -123,7 +123,7 @@ def claiming(width: int, height: int) -> bytes:
 
 
 def png_of(width: int, height: int, row: Any, rows: int = 1, interlaced: bool = False) -> bytes:
-    """A grey PNG that holds so many rows, whatever its header says."""
+    """Return a grayscale PNG with `rows` rows of pixels, which may differ from the height in its header."""
     chunks = [
         b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlaced),
         b"IDAT" + zlib.compress((b"\0" + row.tobytes()) * rows),
@@ -253,7 +253,7 @@ def test_links_are_followed_and_broken_ones_reported(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
     elsewhere = tmp_path / "elsewhere" / "more"
     elsewhere.mkdir(parents=True)
-    Image.fromarray(GREY[0] // 2).save(elsewhere / "5.png")
+    Image.fromarray(GRAY[0] // 2).save(elsewhere / "5.png")
     (folder / "cat" / "linked").symlink_to(elsewhere.parent)
     (folder / "cow").symlink_to(elsewhere)
     found = read_images(folder)
@@ -271,7 +271,7 @@ def test_links_are_followed_and_broken_ones_reported(tmp_path: Path) -> None:
             read_images(folder)
         assert len(read_images(folder, skip_bad_lines=True)) == 6
         link.unlink()
-    Image.fromarray(GREY[0]).save(folder / "loose.JPG")
+    Image.fromarray(GRAY[0]).save(folder / "loose.JPG")
     (folder / "README.md").write_text("of the data")
     with pytest.raises(ValueError, match=r"loose\.JPG: an image outside of the class folders; move it"):
         read_images(folder)
@@ -281,7 +281,7 @@ def test_links_are_followed_and_broken_ones_reported(tmp_path: Path) -> None:
 
 def test_non_utf8_names_are_handled(tmp_path: Path) -> None:
     folder = as_folder(tmp_path)
-    Image.fromarray(GREY[0]).save(os.fsencode(folder / "cat") + b"/\xff.png")
+    Image.fromarray(GRAY[0]).save(os.fsencode(folder / "cat") + b"/\xff.png")
     assert r"\udcff.png" in "".join(item.place for item in read_images(folder).items).encode().decode()
     os.rename(folder / "dog", os.fsencode(folder) + b"/\xff\xfe")
     with pytest.raises(
@@ -314,7 +314,7 @@ def test_folders_that_may_be_classes_or_splits_are_reported(tmp_path: Path) -> N
         ImageSource(data=str(tmp_path / "d")).read()
     for name in ("train", "test"):
         (tmp_path / "e" / name).mkdir(parents=True)
-        Image.fromarray(GREY[0]).save(tmp_path / "e" / name / "1.png")
+        Image.fromarray(GRAY[0]).save(tmp_path / "e" / name / "1.png")
     with pytest.raises(ValueError, match="train: found no class folders; expected .*; if it is a class itself, rename"):
         ImageSource(data=str(tmp_path / "e")).read()
 
@@ -356,7 +356,7 @@ def test_bad_folders_and_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none.jsonl: found no usable image; give data with images$"):
         read_images(tmp_path / "none.jsonl")
     train, other = (
-        ImageData([Item(GREY[0], label, "", (5, 6), "L") for label in labels], ("cat", "dog", "fox"))
+        ImageData([Item(GRAY[0], label, "", (5, 6), "L") for label in labels], ("cat", "dog", "fox"))
         for labels in (["cat", "dog"], ["fox"])
     )
     with pytest.raises(

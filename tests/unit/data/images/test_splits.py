@@ -1,4 +1,4 @@
-"""Splits of images, the report on them, and what a model is given of them."""
+"""Image splits, their report, and the resulting model input."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""SQuAD's scores: cases worked by hand from the published scripts, and torchmetrics' word."""
+"""SQuAD metrics: cases computed by hand from the published scripts, and comparison with torchmetrics."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from manyheads.tasks.answering.metrics import best, exact, f1, normalized, squad
         ("The  Panthers'\tdefense!", "panthers defense"),
         ("an apple a day", "apple day"),
         ("Theatre and another", "theatre and another"),  # whole words only
-        ("a-the b", "athe b"),  # punctuation goes first: what it parted is one word
+        ("a-the b", "athe b"),  # punctuation is removed first, so the words on both sides are joined
         ("308", "308"),
         ("U.S.A.", "usa"),
         ("“quoted” – dash", "“quoted” – dash"),  # ASCII punctuation only
@@ -50,7 +50,7 @@ def test_the_best_of_several_answers_counts() -> None:
     assert best(exact, "", []) == 1  # version 2: no answer is right
     assert best(f1, "something", []) == 0
     assert best(f1, "", ["something"]) == 0
-    assert best(exact, "", ["the"]) == 1  # normalising leaves nothing of it: as in version 2's script
+    assert best(exact, "", ["the"]) == 1  # empty after normalization: scored as in version 2's script
 
 
 def test_mean_metrics_have_a_signature() -> None:

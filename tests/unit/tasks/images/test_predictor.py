@@ -1,4 +1,4 @@
-"""An image classifier that is loaded from a directory: labels that are hard to tell apart."""
+"""Image classifiers loaded from a directory, with labels that are easily confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entity F1 against seqeval, and against conlleval's rules case by case."""
+"""Entity F1, compared with seqeval and with conlleval's rules case by case."""
 
 import random
 

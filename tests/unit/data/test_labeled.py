@@ -1,4 +1,4 @@
-"""Labelled texts in every form; every fault named by file and line."""
+"""Labeled texts in every format; each fault is reported by file and line."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from manyheads.data.sources.corpora import LabeledSource
 TEXTS, LABELS = ['He said "no", twice.', "Zwei\u2028Katzen\x0b.", "Ö\x85 3"], ["bad", "good", "bad"]
 
 
-def read_labelled_splits(data: Path, **settings: Any) -> SplitData[Labeled]:
+def read_labeled_splits(data: Path, **settings: Any) -> SplitData[Labeled]:
     return LabeledSource(data=str(data), **settings).read()
 
 
@@ -49,9 +49,9 @@ def as_parquet(folder: Path) -> Path:
 
 @pytest.mark.parametrize("form", [as_tsv, as_csv, as_jsonl, as_parquet])
 def test_every_form_gives_equal_rows(tmp_path: Path, form: Callable[[Path], Path]) -> None:
-    labelled = read_labeled(form(tmp_path))
-    assert (labelled.texts, labelled.labels, labelled.second_texts, labelled.skips) == (TEXTS, LABELS, None, {})
-    assert labelled.inputs == TEXTS
+    labeled = read_labeled(form(tmp_path))
+    assert (labeled.texts, labeled.labels, labeled.second_texts, labeled.skips) == (TEXTS, LABELS, None, {})
+    assert labeled.inputs == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_every_form_gives_equal_rows(tmp_path: Path, form: Callable[[Path], Path
 )
 def test_pairs_are_found_by_column_names(tmp_path: Path, header: str, columns: Columns | None) -> None:
     file = write(tmp_path / "c.tsv", f"{header}\na b\tc\t1\nd\te\t0\n")
-    labelled = read_labeled(file, columns, names=("no", "yes"))
-    assert (labelled.texts, labelled.second_texts, labelled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
-    assert labelled.inputs == ["a b\tc", "d\te"]
+    labeled = read_labeled(file, columns, names=("no", "yes"))
+    assert (labeled.texts, labeled.second_texts, labeled.labels) == (["a b", "d"], ["c", "e"], ["yes", "no"])
+    assert labeled.inputs == ["a b\tc", "d\te"]
 
 
 def test_quoted_cells_span_lines_and_rows_keep_their_line_numbers(tmp_path: Path) -> None:
     file = write(tmp_path / "c.csv", 'text,label\n"two\nlines",a\nlast,b\n')
-    labelled = read_labeled(file)
-    assert labelled.texts == ["two\nlines", "last"]
-    assert [labelled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
+    labeled = read_labeled(file)
+    assert labeled.texts == ["two\nlines", "last"]
+    assert [labeled.place(i).rpartition(":")[2] for i in range(2)] == ["2", "4"]
 
 
 def test_a_number_with_too_many_digits_is_not_a_label(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_faults_are_reported_with_file_and_line_or_skipped(
     assert "\n" not in str(error.value)
     more = {"c.tsv": "z\t1\n", "c.csv": "z,1\n", "c.jsonl": '{"text": "z", "label": 1}\n'}[name]
     file.write_bytes(file.read_bytes() + more.encode())
-    labelled = read_labeled(file, skip_bad_lines=True)
-    assert (labelled.texts, sum(labelled.skips.values())) == ([*left], 1)
+    labeled = read_labeled(file, skip_bad_lines=True)
+    assert (labeled.texts, sum(labeled.skips.values())) == ([*left], 1)
 
 
 @pytest.mark.parametrize(
@@ -219,17 +219,17 @@ def splits(folder: Path, **files: str) -> Path:
 
 def test_five_percent_are_held_out_without_validation_files(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 150}\t{i % 2}\n" for i in range(300))
-    labelled = read_labelled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
-    assert labelled.held_out
-    assert labelled.test is not None
-    assert labelled.test.texts == ["new"]
-    assert not set(labelled.train.texts) & set(labelled.validation.texts), "copies of a text fall on one side"
-    assert 0 < len(labelled.validation) < 40
-    assert len(labelled.train) + len(labelled.validation) == 300
+    labeled = read_labeled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
+    assert labeled.held_out
+    assert labeled.test is not None
+    assert labeled.test.texts == ["new"]
+    assert not set(labeled.train.texts) & set(labeled.validation.texts), "copies of a text fall on one side"
+    assert 0 < len(labeled.validation) < 40
+    assert len(labeled.train) + len(labeled.validation) == 300
     splits(tmp_path, dev="held\t0\n")
-    labelled = read_labelled_splits(tmp_path)
-    assert not labelled.held_out
-    assert (len(labelled.train), labelled.validation.texts) == (300, ["held"])
+    labeled = read_labeled_splits(tmp_path)
+    assert not labeled.held_out
+    assert (len(labeled.train), labeled.validation.texts) == (300, ["held"])
 
 
 def test_labels_missing_in_training_are_reported_or_skipped(tmp_path: Path) -> None:
@@ -238,24 +238,24 @@ def test_labels_missing_in_training_are_reported_or_skipped(tmp_path: Path) -> N
         ValueError,
         match=r"val\.tsv:3: label 'z' does not occur in the training data, which has labels x, y \(2 such rows\)",
     ):
-        read_labelled_splits(folder)
-    labelled = read_labelled_splits(folder, skip_bad_lines=True)
-    assert labelled.validation.texts == ["c"]
-    assert sum(labelled.validation.skips.values()) == 2
+        read_labeled_splits(folder)
+    labeled = read_labeled_splits(folder, skip_bad_lines=True)
+    assert labeled.validation.texts == ["c"]
+    assert sum(labeled.validation.skips.values()) == 2
     with pytest.raises(ValueError, match="found only one label, 'x'"):
-        read_labelled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
+        read_labeled_splits(splits(tmp_path, train="a\tx\nb\tx\n"))
 
 
 def test_inconsistent_settings_are_reported(tmp_path: Path) -> None:
     folder = splits(tmp_path, train="a\tx\nb\ty\n", test_one="c\tx\n", test_two="c\tx\n")
     with pytest.raises(ValueError, match="found several test files"):
-        read_labelled_splits(folder)
+        read_labeled_splits(folder)
     write(tmp_path / "dev.tsv", "sentence1\tsentence2\tlabel\na\tb\tx\n")
     with pytest.raises(ValueError, match="found pairs of texts in one and single texts in the other"):
-        read_labelled_splits(folder, test=str(folder / "test_one.tsv"))
+        read_labeled_splits(folder, test=str(folder / "test_one.tsv"))
     (tmp_path / "x").mkdir()
     with pytest.raises(FileNotFoundError, match="no training data"):
-        read_labelled_splits(splits(tmp_path / "x", val="a\tx\n"))
+        read_labeled_splits(splits(tmp_path / "x", val="a\tx\n"))
 
 
 def test_labels_are_sorted_by_value_then_spelling() -> None:
@@ -266,10 +266,10 @@ def test_labels_are_sorted_by_value_then_spelling() -> None:
 
 def test_no_label_is_held_out_completely(tmp_path: Path) -> None:
     rows = "".join(f"text {i}\t{i % 2}\n" for i in range(200)) + "".join(f"rare {i}\trare {i}\n" for i in range(60))
-    labelled = read_labelled_splits(splits(tmp_path, train=rows))
-    assert labelled.held_out
-    assert set(labelled.validation.labels) <= {"0", "1"}
-    assert len(labelled.train) + len(labelled.validation) == 260
+    labeled = read_labeled_splits(splits(tmp_path, train=rows))
+    assert labeled.held_out
+    assert set(labeled.validation.labels) <= {"0", "1"}
+    assert len(labeled.train) + len(labeled.validation) == 260
 
 
 def test_an_unreadable_cell_is_reported_with_its_line(tmp_path: Path) -> None:
