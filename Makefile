@@ -48,7 +48,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python scripts/check_prose.py benchmarks lab scripts
+	$(BIN)/python scripts/check_prose.py manyheads tests benchmarks lab scripts
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -44,6 +44,13 @@ CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|--[\w-]+|\b\w+[=_/.]\w[\w=_/.]*")  # name
 ALLOWED = {  # (file, phrase): reason
     ("manyheads/models/conv_attention.py", "centres"): "a key of saved models",
     ("manyheads/training/checkpoints.py", "optimiser"): "a key of saved checkpoints",
+    ("tests/contracts/tasks/masked_words/test_task.py", "nobody"): "text for a model",
+    ("tests/contracts/tasks/masked_words/test_task.py", "stands below"): "text for a model",
+    ("tests/contracts/tasks/test_tables.py", "labelled"): "the name of a kind of data",
+    ("tests/support/opus.py", ": who walks"): "text for a model",
+    ("tests/system/analysis/maps/test_clicks.py", "what is"): "text of the page",
+    ("tests/system/service/test_deploy.py", "nobody"): "a user of the system",
+    ("tests/unit/training/test_schedules.py", "optimiser"): "the key of a setting",
 }  # fmt: skip
 
 
