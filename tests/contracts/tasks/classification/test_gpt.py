@@ -181,7 +181,7 @@ def test_a_model_without_an_end_token_is_padded_safely(data: Path, tmp_path: Pat
 def test_settings_without_any_effect_are_refused(data: Path, gpt: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tuned: selects the layers of a BERT, but .* is a GPT"):
         tuned(data, gpt, tmp_path / "a", tuned="last")
-    with pytest.raises(ValueError, match="auxiliary: only with a model to start from"):
+    with pytest.raises(ValueError, match="auxiliary: no effect without a model to start from"):
         train("text-classification", {"auxiliary": 0.5}, out=tmp_path / "b")
     with pytest.raises(ValueError, match="tokens: determined by the initial model"):
         tuned(data, gpt, tmp_path / "c", tokens="words")
