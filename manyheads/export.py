@@ -203,7 +203,7 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
     if loaded.tokenizer.id_to_token(c.pad) != "<pad>" or not c.start == c.pad == size - 1:
         return f"expected decoding to start from <pad>, the last token, found {loaded.tokenizer.id_to_token(c.start)}"
     if loaded.model.target_embedding.weight[c.pad].any():
-        return "expected zeros in the padding token's embedding, from which decoding starts"
+        return "expected zeros in the padding token's embedding, which starts decoding"
     return None
 
 

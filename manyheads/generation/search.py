@@ -103,9 +103,7 @@ def beam_search(
 
     cache   empty cache with one row per sentence; the search adds rows for the beams.
     alpha   exponent of the length penalty, from 0 to 10.
-    reduce  faster replacement for `reduced`, if the model has one.
-
-    For the other arguments, see `greedy`.
+    reduce  faster replacement for `reduced`, if the model has one. For the other arguments, see `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
@@ -113,9 +111,8 @@ def beam_search(
     reduce = reduce or reduced
     limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
-    rows = torch.arange(
-        len(limits), device=limits.device
-    )  # (R,) indices of the active sentences, each with W live hypotheses
+    # (R,) indices of the active sentences, each with W live hypotheses
+    rows = torch.arange(len(limits), device=limits.device)
     output = torch.full((len(limits), 1, 1), start, device=limits.device)  # (R, W, 1 + length)
     totals = torch.zeros(len(limits), 1, device=limits.device)  # (R, W) log-probabilities, best first
     while True:

@@ -53,22 +53,19 @@ def train(
 ) -> Summary:
     """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
 
-    A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). A
-    resumed run is bit-identical to an uninterrupted one on the same machine with the same torch version, threads and
-    compute configuration.
+    A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
+    the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.
 
     settings  other settings that define the run (JSON). A resume with different settings or another config is refused.
     upgrade   function that adds missing settings, with their defaults, to the saved settings of an older run.
     flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
     progress  callback that receives the progress of the run every half second.
 
-    The final weights are the last ones by default; the mean of the last `average` snapshots if `config.average` is
-    above 1; or the moving average if `config.ema` is set. If `config.metric` is set, the best weights by validation are
-    used, unless the others are better.
+    The final weights are the last ones by default, the mean of the last `average` snapshots if it is above 1, or the
+    moving average with `ema`. With `config.metric`, the best weights by validation replace them, unless they are worse.
 
-    Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`). The result is the
-    same as with one process, except for dropout, which each rank draws separately. A run may resume with any number of
-    ranks.
+    Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`); any number of ranks
+    can resume. The result is the same as with one process, except for dropout, which each rank draws separately.
     """
     batches = len(task.batches(0))
     if not batches:

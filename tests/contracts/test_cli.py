@@ -32,7 +32,7 @@ def test_help_answers_at_once() -> None:
 
 
 @pytest.mark.parametrize("verb", cli.COMMANDS)
-def test_help_of_each_verb_ends_with_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])
     assert left.value.code == 0

@@ -116,7 +116,7 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
 
     The settings can change labels and a ViT's image size.
     """
-    run.refuse(("preset",), f"fixed by the model to start from, {run.init}: leave it out")
+    run.refuse(("preset",), f"determined by the initial model, {run.init}; omit it")
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
     model_classes = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, model_classes, "an image model", **settings)

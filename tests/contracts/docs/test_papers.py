@@ -179,7 +179,7 @@ def test_published_heads_are_printed_next_to_measured_ones(monkeypatch: pytest.M
     assert table[0] == "| relation | BERT-base | Mine, English X, dev | Its, English X, dev |"
     assert "| `dobj` | 8-10: 0.868 (0.400) | 8-10: 0.750 (0.250) | 8-10: 0.750 (0.250) |" in table
     assert "| `det` | 8-11: 0.943 (0.517) |  |  |" in table
-    assert "| who is meant, pronoun | 5-4: 0.640 | 1-10: 0.750 (0.250) |  |" in table
+    assert "| antecedents, pronoun | 5-4: 0.640 | 1-10: 0.750 (0.250) |  |" in table
 
 
 def test_every_page_has_its_measurements() -> None:

@@ -44,7 +44,7 @@ def test_unservable_models_are_reported_at_start(tmp_path: Path, capsys: pytest.
     assert "requires a token" in refused(capsys, model, "--host", "0.0.0.0", "--port", "0")
     for text in (f"={model}", "a="):
         assert "expected NAME=MODEL" in refused(capsys, text, "--port", "0")
-    assert "two models are called m" in refused(capsys, model, model)
+    assert "two models have the name m" in refused(capsys, model, model)
     assert "expected a model that classifies single texts" in refused(capsys, model, "--port", "0", "--detect", "m")
     assert "expected one of m" in refused(capsys, model, "--detect", "other")
     assert "NAME=SOURCE:TARGET" in refused(capsys, model, "--languages", "m=en")

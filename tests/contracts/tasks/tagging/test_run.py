@@ -142,7 +142,7 @@ def test_a_frozen_encoder_supports_a_reader(run: Path, corpus: Path, tmp_path: P
         ("conll2003", {}, None, "conll2003 requires the setting data: data=DIR"),
         ("conll2003", {"data": "x"}, None, "give the model to start from with --init MODEL"),
         ("tagging", {"data": "nowhere"}, None, "nowhere: no such file"),
-        ("tagging", {"max_length": 4096}, None, "max_length is 4096: expected at most"),
+        ("tagging", {"max_length": 4096}, None, "expected at most 1024, the batch_tokens"),
         ("tagging", {"preset": "huge"}, None, "unknown preset 'huge'"),
         ("tagging", {"tuned": "last"}, None, "tuned: no effect without a model to start from"),
         ("tagging", {"vocabulary": 50}, "somewhere", "vocabulary: determined by the initial model"),

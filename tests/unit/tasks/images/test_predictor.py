@@ -34,5 +34,5 @@ def test_two_classes_of_one_name_are_distinct(tmp_path: Path) -> None:
     assert outcome.references == ["cat", "crane (1)", "crane (2)", "crane (2)"]
     assert classifier.classify(str(tmp_path / "a.png"))[0].label == "crane (2)"
     file.write_text(json.dumps({"image": "a.png", "label": "crane"}))
-    with pytest.raises(ValueError, match=r"expected one of the labels cat, crane \(1\), crane"):
+    with pytest.raises(ValueError, match=r"expected one of the labels cat, crane \(1\), crane \(2\).*, found 'crane'"):
         classifier.outcome(str(file))
