@@ -22,7 +22,7 @@ def test_pre_norm_models_are_saved_in_our_format(tmp_path: Path, head: str) -> N
     tokens, lengths, segments = texts()
     with torch.no_grad():
         assert torch.equal(first(loaded(tokens, lengths, segments)), first(model(tokens, lengths, segments)))
-    with pytest.raises(ValueError, match="norm is 'pre': only 'post' can be represented"):
+    with pytest.raises(ValueError, match="norm is 'pre'; only 'post' can be represented"):
         export(tmp_path / "pre", tmp_path / "hf", "hf")
     fast, compute = lower(loaded, prepare(threads=1))
     real = torch.arange(9) < lengths[:, None] if head == "masked_lm" else slice(None)  # words, not their padding

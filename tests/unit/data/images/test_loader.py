@@ -108,7 +108,7 @@ import sys, time
 sys.path.insert(0, {root!r})
 from tests.unit.data.images.test_loader import *
 if __name__ == "__main__":
-    loader = ImageLoader(data(), LABELS, GREY, batch_items=4, augmentation=DEIT, workers=1)
+    loader = ImageLoader(data(), LABELS, GRAY, batch_items=4, augmentation=DEIT, workers=1)
     loader.epoch(0)[0]
     print(*loader._pool._processes, flush=True)
     time.sleep(60)
