@@ -115,22 +115,24 @@ class Registry:
             served.worker.close()
 
 
+WARM_UP: dict[str, Callable[[Any], object]] = {  # a short call of each verb in SERVED
+    "generate": lambda predictor: predictor.generate("", max_tokens=2, temperature=0.0),
+    "translate": lambda predictor: predictor.translate("a"),
+    "tag": lambda predictor: predictor.tag("a"),
+    "fill": lambda predictor: predictor.fill(predictor.mask),
+    "answer": lambda predictor: predictor.answer("a", "a"),
+    "embed": lambda predictor: predictor.embed(["a"]),
+    "classify": lambda predictor: predictor.classify("a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))),
+}
+
+
 def warm_up(predictor: Any) -> None:
     """Use a model once, so that the first client does not wait for compilation and memory allocation."""
-    verbs: dict[str, Callable[[], Any]] = {
-        "generate": lambda: predictor.generate("", max_tokens=2, temperature=0.0),
-        "translate": lambda: predictor.translate("a"),
-        "tag": lambda: predictor.tag("a"),
-        "fill": lambda: predictor.fill(predictor.mask),
-        "answer": lambda: predictor.answer("a", "a"),
-        "embed": lambda: predictor.embed(["a"]),
-        "classify": lambda: predictor.classify("a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))),
-    }
-    for verb, use in verbs.items():
+    for verb, use in WARM_UP.items():
         if hasattr(predictor, verb):
             # for example, if the vocabulary does not have this text, or the model reads pairs
             with contextlib.suppress(UserError):
-                use()
+                use(predictor)
 
 
 def stamp_of(model: str) -> tuple[Any, ...]:

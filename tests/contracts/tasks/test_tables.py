@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from manyheads import service
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.source import Source
 from manyheads.interop.bert import _BERT, _DISTILBERT, _ROBERTA
 from manyheads.models.bert import Head
+from manyheads.service.app import ENDPOINTS
+from manyheads.service.registry import WARM_UP
 from manyheads.tasks.loading import PREDICTORS
 from manyheads.tasks.verbs import COMMANDS, SERVED
 from tests.stress.fuzzing.targets.runs import rows_of
 
+OPENAI = {"generate": "/v1/completions", "embed": "/v1/embeddings"}  # paths of verbs that OpenAI's clients call
 METHODS = {"evaluate": "outcome"}  # all other verbs are methods of the same name
 
 
@@ -31,6 +37,16 @@ def test_each_declared_verb_has_a_method(predictor: type[Any]) -> None:
     for verb in predictor.verbs:
         assert verb in {*COMMANDS, *SERVED}, f"{verb} is in no table: add it to manyheads/tasks/verbs.py"
         assert callable(getattr(predictor, METHODS.get(verb, verb)))
+
+
+def test_each_served_verb_has_a_route_a_warm_up_and_a_form_on_the_page() -> None:
+    page = (Path(service.__path__[0]) / "assets" / "verbs.js").read_text(encoding="utf-8")
+    forms = set(re.findall(r"^  (\w+): \{", page[page.index("export const VERBS") :], re.M))
+    paths = {endpoint.path for endpoint in ENDPOINTS}
+    for verb in SERVED:
+        assert OPENAI.get(verb, f"/{verb}") in paths, f"{verb} has no route: add it to manyheads/service/app.py"
+        assert verb in WARM_UP, f"{verb} is not warmed up: add it to WARM_UP in manyheads/service/registry.py"
+        assert verb in forms, f"{verb} has no form: add it to VERBS in manyheads/service/assets/verbs.js"
 
 
 def test_each_verb_method_is_declared() -> None:
