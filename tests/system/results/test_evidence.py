@@ -174,7 +174,7 @@ def test_the_duration_is_recorded_and_other_settings_reported(
     assert "0 kept, 1 left" in capfd.readouterr().err
     changed = [entry("lm", LM + "20")]
     assert call(entries=changed) == 0
-    assert "left out: lm: begun or kept with other settings: --anew lm" in capfd.readouterr().err
+    assert "left out: lm: started or recorded with other settings: --anew lm" in capfd.readouterr().err
     assert not records.exists()
     assert call("--anew", "lm", entries=changed) == 0
     assert json.loads((records / "lm.json").read_text())["steps"] == 20

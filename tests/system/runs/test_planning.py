@@ -123,14 +123,14 @@ def test_this_machine_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "gpt2/nano", "--batch", "2", "--length", "16"]) == 0
     shown = capsys.readouterr().out
     assert "one process" in shown
-    assert "seconds of a step" in shown
+    assert "seconds per step" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["gpt2/nano"], "--batch"),
-        (["gpt2/nano", "--batch", "2", "--length", "100000"], "positions"),
+        (["gpt2/nano", "--batch", "2", "--length", "100000"], "maximum length"),
         (["gpt2/nano", "--batch", "2", "--tflops", "9"], "--bandwidth"),
         (["gpt2/nano", "--batch", "2", "--interconnect", "9"], "--devices"),
         (["vit/ti16", "--batch", "2", "--length", "9"], "reads images"),

@@ -35,7 +35,7 @@ def test_any_number_of_processes_prints_equal_output(tmp_path: Path, worlds: tup
 def test_a_single_process_verb_refuses_torchrun() -> None:
     done = called(*TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "manyheads", "recipes")
     told = [line for line in done.stderr.splitlines() if line.startswith("manyheads:")]
-    assert told == ["manyheads: recipes is not spread over processes: start it without torchrun"]
+    assert told == ["manyheads: recipes runs in one process: start it without torchrun"]
     done = manyheads("generate", "nowhere", "--stream", "--processes", "2")
     assert done.returncode == 2
-    assert "--stream writes one text after the other" in done.stderr
+    assert "--stream runs in one process" in done.stderr

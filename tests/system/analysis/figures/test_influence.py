@@ -18,6 +18,6 @@ def test_convolutions_stop_at_their_receptive_field_and_attention_recalls(tmp_pa
     assert max(far) < 3 * min(far)
     assert min(found.recalled["attention"]) > 0.9
     assert sum(found.recalled["convolution"][3:]) / 9 < 0.5  # chance is 0.25
-    assert "share of marked words recalled" in table(found.parts)
+    assert "fraction of marked words recalled" in table(found.parts)
     draw(found.parts, tmp_path / "a.png", 1 / found.symbols)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -126,7 +126,7 @@ def test_calculation_includes_bias_and_mask(shape: tuple[int, ...]) -> None:
 def test_maps_without_softmax_have_no_calculation(how: str) -> None:
     model, values = torch.nn.ModuleDict({"only": Attention(8, 2)}), torch.randn(1, 2, 3, 4)
     attention: Any = model["only"]
-    given: dict[str, Any] = {"scores": torch.zeros(1, 2, 3, 3)} if how == "scores" else {"normalise": "count"}
+    given: dict[str, Any] = {"scores": torch.zeros(1, 2, 3, 3)} if how == "scores" else {"normalize": "count"}
     with pytest.raises(ValueError, match="not a softmax over products"), record_calculations(model):
         attend(values, None if how == "scores" else values, values, **given, tap=attention.tap)
 
@@ -183,7 +183,9 @@ def made_up(tokens: int, width: int, heads: int = 1) -> AttentionMaps:
 def test_a_page_stays_small() -> None:
     numbers = 3 * 12 * 64 * 500
     assert numbers > NUMBERS
-    with pytest.raises(ValueError, match=rf"take {numbers:,} numbers, a page at most {NUMBERS:,}: choose fewer layers"):
+    with pytest.raises(
+        ValueError, match=rf"have {numbers:,} values, expected at most {NUMBERS:,}: select fewer layers"
+    ):
         page([made_up(64, 500, 12)])
     with pytest.raises(ValueError, match=f"calculations of {SHOWN + 1} tokens: a page shows those of {SHOWN}"):
         page([made_up(SHOWN + 1, 2)])

@@ -15,7 +15,7 @@ def corpus() -> SplitData[Tagged]:
 def test_results_are_deterministic_or_reported_otherwise(corpus: SplitData[Tagged]) -> None:
     assert cldr_tagged("en", seed=3, size=2000) == corpus
     assert cldr_tagged("en", seed=4, size=2000).test != corpus.test
-    with pytest.raises(ValueError, match="puts spaces between words"):
+    with pytest.raises(ValueError, match="a locale with spaces between words"):
         cldr_tagged("ja", size=8000)
     with pytest.raises(ValueError, match="unknown locale 'xx'"):
         cldr_tagged("xx")
