@@ -187,7 +187,7 @@ def test_a_page_stays_small() -> None:
         ValueError, match=rf"have {numbers:,} values, expected at most {NUMBERS:,}: select fewer layers"
     ):
         page([made_up(64, 500, 12)])
-    with pytest.raises(ValueError, match=f"calculations of {SHOWN + 1} tokens: a page shows those of {SHOWN}"):
+    with pytest.raises(ValueError, match=f"calculations of {SHOWN + 1} tokens: expected at most {SHOWN}"):
         page([made_up(SHOWN + 1, 2)])
     rng = np.random.default_rng(0)
     full = made_up(128, 64, NUMBERS // (3 * 128 * 64))
