@@ -24,16 +24,16 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or coarse or not keep_count:
         return F.dropout(x, probability)
     count = x.numel()
-    # random_ fills all 64 bits of each number
+    # The method random_ fills all 64 bits of each number.
     random_words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     random_bytes = random_words.view(torch.uint8)[:count].view(x.shape)
     return x * (random_bytes < keep_count).to(x.dtype).mul_(256 / keep_count)
 
 
 def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:
-    """Zero the sublayer output x (B, ...) of whole items with this probability: stochastic depth (Huang 2016).
+    """Drop whole items of x (B, ...), the output of a sublayer, with this probability: stochastic depth (Huang 2016).
 
-    The other items are rescaled to keep the expectation.
+    A dropped item becomes zero. The other items are rescaled to keep the expectation.
     """
     assert 0.0 <= probability < 1.0, f"expected a drop-path probability below 1, found {probability}"
     if not training or probability == 0.0:
