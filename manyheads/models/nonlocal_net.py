@@ -41,11 +41,13 @@ class NonLocalConfig(ResNetConfig):
 
     The defaults are the paper's five blocks in ResNet-50 (section 4.1).
 
-    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a ResNet for clips
-    every     number of residual blocks before each non-local block
-    scaled    divide scores by the root of the query width, as in the authors' code but not in the paper
+    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a plain ResNet, which
+              accepts video clips, too
+    every     in each of these stages, a non-local block follows after this number of residual blocks
+    scaled    divide scores by the square root of the query width, as in the authors' code but not in the paper
     pooled    max-pool keys and values
-    identity  zero at the start: the scale of a batch norm after W_z ("norm"), or W_z without a norm ("convolution")
+    identity  parameters that start at zero, so that the block first changes nothing: the scale of a batch norm after
+              W_z ("norm"), or W_z itself, without a norm ("convolution")
     """
 
     kind: Kind = "embedded"
@@ -67,7 +69,7 @@ class NonLocalConfig(ResNetConfig):
 
 
 class NonLocalNet(ResNet):
-    """ResNet with non-local blocks. Images or clips in, label logits out."""
+    """ResNet with non-local blocks. Images or video clips in, label logits out."""
 
     config: NonLocalConfig
 
@@ -84,7 +86,7 @@ class NonLocalNet(ResNet):
             stage.blocks = nn.ModuleList(blocks)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the mean over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
+        """Return the features averaged over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
         batch, clips = len(images), images.dim() == 5
         x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)  # (B * T, C, Y, X)
         for stage in self.stages:
@@ -98,10 +100,10 @@ class NonLocalNet(ResNet):
 
 
 class NonLocalBlock(nn.Module):
-    """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape; see the table of this module.
+    """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape. See the docstring of this module.
 
-    inner  output channels of theta, phi and g; None: half of the channels of x. Positions are flattened in the order of
-           x.
+    inner  output channels of the projections theta, phi and g; None: half of the channels of x. Positions are flattened
+           in the order of x.
     """
 
     def __init__(
@@ -120,7 +122,8 @@ class NonLocalBlock(nn.Module):
         self.pool = POOL if pooled else 1
         self.scale = (channels if kind == "gaussian" else inner) ** -0.5 if scaled else 1.0
         projects = kind != "gaussian"
-        self.theta = nn.Linear(channels, inner) if projects else None  # equivalent to 1 x 1 convolutions
+        # these linear layers are equivalent to 1 x 1 convolutions
+        self.theta = nn.Linear(channels, inner) if projects else None
         self.phi = nn.Linear(channels, inner) if projects else None
         self.g = nn.Linear(channels, inner)
         self.pair = nn.Linear(2 * inner, 1, bias=False) if kind == "concatenation" else None
@@ -128,7 +131,7 @@ class NonLocalBlock(nn.Module):
         self.norm = nn.BatchNorm1d(channels) if identity == "norm" else None
         self.tap = Tap()
         for layer in self.children():
-            if isinstance(layer, nn.Linear):  # initialization as in the authors' code (section 4.1)
+            if isinstance(layer, nn.Linear):  # initialize as in the authors' code (Wang 2018, section 4.1)
                 nn.init.normal_(layer.weight, std=0.01)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -142,10 +145,11 @@ class NonLocalBlock(nn.Module):
         value = self._pooled(self.g(positions), space)
         scores = None
         if self.pair is not None:
-            of_query, of_key = self.pair.weight.chunk(2, dim=1)  # w [a, b] = w1 a + w2 b, (1, inner) each
+            # the two halves of w in w [a, b] = w1 a + w2 b, (1, inner) each
+            of_query, of_key = self.pair.weight.chunk(2, dim=1)
             scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
         y = attend(
-            query[:, None],  # adds the axis of a single head
+            query[:, None],  # add an axis for the single head
             key[:, None] if scores is None else None,
             value[:, None],
             scores=scores,
@@ -157,7 +161,7 @@ class NonLocalBlock(nn.Module):
         return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
 
     def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
-        """Return the grid of positions of an input of that shape, and the grid after pooling.
+        """Return the grid of positions of an input of the given shape, and the grid after pooling.
 
         Pooling drops an odd row or column.
         """
@@ -167,10 +171,10 @@ class NonLocalBlock(nn.Module):
         return Grid(frames * height, width), Grid(frames * rows, columns, cover=(down, across))
 
     def _pooled(self, positions: Tensor, space: tuple[int, ...]) -> Tensor:
-        """Max-pool (B, N, C) to one in four positions, (B, Nk, C)."""
+        """Max-pool positions (B, N, C) over 2 x 2 positions of each image to (B, Nk, C), a quarter of the positions."""
         if self.pool == 1:
             return positions
         frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))  # (B, C, T or 1, Y, X)
-        # an image with a single row or column is pooled only along the other axis
+        # An image with a single row or column is pooled only along its other axis.
         kernel = (1, *(min(self.pool, size) for size in space[-2:]))
         return F.max_pool3d(frames, kernel).flatten(2).transpose(1, 2)
