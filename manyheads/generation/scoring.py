@@ -1,4 +1,4 @@
-"""Forced scoring: log-probabilities of given target texts."""
+"""Scoring of given target texts: log-probability of each text under the model (forced decoding)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def score(
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
 ) -> list[Hypothesis]:
-    """Return each target (ids without start and end) as a hypothesis with its log-probability and score.
+    """Return each target text (ids without start and end) as a hypothesis with its log-probability and score.
 
-    The score is the same as if a search had found the target. One `step` reads all tokens at once, so the cache must be
-    empty, with a capacity of the longest target + 1. A target with a suppressed id has the log-probability -inf. Raises
-    UserError unless there is one target per row.
+    The score is the same as if a search had found the target. One call of `step` reads all tokens at once, so the cache
+    must be empty, with a capacity of the longest target + 1. A target with a suppressed id has the log-probability
+    -inf. Raises UserError unless there is one target per row of the cache.
     """
     check_alpha(alpha)
     if len(targets) != len(cache.lengths):
