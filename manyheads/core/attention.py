@@ -1,9 +1,9 @@
-"""The attention function and the multi-head attention module.
+"""Attention function `attend` and the multi-head attention module.
 
-`attend` computes scores, adds a bias, applies the mask, normalizes, runs the tap, applies dropout and mixes the
-values, in this order. Every attention of the package calls it: self-attention, cross-attention, causal, windowed,
-packed, additive, local and convolutional attention, and non-local blocks. They differ in projections, scores, bias
-and mask.
+`attend` computes scores, adds a bias, applies the mask, normalizes the scores to attention weights, records or edits
+them, applies dropout, and computes the weighted sum of the values, in this order. All attention layers of the package
+call it: self-attention, cross-attention, causal, windowed, packed, additive, local and convolutional attention, and
+non-local blocks. They differ in projections, scores, bias and mask.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _AttentionMap:
         return None if self.mask is None else self.mask.materialize(self.queries, self.keys, self.query.device)
 
     def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-        """Return the attention weights of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+        """Return the attention weights of the given heads and query rows (default: all), (B, h, ..., tq, Tk)."""
         if self.scores is None:
             assert self.key is not None
             scores = _scaled_products(self._select(self.query, heads, rows), self._select(self.key, heads), self.scale)
@@ -189,7 +189,7 @@ def attend(
 
 
 def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Return the scaled products of queries and keys, computed in float32 or a wider type.
+    """Return the scaled dot products of queries and keys, computed in float32 or a wider type.
 
     Fused kernels accumulate in float32 as well, whatever the precision of the model.
     """
@@ -273,13 +273,18 @@ class Attention(nn.Module):
         return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of memory (B, Tk, Dm), each (B, H, Tk, Dh), ready for a cache."""
+        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh), as a cache
+        stores them.
+        """
         return self._split(self.key(memory)), self._split(self.value(memory))
 
     def forward_cached(
         self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """Attend from x (B, Tq, D) to projected keys and values (B, H, Tk, Dh) and return (B, Tq, D)."""
+        """Attend from x (B, Tq, D) to keys and values that are already projected, each (B, H, Tk, Dh).
+
+        Returns (B, Tq, D).
+        """
         mixed = attend(
             self._split(self.query(x)),
             key,

@@ -29,7 +29,7 @@ MAX_PARAMETERS = 10**12  # maximum number of parameters of a model; for comparis
 # precisions in which a saved model can be loaded, from the finest to the coarsest; "auto" selects one of them
 Precision = Literal["float32", "bf16", "int8", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions in which a model can be trained
+TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions in which models can be trained
 
 
 @dataclass(frozen=True)

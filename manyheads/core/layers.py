@@ -1,4 +1,4 @@
-"""Layers around attention: feed-forward networks, token and patch embeddings, LSTM, initialization."""
+"""Layers other than attention: feed-forward networks, token and patch embeddings, LSTM, and initialization."""
 
 from __future__ import annotations
 

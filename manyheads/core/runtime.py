@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 MAX_THREADS = 1024  # maximum number of threads; PyTorch crashes the process at 100,000
 BUSY_SECONDS = 0.005  # duration of matrix products, in seconds, that makes the start of a kernel negligible
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of mallopt() in glibc's malloc.h
+# constants of the function mallopt(), defined in glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MAX_GROWTH = 1.5
 
 _lock = threading.Lock()

@@ -1,8 +1,8 @@
-"""Continuous batching: texts are generated together, and join or leave between steps (Yu et al. 2022).
+"""Continuous batching: several texts are generated together, and may join or leave the batch between steps.
 
-Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the padding, so that each
-row gives the same result as alone. Each row draws one random number per token from its own generator, so its text
-depends on its seed and not on the other rows.
+Source: Yu et al. 2022. Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the
+padding, so that each text is the same as if generated alone. For each token, a text draws one random number from its
+own generator, so it depends on its seed and not on the other texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class RewindableCache(Cache, Protocol):
     """Key-value cache whose rows can drop their last positions."""
 
     def advance(self, count: Tensor) -> None:
-        """Add `count` (B,) to the lengths of the rows; negative numbers drop positions."""
+        """Change the number of cached positions of each row by `count` (B,).
+
+        Negative numbers drop the last positions.
+        """
 
     def replace(self, rows: Tensor, other: Self) -> None:
         """Copy the N rows of another cache to the rows with the given indices (N,)."""

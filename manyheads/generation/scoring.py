@@ -35,7 +35,7 @@ def score(
     # Padding with end tokens has no effect: a decoder is causal, and positions after the first end are excluded from
     # the sum.
     labels = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
-    inputs = labels.roll(1, dims=1)  # decoder inputs (B, T): the start token, then the target
+    inputs = labels.roll(1, dims=1)  # input tokens of the decoder, (B, T): the start token, then the target
     inputs[:, 0] = start
     logits = suppress_ids(step(inputs, cache), suppress)  # (B, T, V)
     log_p = logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)  # (B, T)

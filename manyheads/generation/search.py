@@ -55,7 +55,7 @@ def greedy(
     reduce = reduce or reduced
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
-    output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
+    output = torch.full((batch, longest + 1), end, device=device)  # generated tokens, (B, longest + 1)
     rows = torch.arange(batch, device=device)  # indices of the sentences that are not finished, (R,)
     last = torch.full((batch,), start, device=device)  # (R,)
     totals: Tensor | None = None  # log-probability of each sentence, (B,), in the dtype of the log-probabilities

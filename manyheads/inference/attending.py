@@ -161,7 +161,7 @@ def take(work: Any, shape: Any) -> Any:
 
 @kernel
 def fetch(address: int, halves: bool, out: Any) -> None:
-    """Convert a vector of float32 or bf16 numbers to float32."""
+    """Convert a vector of float32 or bf16 numbers to a vector of float32 numbers."""
     if halves:
         shorts = carray(pointer(address), (len(out),), np.uint16)
         for d in range(len(out)):

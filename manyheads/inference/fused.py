@@ -22,7 +22,7 @@ QKV, OUTPUT, CROSS_QUERY, CROSS_OUTPUT, EXPAND, CONTRACT = (np.int64(i) for i in
 STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
 # Indices of the norms of a layer, in the order of their weights and biases in `Weights.floats`.
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
-FIRST = np.int64(0)  # index of the first layer, or of the first product
+FIRST = np.int64(0)  # index of the first layer, or of the first matrix product
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
@@ -84,9 +84,9 @@ class Scratch(NamedTuple):
     left: Any  # (rows, bytes)
     scales: Any  # (rows,)
     zeros: Any  # (rows,)
-    qkv: Any  # (rows, 3 * inner) queries, keys, values
+    qkv: Any  # queries, keys and values of all rows, (rows, 3 * inner)
     mixed: Any  # (rows, inner)
-    query: Any  # (rows, inner of cross-attention)
+    query: Any  # queries of cross-attention, (rows, inner)
     hidden: Any  # (rows, feed-forward)
     normed: Any  # (threads, width)
     work: Any  # (threads, numbers)
@@ -118,7 +118,7 @@ def linear(
     which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
     out: Any,
 ) -> None:  # fmt: skip
-    """Compute this thread's columns of a matrix product over all rows."""
+    """Compute the output columns of this thread in a matrix product over all rows."""
     place = weights.places[which]
     groups = (place[WIDTH] + COLUMNS - 1) // COLUMNS
     floats, width = weights.floats[layer], place[WIDTH]

@@ -89,17 +89,18 @@ RELU, SILU, GELU, GELU_TANH = range(4)
 # Codes for no activation and for no norm. They are np.int64, because Numba recompiles for each Python int literal.
 NONE = np.int64(-1)
 
-# float32 constants: a Python float is float64, and would make a loop compute in float64
+# Constants in float32. A Python float is float64 and would make a loop compute in float64.
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 MIN_EXPONENT = np.float32(-87.0)  # e^-87 is close to the smallest normal float32 number
 MAX_EXPONENT = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
-# ln 2 in two parts, so that n * LN2_HIGH is exact
+# ln 2 is split into two parts, so that the product n * LN2_HIGH is exact.
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 E6, E5, E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E3, E2, E1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 ROOT_HALF = np.float32(0.7071067811865476)
-# erf(x) = x p(x^2) / q(x^2) for x up to 4, and 1 beyond (coefficients of Eigen's float32 erf); the error is below 5e-7
+# Coefficients of erf(x) = x p(x^2) / q(x^2) for x up to 4 (Eigen's float32 erf). Beyond 4, erf is 1. The error is below
+# 5e-7.
 FOUR = np.float32(4)
 P0, P1, P2 = np.float32(-1.60960333262415e-02), np.float32(-2.95459980854025e-03), np.float32(-7.34990630326855e-04)
 P3, P4, P5 = np.float32(-5.69250639462346e-05), np.float32(-2.10102402082508e-06), np.float32(2.77068142495902e-08)
@@ -137,7 +138,7 @@ def wait(counter: int, turns: int, threads: int) -> int:
 
 @kernel
 def exp(x: Any) -> Any:
-    """Return e^x in float32 (Cephes' polynomial), for vectorized loops; 0 or a large value beyond +-87."""
+    """Return e^x in float32 (Cephes' polynomial), for vectorized loops. Beyond +-87 it returns 0 or a large value."""
     return exp_bounded(MAX_EXPONENT if x > MAX_EXPONENT else x)
 
 
@@ -153,7 +154,7 @@ def exp_bounded(x: Any) -> Any:
 
 @kernel
 def activate(activation: int, x: Any) -> None:
-    """Apply an activation to x (N,), in place."""
+    """Apply the activation function of a feed-forward network to x (N,), in place."""
     if activation == RELU:
         for i in range(len(x)):
             x[i] = ZERO if x[i] < ZERO else x[i]
@@ -297,5 +298,8 @@ def floats_at(address: int, count: int) -> Any:
 
 @kernel
 def view(array: Any) -> Any:
-    """Return a view of the array without reference counting, which would synchronize the threads."""
+    """Return a view of the array that Numba does not count references to.
+
+    Reference counts would synchronize the threads.
+    """
     return carray(pointer(array.ctypes.data), array.shape, array.dtype)

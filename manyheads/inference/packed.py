@@ -110,7 +110,7 @@ class Workspace:
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
         """Return scratch memory for exactly `rows` rows, and for attention over at most `keys` keys."""
-        # a local reference, because another thread may replace the attribute
+        # A local variable, because another thread may replace the attribute meanwhile.
         s, work = self._scratch, work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
             s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
@@ -178,5 +178,5 @@ class Team:
                 other.result()
 
     def _reset(self) -> None:
-        """Reset the pool in a forked process, which does not inherit its threads."""
+        """Discard the threads of the parent in a forked process, because threads do not survive a fork."""
         self._pool, Team._turn = None, threading.Lock()

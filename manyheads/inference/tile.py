@@ -1,15 +1,16 @@
-"""The innermost loop of the kernels: a tile of a matrix product, written in LLVM for the current processor.
+"""Innermost loop of the inference kernels: a tile of a matrix product, generated as LLVM code for the current
+processor.
 
 Every product of the fused kernels multiplies `rows` rows of activations with one group of `COLUMNS` columns of a
-weight. A step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them into
-all lanes of a vector, and multiplies them with 4 bytes of each column:
+weight. Each step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them
+into all lanes of a vector register, and multiplies them with 4 bytes of each column:
 
     float32   acc += a * w                    any processor
     bf16      acc += a0 * w0 + a1 * w1        dot product of pairs, summed in float32 (AVX512-BF16)
     int8      acc += a0 * w0 + ... + a3 * w3  unsigned times signed bytes, summed in int32 (AVX512-VNNI, AVX-VNNI)
 
-So one weight layout and one loop serve all three; only the instruction differs. All accumulators of a tile stay in
-registers. Compilers do not reliably generate these instructions from plain loops.
+So one memory layout of the weights and one loop serve all three precisions; only the instruction differs. All
+accumulators of a tile stay in registers. Compilers do not reliably generate these instructions from plain loops.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from numba.extending import intrinsic
 # number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
 # AVX-512
 ROWS = 6
-LINE = 64  # bytes of a cache line
+LINE = 64  # size of a cache line in bytes
 WIDTHS = (1, 2, 4, 8)  # numbers of vectors per head for which the kernels can read keys directly from memory
 FLOAT32, BF16, INT8 = range(3)
 
@@ -100,7 +101,7 @@ def multiply(
     w      address of the weights, contiguous (steps, COLUMNS) times 4 bytes
     ahead  address to prefetch: each step prefetches a row of COLUMNS, `ahead_step` bytes after the last
     """
-    # `lower` rejects the other precisions
+    # The function `lower` rejects other precisions before.
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
 
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
@@ -262,13 +263,13 @@ scores, mix = _make_gather(mixes=False), _make_gather(mixes=True)
 
 @intrinsic
 def float_of(typing: Any, bits: Any) -> Any:
-    """Return the float32 number with these 32 bits."""
+    """Return the float32 number that these 32 bits represent."""
     return types.float32(types.int32), lambda context, b, signature, given: b.bitcast(given[0], _FLOAT32)
 
 
 @intrinsic
 def bits_of(typing: Any, number: Any) -> Any:
-    """Return the 32 bits of a float32 number."""
+    """Return the 32 bits that represent a float32 number."""
     return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
 
 

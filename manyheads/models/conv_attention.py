@@ -1,25 +1,30 @@
-"""Attention as convolution: the theorem as code, and the model that learns it (Cordonnier, Loukas & Jaggi 2020).
+"""Self-attention that can express convolution (Cordonnier, Loukas & Jaggi 2020): construction, and trainable model.
 
-A head may attend by position alone. Let r = (|d|^2, d_1, d_2) encode the shift d from the pixel of the query to the
-pixel of the key, and let v = -alpha (1, -2 D_1, -2 D_2) be the vector of the head. Its scores are v r = -alpha |d -
-D|^2 + constant, so its attention weights are a Gaussian around the shift D of width 1 / sqrt(2 alpha). For large alpha,
-the head attends only to the pixel at shift D. A K x K convolution is a sum over K * K shifts, each with a matrix that
-multiplies the pixel there. So K * K such heads compute it (theorem 1, lemma 2).
+A head may attend by position alone. Let d = (d_1, d_2) be the shift from the pixel of the query to the pixel of the
+key, encoded as r = (|d|^2, d_1, d_2). Let v = -alpha (1, -2 D_1, -2 D_2) be a vector of the head. The score is then
+v r = -alpha |d - D|^2 + constant. So the attention weights are a Gaussian around the shift D, of width
+1 / sqrt(2 alpha). For large alpha, the head attends only to the pixel at shift D. A K x K convolution is a sum over
+K * K shifts, each with a matrix that multiplies the pixel at this shift. So K * K such heads compute it (theorem 1,
+lemma 2).
 
 The model is for small images:
 
     pixels -> each 2 x 2 block becomes the channels of one pixel -> linear -> N layers -> mean -> classifier
 
     layer   x = norm(x + linear(attention(x)));  x = norm(x + feed_forward(x))
-    Each head mixes all channels of x (its value matrix is part of the output's). 9 heads match a 3 x 3 convolution.
+    Each head mixes all channels of x. Its value matrix is part of the output projection. 9 heads correspond to a
+    3 x 3 convolution.
 
-kind         scores of head h, shift d = (d_1, d_2), width D          parameters of the attention
+The table lists the kinds of attention. h is the index of a head, H the number of heads, D the width of the model, and
+S x S the size of the image in pixels.
+
+kind         scores of head h at shift d = (d_1, d_2)                 number of parameters of the attention
 "quadratic"  v_h r_d, with learned centers and widths                  H x 3
-"relative"   u_h row[d_1] + w_h column[d_2], a learned encoding        2 (2 S - 1) D + 2 H D, for S x S pixels
+"relative"   u_h row[d_1] + w_h column[d_2], a learned encoding        2 (2 S - 1) D + 2 H D
 "content"    (q_h k_h + q_h [row[d_1], column[d_2]]) / sqrt(D)         2 (2 S - 1) D / 2 + 2 H D (D + 1)
 
-The attention weights of the first two kinds do not depend on the image. Recorded, they have the shape (1, H, T, T)
-for the whole batch.
+The attention weights of the first two kinds do not depend on the image. If they are recorded, they have the shape
+(1, H, T, T) for the whole batch, where T is the number of pixels.
 """
 
 from __future__ import annotations

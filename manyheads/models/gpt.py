@@ -1,13 +1,13 @@
-"""GPT (Radford 2018) and GPT-2 (Radford 2019): a stack of blocks that predicts the next token.
+"""GPT (Radford 2018) and GPT-2 (Radford 2019): a stack of Transformer blocks that predicts the next token.
 
     tokens -> embed + learned positions -> N x [causal self-attention, feed-forward] (-> norm) -> logits
 
-GPT applies a norm after each residual sum, as Vaswani 2017. GPT-2 applies it before each sublayer and once after the
-last block. Its projections that write to the residual stream are initialized smaller by sqrt(2 N), because 2 N of them
-add up. The output projection is the embedding matrix (tied).
+GPT applies a norm after each residual sum, as in Vaswani 2017. GPT-2 applies a norm before each sublayer and once after
+the last block. In GPT-2, the initial weights of the 2 N projections that add to the residual stream are divided by
+sqrt(2 N), because their outputs add up. The output projection is the embedding matrix (tied).
 
-A model fine-tuned on labels computes them from the state of the last token of a text, which has attended to all others
-(Radford 2018, section 3.2): logits = linear(state), without a bias.
+If the model is fine-tuned on labels, it computes them from the state of the last token of a text, which has attended to
+all other tokens (Radford 2018, section 3.2): logits = linear(state), without a bias.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GPTConfig(Config):
 
 
 class GPT(nn.Module):
-    """GPT decoder with a language or classification head. Tokens in, logits out."""
+    """GPT decoder with a head for the next token, or for labels of a text. Tokens in, logits out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

@@ -1,19 +1,27 @@
-"""Stand-alone self-attention: local attention instead of convolutions (Ramachandran et al. 2019).
+"""Stand-alone self-attention: a ResNet with local attention instead of convolutions (Ramachandran et al. 2019).
 
-layer   y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j   over the window x window positions j around i
-        r_(a, b) = [row embedding of a, column embedding of b], each half of the head's width; 8 heads
-        A layer that halves the resolution is followed by 2 x 2 average pooling.
-stem    every pixel attends to its block of 4 x 4 pixels, with values v_j = (sum_m p_m(j) V_m) x_j. Their matrix depends
-        on the position of j in the block. Then a norm, and 4 x 4 max-pooling "aligned with the attention's window"
-        (section 3.2)
-network a ResNet with such layers instead of the 3 x 3 convolutions, in some or all stages; the stem is optional
+Attention layer. The output at position i is a sum over all positions j of the window x window positions around i:
 
-Positions outside the image do not exist: the softmax covers only those inside (it attends to no zeros). So a window
-that covers the image is global attention. The window affects the number of parameters only through the embeddings.
+    y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j
 
-Computation: `query_block` x `query_block` queries share the keys around them, and each query attends to its window. The
-result does not depend on the block size. Size 1 computes no unnecessary score (the paper's FLOPs), but copies every key
-window^2 times. Recorded attention maps have the shape (B, H, blocks, queries of a block, keys around it).
+q, k and v are queries, keys and values of 8 heads. r_(a, b) = [row embedding of a, column embedding of b] encodes the
+shift from i to j; each embedding has half of the head's width. If a layer halves the resolution, 2 x 2 average pooling
+follows.
+
+Stem. Every pixel attends to its block of 4 x 4 pixels. The values are v_j = (sum_m p_m(j) V_m) x_j: a mixture of value
+matrices V_m, whose weights p_m depend on the position of j in the block. A norm and 4 x 4 max-pooling follow, "aligned
+with the attention's window" (section 3.2).
+
+Network. The attention layers replace the 3 x 3 convolutions of a ResNet, in some or all stages. The attention stem is
+optional.
+
+Positions outside the image are excluded from the softmax. So a window that covers the image is global attention. The
+size of the window affects the number of parameters only through the embeddings.
+
+Computation. `query_block` x `query_block` neighboring queries share the keys around them, and each query attends to
+its window. The result does not depend on the block size. Size 1 computes no unnecessary score (the FLOPs that the paper
+reports), but copies every key window^2 times. Recorded attention maps have the shape (B, H, blocks, queries of a block,
+keys around the block).
 """
 
 from __future__ import annotations

@@ -1,19 +1,25 @@
-"""Non-local networks: attention between the convolutions of a ResNet (Wang, Girshick, Gupta & He 2018).
+"""Non-local networks: attention blocks between the convolutions of a ResNet (Wang, Girshick, Gupta & He 2018).
 
-block   z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C   over all positions j of the image, or of all frames
+The output of a block at position i is a sum over all positions j of the image, or of all frames of a clip:
 
-kind              f                                   C               computed as one attention head with the scores
+    z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C
+
+The table lists the kinds of blocks. f compares two positions, C normalizes the sum, and the last column shows how the
+block is computed as attention with one head.
+
+kind              f                                   C               attention scores
 "gaussian"        exp(x_i x_j)                        sum of the f    x x^T, where only the values are projected
 "embedded"        exp(theta(x_i) phi(x_j))            sum of the f    queries theta(x), keys phi(x)
 "dot"             theta(x_i) phi(x_j)                 number of j     as "embedded", divided by the count, no softmax
 "concatenation"   ReLU(w [theta(x_i), phi(x_j)])      number of j     explicit scores, additive
 
-theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over frames) after phi and
-g, as in section 3.3; the authors' code pools before. A batch norm follows W_z. Its scale starts at zero; without the
-norm (`identity` "convolution"), W_z does. So a new block changes nothing and can be inserted into a trained network.
+The linear maps theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over
+frames) after phi and g, as in section 3.3; the authors' code pools before. W_z is followed by a batch norm, whose scale
+starts at zero. Without the norm (`identity` "convolution"), W_z itself starts at zero. So a new block changes nothing
+and can be inserted into a trained network.
 
-A clip (B, C, T, Y, X) passes the convolutions frame by frame, and the non-local blocks as a whole (the paper's C2D,
-without its poolings over time).
+For a clip (B, C, T, Y, X), the convolutions process each frame separately, and the non-local blocks the whole clip.
+This is the network C2D of the paper, without its poolings over time.
 """
 
 from __future__ import annotations
@@ -88,7 +94,8 @@ class NonLocalNet(ResNet):
     def features(self, images: Tensor) -> Tensor:
         """Return the features averaged over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
         batch, clips = len(images), images.dim() == 5
-        x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)  # (B * T, C, Y, X)
+        # frames are processed like a batch of images, (B * T, C, Y, X)
+        x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)
         for stage in self.stages:
             assert isinstance(stage, Stage)
             for block in stage.blocks:

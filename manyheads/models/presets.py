@@ -87,8 +87,8 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 
 _TRANSFORMER = {
-    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # Transformer-Tiny for Multi30k (Wu et al. 2021)
-    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # IWSLT model of JoeyNMT
+    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # model Transformer-Tiny for the Multi30k data (Wu et al. 2021)
+    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # model of the JoeyNMT toolkit for the IWSLT data
     # Translation model of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, no tied
     # matrices.
     "blog": {
@@ -134,7 +134,9 @@ def _gpt2(layers: int, width: int, heads: int) -> Settings:
 
 
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
-    """Return nanoGPT's settings for characters of tiny-shakespeare, with its GELU and the vocabulary of that text."""
+    """Return nanoGPT's settings for a character model of the text tiny-shakespeare, with its GELU and its vocabulary
+    size.
+    """
     return {
         "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
         "activation": "gelu", "dropout": rate, "attention_dropout": rate, "embedding_dropout": rate,

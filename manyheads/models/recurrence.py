@@ -1,21 +1,22 @@
-"""Recurrence in depth with halting, as in the Universal Transformer.
+"""Repeated application of one Transformer block with halting, as in the Universal Transformer.
 
-One block is applied repeatedly (Dehghani 2018). With halting (adaptive computation time, Graves 2016), each position
-decides when to stop.
+One block is applied repeatedly (Dehghani 2018), with the same weights at every step:
 
-    repeat:  state = block(state + coordinates(position, step))        with the same weights at every step
+    repeat:  state = block(state + coordinates(position, step))
 
-With halting, each position accumulates the probabilities sigmoid(w . state + b), and halts at the step N where their
-sum exceeds 1 - epsilon. This step gets the remainder R as its weight, so that the weights p of the steps sum to one.
-The output y of a position is, for each type of halting:
+With halting (adaptive computation time, Graves 2016), each position decides when to stop. At every step, a position
+adds its halting probability sigmoid(w . state + b), and it halts at the step N where the sum exceeds 1 - epsilon. The
+weight p of this last step is the remainder R, so that the weights of all steps sum to one. The output y of a position
+is, for each type of halting:
 
     "basic"        y = p * state + (1 - p) * y at each step, as in the published code. The factors compound: weights
                    .3 .3 .3 .1 mix the states by .132 .189 .27 .1, which do not sum to one.
     "accumulated"  y = y + p * state: the weighted mean that Graves describes (section 2.2).
 
 After halting, a position's output is frozen. Its state is still updated, so that other positions can attend to it. The
-ponder cost is the mean of N + R, where only R has a gradient. In the published code, a position that has not halted at
-the last step lacks its remainder. Here, as in Graves, the last step adds it.
+ponder cost, which is added to the loss, is the mean of N + R over the positions; only R has a gradient. In the
+published code, a position that has not halted at the last step gets no remainder. Here, as in Graves, the last step
+adds it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ stem                                     residual block: relu(x + f(x)), every c
 "7x7"  7 x 7, stride 2, 3 x 3 max-pool   "basic"       f = 3 x 3, relu, 3 x 3
 "3x3"  3 x 3, for images of 32 x 32      "bottleneck"  f = 1 x 1 to a quarter of the width, relu, 3 x 3, relu, 1 x 1
 
-In a block that halves the resolution, the first 3 x 3 convolution has the stride (v1.5; in the paper, the first 1 x 1).
-If f changes the shape, a 1 x 1 convolution projects x. The last norm of each branch starts at zero, so that a new
-network behaves like a shallow one (Goyal 2017, section 5.1).
+In a block that halves the resolution, the first 3 x 3 convolution has stride 2. This is the variant v1.5; in the paper,
+the first 1 x 1 convolution has stride 2. If f changes the shape, a 1 x 1 convolution projects x. The last norm of each
+branch f starts with a scale of zero, so that a new network behaves like a shallow one (Goyal 2017, section 5.1).
 
-Networks with attention between or instead of the convolutions derive from this class, through `mixing` or other blocks.
+Subclasses with attention between or instead of the convolutions pass other layers as `mixing`, or add blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from manyheads.models.squeeze_excitation import SqueezeExcitation
 Mixing = Callable[[int, int, int, int], nn.Module]
 REDUCTION = 4  # factor by which a bottleneck block reduces the number of channels
 FEW_CHANNELS = 16  # convolutions with at most this number of channels use the workaround in the class Convolution
-Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, from 1
+Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted from 1
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,10 @@ class Convolution(nn.Conv2d):
 
 
 class Stem(NormalizedLayer):
-    """Stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) if `small`."""
+    """Stem of a ResNet, the layers before the stages: images (B, C, Y, X) -> (B, width, Y / 4, X / 4).
+
+    If `small`, the stem keeps the resolution: (B, width, Y, X).
+    """
 
     def __init__(self, channels: int, width: int, *, small: bool) -> None:
         kernel, stride = (3, 1) if small else (7, 2)
@@ -202,5 +205,5 @@ class Residual(nn.Module):
 
 
 def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:
-    """Return the mixing layer of a plain ResNet, a 3 x 3 convolution in every stage."""
+    """Return the layer of a residual block that mixes neighboring positions: a 3 x 3 convolution, in every stage."""
     return Convolution(channels, width, 3, stride, 1, bias=False)

@@ -1,15 +1,15 @@
-"""The text classifier of Chollet's textbook: Keras-style encoder blocks, pooled into one vector.
+"""The text classifier of Chollet's textbook: Transformer encoder blocks as in Keras, pooled into one vector.
 
     words -> embed (+ positions) -> N x [self-attention, feed-forward] -> max or mean over the text -> dropout -> logits
 
-Source: Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter. The
-block has 10,656 parameters, the model 650,689. In Keras the heads do not divide the width: each of the 2 heads is 32
-wide, as is the model.
+Source: Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter. One
+block has 10,656 parameters, the whole model 650,689. In Keras, the heads do not divide the width of the model: each of
+the 2 heads is 32 wide, like the model. The parameters of a block are:
 
     query, key, value  3 x (32 x 64 + 64) =  6,336        feed-forward  2 x (32 x 32 + 32) = 2,112
     output                  64 x 32 + 32  =  2,080        layer norms   2 x (32 + 32)      =   128
 
-As published, every text is padded to 600 words, the padding is processed and pooled like words, and there are no
+In the published model, every text is padded to 600 words, and padding is processed and pooled like words. There are no
 positions, so the order of the words is lost. The preset `corrected` has positions and masks the padding.
 """
 
@@ -77,7 +77,10 @@ class TextClassifier(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Initialize as Keras: Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05)."""
+        """Initialize the weights as Keras does:
+
+        Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05).
+        """
         c = self.config
         xavier_uniform(self)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)

@@ -1,4 +1,4 @@
-"""TF-IDF with a linear classifier, the baseline that every sequence model has to beat.
+"""TF-IDF features with a linear classifier, a baseline that sequence models should exceed.
 
     word counts -> 1 + log(count), times the inverse document frequency -> unit length
     -> (components -> unit length) -> linear -> logits

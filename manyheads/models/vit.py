@@ -1,12 +1,11 @@
-"""ViT and DeiT: Transformer encoders that read an image as patches.
-
-ViT: Dosovitskiy 2020. DeiT (Touvron 2021) also learns from a teacher.
+"""ViT (Dosovitskiy 2020) and DeiT (Touvron 2021): Transformer encoders whose tokens are patches of an image.
 
 patches -> linear -> [class token, (distillation token,) patches] + positions -> N x [self-attention, feed-forward]
 -> norm -> state of the class token, or mean of the patch states -> (tanh(linear)) -> linear -> logits
 
-Patches interact only in attention. The distillation token of DeiT has a separate head, which learns the predictions of
-the teacher, while the head of the class token learns the true labels. The prediction is the sum of both softmaxes.
+Patches interact only in attention. DeiT also learns from a teacher model. Its distillation token has a separate head,
+which learns the predictions of the teacher, while the head of the class token learns the true labels. The prediction is
+the sum of the softmaxes of both heads.
 """
 
 from __future__ import annotations

@@ -32,14 +32,14 @@ COPY_NUMBERS = 6
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices for training.
+    """Devices on which a model would be trained, for the estimate.
 
     devices       number of identical devices; `machine` describes one of them
     memory        bytes of memory per device
     interconnect  bytes/s that a device can send while it receives at the same rate; None: communication takes no time
     taken         bytes of memory in use before training
-    gpu           True: attention does not store its weights, and communication overlaps with computation, unlike on a
-                  CPU
+    gpu           True: attention does not store its weights, and communication overlaps with computation; False: as on
+                  a CPU
     """
 
     devices: int
@@ -112,7 +112,7 @@ def _strategy_plan(
 ) -> dict[str, Any]:
     sharded = strategy == "fsdp"
     shards = hardware.devices if sharded else 1
-    gathered_fraction = 0.5 if is_bf16 else 1.0  # fraction of the bytes of a block that this device stores
+    gathered_fraction = 0.5 if is_bf16 else 1.0  # size of gathered weights, relative to float32
     purposes = {
         "weights": weights.all / shards,
         "moments": MOMENTS * weights.all / shards,

@@ -278,7 +278,7 @@ def _fingerprints(out: Path) -> dict[str, str]:
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
-    """Log the files of each split, the held-out data and the skipped items."""
+    """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):
         logger.info(line)
     # Each key contains a file name, so a file that serves as training and held-out data is reported once.

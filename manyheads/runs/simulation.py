@@ -63,7 +63,7 @@ class Machine:
     cached: float | None = None
 
     def transfer_seconds(self, size: int) -> float:
-        """Return the seconds of an operation that reads and writes `size` bytes."""
+        """Return the number of seconds of an operation that reads and writes `size` bytes in total."""
         return size / (self.cached if self.cached and size <= CACHED else self.bandwidth)
 
 
@@ -132,7 +132,7 @@ class _CostCounter(TorchDispatchMode):
         self.activations = max(self.activations, self.alive - self.gradients)
 
     def add_gradient(self, parameter: Tensor) -> None:
-        """Count the gradient of a parameter, which stays in memory."""
+        """Count the memory of a parameter's gradient, which is kept until the end of the step."""
         self.gradients += parameter.numel() * parameter.element_size()
 
 

@@ -1,4 +1,4 @@
-"""Settings of a training run."""
+"""Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ class TrainingConfig(Config):
     # Peak learning rate. For the schedule "noam" it is a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5).
     learning_rate: Positive = 1.0
     width: Size | None = None  # width of the model, used by the schedule "noam" only
-    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps
+    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps of the learning rate
     floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
     # The first value is also the momentum of sgd. The optimizer rmsprop ignores both and uses rho = 0.9 as in Keras.
     betas: tuple[Beta, Beta] = (0.9, 0.98)
@@ -38,13 +38,13 @@ class TrainingConfig(Config):
     # Weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in adamw and
     # bert_adam, and part of the gradient in sgd.
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
-    clip: Positive | None = None  # maximum global norm of the gradient
+    clip: Positive | None = None  # gradients with a larger global norm are scaled down to this norm
     accumulate: Count = 1  # number of micro-batches whose gradients are accumulated for one step
     # Gradient checkpointing: the backward pass computes each block again instead of storing its activations. The
     # gradients are identical and need less memory.
     checkpointing: bool = False
-    # With several processes: True splits weights, gradients and optimizer state over them (FSDP2), False copies them
-    # (DDP).
+    # With several processes: True splits weights, gradients and optimizer state over the processes (FSDP2), False
+    # copies them to each process (DDP).
     shard: bool = False
     # number of saved weights whose mean becomes the final weights, including the last weights
     average: Annotated[int, Range(1, 1000)] = 1
@@ -63,7 +63,8 @@ class TrainingConfig(Config):
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
     # name of a validation metric; if set, the weights with its best value become the final weights
     metric: str | None = None
-    patience: Count | None = None  # stop after this number of validations in a row without a new best
+    # stop the run after this number of validations in a row without a new best value of `metric`
+    patience: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
 
     def __post_init__(self) -> None:

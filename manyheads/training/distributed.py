@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_SECONDS = 5.0  # seconds between two heartbeats of a process
-MAX_MISSED = 8  # missed heartbeats after which a process counts as dead
+MAX_MISSED = 8  # number of missed heartbeats after which a process is considered dead
 # Maximum wait in a collective call. It is long, because rank 0 may validate or write files for hours.
 MAX_WAIT = timedelta(days=30)
 PEER_ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
@@ -204,7 +204,7 @@ class _Heartbeat(threading.Thread):
         self._store = _attempt_store(store)
         _stores.append(self._store)
         self._store.set(f"alive{ranks.rank}", "0")
-        ranks.wait()  # every rank has sent its first heartbeat
+        ranks.wait()  # set after every rank has sent its first heartbeat
 
     def run(self) -> None:
         last: dict[int, bytes] = {}
@@ -253,7 +253,7 @@ def _end_process(reason: str, quietly: bool = False) -> None:
 
 
 def post_failure(message: str) -> None:
-    """Send the error message of rank 0 to the other ranks."""
+    """Send the error message of rank 0 to the other ranks, which print nothing themselves."""
     if _stores:
         _stores[0].set("complaint", message)
 

@@ -65,7 +65,7 @@ def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterat
     ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
         index = first + ranks.rank
-        has_batch = index < len(batches)  # in the last round, some ranks have no batch
+        has_batch = index < len(batches)  # In the last round, some ranks may have no batch.
 
         def results(index: int = index, has_batch: bool = has_batch, first: int = first) -> list[R]:
             if has_batch:

@@ -44,5 +44,5 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
                 "processes; resume training from the last checkpoint with --resume"
             )
             return 1
-        return failure.exitcode  # the process has already reported its error
+        return failure.exitcode  # The failed process has already reported its error.
     return 0

@@ -69,7 +69,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         device = hidden.device.type
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # autocast does not apply to float64
+        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # Autocast leaves float64 unchanged.
         product_dtype = torch.get_autocast_dtype(device) if autocasts else dtype
         rows, table = hidden.to(dtype), weight.to(dtype)
         product_rows, product_table = rows.to(product_dtype), table.to(product_dtype)

@@ -78,7 +78,7 @@ class ProgressMeter:
         # time after the first step, and the fraction of the run that was finished then
         self._start: tuple[float, float] | None = None
         self._reported = time.monotonic()
-        self._counted = 0  # units counted since the first step
+        self._counted = 0  # number of units (tokens, images, ...) since the first step
         self.loss: float | None = None
         self.waiting = 0.0
 

@@ -45,7 +45,8 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         prefixes = (".", COMMAND, "checkpoint-", "weights-")
         is_run = all(name in ("tokens", "images", LOCK) or name.startswith(prefixes) for name in names)
         return "none" if is_run else "foreign"
-    # runs/translation may contain other runs such as runs/translation/multi30k and runs/translation/ablate/base
+    # A directory such as runs/translation may only contain the directories of other runs, such as
+    # runs/translation/multi30k.
     if out.is_dir():
         runs = (any((*folder.glob("state"), *folder.glob("*/state"))) for folder in out.iterdir())
         return "none" if all(runs) else "foreign"
@@ -129,7 +130,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove incomplete files of a killed process. Call this only while the directory is locked."""
+    """Remove incomplete files that a killed process left behind. Call this only while the run directory is locked."""
     for folder in (out, out / "state", out / "state" / "tokens", *(out / KEPT).glob("*")):
         for path in folder.glob(f"{LEFTOVER}*"):
             path.unlink()

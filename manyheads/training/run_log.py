@@ -46,7 +46,7 @@ class RunLog:
             self._metrics.sync()
 
     def next_group(self, groups: Iterator[Group]) -> Group:
-        """Return the next effective batch, and measure the time that training waits for it."""
+        """Return the micro-batches of the next step, and measure the time that training waits for them."""
         started = self._session.elapsed()
         group = next(groups)
         self._data_wait_seconds += self._session.elapsed() - started

@@ -76,7 +76,7 @@ class TrainingSession:
         self.started, self.seconds_before = time.monotonic(), self.counters.seconds
 
     def elapsed(self) -> float:
-        """Return the seconds since the clock of this session was started."""
+        """Return the number of seconds since this session began training."""
         return time.monotonic() - self.started
 
     def save(self, sync_log: Callable[[], None], *, wait: bool = False) -> None:

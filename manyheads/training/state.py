@@ -27,9 +27,9 @@ class Counters:
     epoch: int = 0
     index: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # wall time of all sessions
+    seconds: float = 0.0  # wall time of all sessions in seconds
     window_tokens: int = 0
-    validated: int = 0  # last step whose weights were validated
+    validated: int = 0  # step of the last validation
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
     without_best: int = 0  # number of validations in a row without a new best value
     best: dict[str, Any] | None = None  # {"value", "step", "file"}
@@ -63,7 +63,10 @@ def seed_all(seed: int) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed the RNG for one step on one rank. Ranks differ; a resumed run is identical."""
+    """Seed the RNG for one training step on one rank.
+
+    Ranks get different seeds; a resumed run gets the same seeds again.
+    """
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
