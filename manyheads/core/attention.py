@@ -1,9 +1,9 @@
-"""The attention function and the multi-head attention module.
+"""Attention function `attend` and the multi-head attention module.
 
-`attend` computes scores, adds a bias, applies the mask, normalizes, runs the tap, applies dropout and mixes the
-values, in this order. Every attention of the package calls it: self-attention, cross-attention, causal, windowed,
-packed, additive, local and convolutional attention, and non-local blocks. They differ in projections, scores, bias
-and mask.
+`attend` computes scores, adds a bias, applies the mask, normalizes the scores to attention weights, records or edits
+them, applies dropout, and computes the weighted sum of the values, in this order. All attention layers of the package
+call it: self-attention, cross-attention, causal, windowed, packed, additive, local and convolutional attention, and
+non-local blocks. They differ in projections, scores, bias and mask.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from manyheads.errors import UserError
 
 Normalize = Literal["softmax", "count"]
 
-# Largest attention matrix (Tq x Tk) for which the explicit computation on a CPU is faster than the fused kernel, in
-# inference. Measured on a 4 + 4 layer translation model with sentences of 13 to 18 tokens: 10 to 25% faster.
+# Maximum size (Tq x Tk) of an attention matrix for which, on a CPU in inference, explicit matrix products are faster
+# than PyTorch's fused kernel. Measured: 10 to 25% faster in a translation model of 4 + 4 layers with sentences of 13 to
+# 18 tokens.
 SMALL_MAP = 32 * 32
-# The same limit for training: the backward pass of the fused kernel is slower than explicit matrix products (ViT-Ti,
-# 197 x 197: 26 ms a layer against 16 ms). With dropout, the fused kernel also stores the whole matrix, and waits for
-# PyTorch's random generator.
+# The same maximum for training. It is larger, because the backward pass of the fused kernel is slower than explicit
+# matrix products (26 ms against 16 ms for a layer of ViT-Ti with 197 tokens). With dropout, the fused kernel also
+# stores the whole attention matrix, and waits for PyTorch's random generator.
 TRAINED_MAP = 256 * 256
 
 
 @dataclass(slots=True, eq=False)
 class _AttentionMap:
-    """Attention weights of one call of `attend`, computed on demand for all or some heads and query rows.
+    """Attention weights of one call of `attend`, computed only for the heads and query rows that are requested.
 
     The fields are the arguments of `attend`.
     """
@@ -63,11 +64,11 @@ class _AttentionMap:
         return self.mask is not None and self.bias is None and self.mask.is_plain_causal(self.queries, self.keys)
 
     def allowed(self) -> Tensor | None:
-        """Return the mask as a boolean table, True where a query may attend. None if no key is masked."""
+        """Return the mask as a boolean table, True where a query may attend to a key. None if no key is masked."""
         return None if self.mask is None else self.mask.materialize(self.queries, self.keys, self.query.device)
 
     def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-        """Return the attention weights of some heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+        """Return the attention weights of the given heads and query rows (default: all), (B, h, ..., tq, Tk)."""
         if self.scores is None:
             assert self.key is not None
             scores = _scaled_products(self._select(self.query, heads, rows), self._select(self.key, heads), self.scale)
@@ -81,7 +82,7 @@ class _AttentionMap:
         )
 
     def calculation(self, heads: Sequence[int] | None) -> Calculation:
-        """Return the inputs from which the attention weights of some heads are computed.
+        """Return the inputs from which the attention weights of the given heads are computed.
 
         Raises UserError if the weights are not a softmax over products of queries and keys.
         """
@@ -102,7 +103,9 @@ class _AttentionMap:
         return Calculation(query, key, value, self.scale, None if added is None else part(added))
 
     def fused(self, dropout: float) -> Tensor:
-        """Return the mixed values of each query, (B, H, ..., Tq, Dv), with PyTorch's fused kernel."""
+        """Return the weighted mean of the values for each query, (B, H, ..., Tq, Dv), computed with PyTorch's fused
+        kernel.
+        """
         assert self.key is not None
         triangle = self.is_plain_causal
         table = None if triangle else self.allowed()
@@ -113,9 +116,9 @@ class _AttentionMap:
         )
 
     def explicit_is_faster(self, dropout: float) -> bool:
-        """Return True if explicit matrix products are faster than the fused kernel on this device.
+        """Return True if explicit matrix products are faster than PyTorch's fused kernel on this device.
 
-        This holds on a CPU for small attention matrices and for training with dropout.
+        This holds on a CPU for small attention matrices, and for training with dropout.
         """
         if self.query.device.type != "cpu":
             return False
@@ -125,8 +128,12 @@ class _AttentionMap:
         return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
 
     def _select(self, tensor: Tensor, heads: Sequence[int] | None, rows: Sequence[int] | None = None) -> Tensor:
-        """Select heads and query rows of a tensor that broadcasts to (B, H, ..., T, X). Dimensions of size 1 stay."""
-        axis = tensor.dim() - self.query.dim() + 1  # axis of the heads; negative for a bias without a head axis
+        """Select heads and query rows of a tensor that broadcasts to the shape (B, H, ..., T, X).
+
+        Dimensions of size 1 are kept, because they apply to all heads or rows.
+        """
+        # axis of the heads, counted from the end; the tensor may lack it, as a bias without heads does
+        axis = tensor.dim() - self.query.dim() + 1
         if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
             tensor = tensor[(slice(None),) * axis + (list(heads),)]
         if rows is not None and tensor.dim() > 1 and tensor.shape[-2] > 1:
@@ -151,18 +158,19 @@ def attend(
     """Return the attention-weighted mean of the values for each query (Vaswani 2017, section 3.2.1).
 
     query (B, H, ..., Tq, Dh), key (B, H, ..., Tk, Dh), value (B, H, ..., Tk, Dv) -> (B, H, ..., Tq, Dv)
-    mask       keys that a query may attend to; a query without any allowed key gets zeros.
+    mask       keys that each query may attend to; a query without any allowed key gets zeros.
     bias       tensor added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
     scores     scores (B, H, ..., Tq, Tk) that replace scale * query @ key^T; `key` is then None (additive attention).
     scale      factor of the scores, 1 / sqrt(Dh) by default.
-    normalize  "softmax", or "count": scores divided by the number of allowed keys (Wang 2018, section 3.2).
+    normalize  "softmax": softmax of the scores; "count": scores divided by the number of allowed keys (Wang 2018,
+               section 3.2).
     dropout    probability of dropping an attention weight.
     tap        hook that records or edits the attention weights.
-    explicit   True computes the attention matrix; False uses the fused kernel if possible; None takes the faster way.
+    explicit   True: compute the attention matrix; False: use the fused kernel if possible; None: use the faster method.
     """
     assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    # The explicit and the fused computation read mask and bias from this object, so that they always agree.
+    # The explicit and the fused computation read mask and bias from the same object, so that they always agree.
     map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
     if tap is not None and tap.calculations:
         tap.record_calculation(map.calculation)
@@ -181,20 +189,21 @@ def attend(
 
 
 def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Return the scaled products of queries and keys, computed in float32 or a wider type.
+    """Return the scaled dot products of queries and keys, computed in float32 or a wider type.
 
     Fused kernels accumulate in float32 as well, whatever the precision of the model.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    device = "cpu" if query.is_meta else query.device.type  # autocast does not support the meta device
+    # autocast cannot be disabled on the meta device, which does not support it
+    device = "cpu" if query.is_meta else query.device.type
     with torch.autocast(device, enabled=False):
         return (query.to(dtype) * scale) @ key.to(dtype).transpose(-2, -1)
 
 
 def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has_hidden_scores: bool) -> Tensor:
-    """Convert scores to attention weights. A query row without any allowed key becomes zeros, with zero gradients.
+    """Convert attention scores to attention weights. A query without any allowed key gets zeros, with zero gradients.
 
-    has_hidden_scores  True if the scores may contain minus infinity already, from a bias
+    has_hidden_scores  True if a bias may have set some scores to minus infinity
     """
     if normalize == "count":
         if allowed is None:
@@ -208,8 +217,9 @@ def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has
         empty = scores.amax(-1, keepdim=True) == -math.inf
         return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
     assert allowed is not None
-    # Adding a small table and multiplying by it is faster than three calls of masked_fill on the scores. The lowest
-    # finite number, unlike minus infinity, keeps a row without allowed keys finite; other rows get the same result.
+    # Adding a small table and multiplying by it is faster than three calls of masked_fill on the scores. Hidden scores
+    # become the lowest finite number. Unlike minus infinity, it causes no NaN in a row without allowed keys; the result
+    # of other rows is the same.
     lowest = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     return (scores + lowest).softmax(-1) * allowed.any(-1, keepdim=True).to(scores.dtype)
 
@@ -245,7 +255,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout
-        self.explicit: bool | None = None  # see the argument `explicit` of attend()
+        self.explicit: bool | None = None  # value of the argument `explicit` of attend()
         value_width, memory_width = heads * self.head_width, memory_width or width
         key_query_width = heads * (key_width or self.head_width)
         input_bias = bias if qkv_bias is None else qkv_bias
@@ -258,18 +268,23 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """Attend from x (B, Tq, D) to memory (B, Tk, Dm), by default to x itself, and return (B, Tq, D)."""
+        """Attend from x (B, Tq, D) to the sequence memory (B, Tk, Dm), by default to x itself. Returns (B, Tq, D)."""
         key, value = self.project_keys_values(x if memory is None else memory)
         return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of memory (B, Tk, Dm), each (B, H, Tk, Dh), ready for a cache."""
+        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh), as a cache
+        stores them.
+        """
         return self._split(self.key(memory)), self._split(self.value(memory))
 
     def forward_cached(
         self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """Attend from x (B, Tq, D) to projected keys and values (B, H, Tk, Dh) and return (B, Tq, D)."""
+        """Attend from x (B, Tq, D) to keys and values that are already projected, each (B, H, Tk, Dh).
+
+        Returns (B, Tq, D).
+        """
         mixed = attend(
             self._split(self.query(x)),
             key,

@@ -20,7 +20,7 @@ from manyheads.errors import UserError
 
 
 class Block(nn.Module):
-    """Self-attention, optional cross-attention and a feed-forward network.
+    """Transformer block: self-attention, optional cross-attention and a feed-forward network.
 
     Each sublayer has a residual connection and a layer norm.
 
@@ -58,7 +58,7 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
-        self.tap = Tap("residual")  # records the output of the block
+        self.tap = Tap("residual")  # hook that records or edits the output of the block
 
     def forward(
         self,
@@ -73,7 +73,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """Apply the block to x (B, T, D) and return (B, T, D).
 
-        With a cache, x contains only the new positions, and cross-attention reads the cache in place of `memory`.
+        With a key-value cache, x contains only the new positions, and cross-attention reads keys and values from the
+        cache instead of computing them from `memory`.
         """
 
         def self_attention(x: Tensor) -> Tensor:
@@ -95,7 +96,10 @@ class Block(nn.Module):
         return self.tap.on_residual(self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
-        """Apply the last sublayer. Subclasses whose sublayer mixes neighboring positions use the mask and the cache."""
+        """Apply the last sublayer, by default the feed-forward network.
+
+        Subclasses whose last sublayer mixes neighboring positions use the arguments mask and cache.
+        """
         return self._residual(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_scale)
 
     def _residual(
@@ -108,12 +112,12 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Sequence of blocks with an optional final layer norm.
+    """Sequence of Transformer blocks with an optional final layer norm.
 
-    biased  True if `forward` gets a bias in ordinary use. The compiled kernels do not support a bias, so `inference`
-            does not replace such a stack.
+    biased  True if the model passes an attention bias to `forward`. The compiled kernels do not support a bias, so
+            `inference` does not replace such a stack.
 
-    With `checkpointing`, the backward pass recomputes each block instead of storing its activations (Chen 2016,
+    If `checkpointing` is set, the backward pass recomputes each block instead of storing its activations (Chen 2016,
     "Training Deep Nets with Sublinear Memory Cost"). Training then takes a third more matrix products, and stores only
     the input of each block and the activations of one block.
     """
@@ -124,7 +128,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
-        self.tap = Tap("residual")  # records the input of the first block
+        self.tap = Tap("residual")  # hook that records or edits the input of the first block
 
     def forward(
         self,
@@ -138,7 +142,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Apply all blocks to x (B, T, D) and return (B, T, D).
 
-        With a cache, the caller advances it once after this call, when all layers have appended.
+        With a key-value cache, the caller advances the cache once after this call, when all layers have appended.
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on_residual(x)
@@ -157,27 +161,30 @@ class Stack(nn.Module):
         return states
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
-        """Return an empty cache for at most `capacity` positions, with the dtype and device of `like`."""
+        """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`."""
         layers, heads, head_width = self.cache_sizes
         return KVCache(layers, batch, heads, capacity, head_width, dtype=like.dtype, device=like.device)
 
     @property
     def cache_sizes(self) -> tuple[int, int, int]:
-        """Number of layers, number of heads and head width (the larger of key width and value width) for a cache."""
+        """Return the sizes of a key-value cache for this stack: number of layers, number of heads, and head width.
+
+        The head width is the larger of key width and value width.
+        """
         first = self.blocks[0]
         assert isinstance(first, Block)
         heads = first.attention.heads
         return len(self.blocks), heads, max(first.attention.head_width, first.attention.query.out_features // heads)
 
     def _has_active_tap(self) -> bool:
-        """Return True if a tap in this stack is in use.
+        """Return True if activations inside this stack are being recorded or edited.
 
-        Checkpointing is then off: its second pass would be recorded as a second call.
+        Gradient checkpointing is then off, because its second forward pass would be recorded, too.
         """
         return any(isinstance(module, Tap) and module.is_active for module in self.modules())
 
 
 def trainable_stacks(model: nn.Module) -> list[Stack]:
-    """Return the stacks of a model that have trainable parameters. Checkpointing these saves memory."""
+    """Return the stacks of blocks in a model that have trainable parameters. Checkpointing these saves memory."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

@@ -12,10 +12,11 @@ from manyheads.errors import UserError
 
 
 class KVCache:
-    """Preallocated keys and values for every layer of a decoder. Each row of the batch has its own length.
+    """Key-value cache with preallocated memory for every layer of a decoder. Each row of the batch has its own length.
 
-    At each decoding step, every layer appends its keys and values; then the model advances the lengths once. Cross
-    entries (keys and values of the encoder output) are computed once. Rows with the same source share them.
+    At each decoding step, every layer appends its keys and values; then the model advances the lengths once. The
+    cross-attention entries (keys and values of the encoder output) are computed once. Rows with the same source
+    sentence share them.
 
     layers, batch, heads, capacity, head_width: sizes of the cache. `capacity` is the maximum number of positions of a
     row. Keys may be narrower than head_width.
@@ -33,18 +34,19 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         self._dtype, self._device = dtype, device
-        # (layers, key or value, B, H, C, Dh): a single tensor, so that rows of all layers are selected in one copy
+        # (layers, key or value, B, H, C, Dh); one tensor for all layers, so that a single copy selects rows in all of
+        # them
         self._entries = self._zeros((layers, 2, batch, heads, capacity, head_width))
         self._cross: list[tuple[Tensor, Tensor] | None] = [None] * layers
         self._cross_lengths: Tensor | None = None
-        # cross entries of every row, filled at the first read
+        # cross-attention entries repeated for every row of the batch, computed at the first read
         self._expanded: list[tuple[Tensor, Tensor]] | None = None
         self._cross_mask: Mask | None = None
-        # index of the original row that supplies the cross entries of each row
+        # index of the source sentence of each row, whose cross-attention entries the row uses
         self._sources = torch.arange(batch, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
         self._longest = 0
-        # True while all rows have the same length: appending is then a plain slice, and one query needs no mask
+        # True while all rows have the same length. Appending is then a plain slice, and a single query needs no mask.
         self._equal_lengths = True
 
     @property
@@ -57,23 +59,23 @@ class KVCache:
 
     @property
     def offset(self) -> int | Tensor:
-        """Position of the next token: an int if all rows have the same length, else (B,).
+        """Return the position of the next token: an int if all rows have the same length, else a tensor (B,).
 
         Does not synchronize the device.
         """
         return self._longest if self._equal_lengths else self.lengths
 
     def keys(self, queries: int) -> int:
-        """Return the number of keys that `append` returns for `queries` new positions.
+        """Return the length of the keys that `append` returns for `queries` new positions.
 
         Does not synchronize the device.
         """
         return self._longest + queries
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write key and value, each (B, H, T, Dh), after the last position of each row.
+        """Append key and value, each (B, H, T, Dh), after the last position of each row.
 
-        Returns the keys and values of this layer up to the longest row, (B, H, longest + T, Dh). Entries beyond the
+        Returns all keys and values of this layer up to the longest row, (B, H, longest + T, Dh). Entries beyond the
         length of a row are undefined; `mask` hides them.
         """
         end = self._end_of_new(key.shape[2])
@@ -91,9 +93,9 @@ class KVCache:
         return keys[:, :, :end].to(key.dtype), values[:, :, :end].to(value.dtype)
 
     def advance(self, count: int | Tensor) -> None:
-        """Add `count` (int for all rows, or (B,)) to the lengths.
+        """Increase the lengths of the rows by `count`, an int for all rows, or a tensor (B,).
 
-        Appended entries beyond the lengths are overwritten.
+        Entries beyond the lengths are overwritten by the next call of `append`.
         """
         self.lengths = self.lengths + count
         if isinstance(count, int):
@@ -102,14 +104,14 @@ class KVCache:
             self._update_longest()
 
     def mask(self, queries: int) -> Mask:
-        """Return the mask for `queries` new positions of every row, to be used with the keys from `append`."""
-        # With rows of equal length, a single query may attend to every key, so no mask is needed.
+        """Return the attention mask for `queries` new positions of every row, for use with the keys from `append`."""
+        # If all rows have the same length, a single query may attend to every key, so no mask is needed.
         return Mask(causal=queries > 1 or not self._equal_lengths, offset=self.offset)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
-        """Store the cross entries of a layer, (B, H, Ts, Dh).
+        """Store the keys and values of the encoder output for one layer, each (B, H, Ts, Dh).
 
-        Only the first `lengths` (B,) positions are not padding.
+        lengths  number of source positions of each row that are not padding, (B,)
         """
         assert self._cross[layer] is None, "cross entries are already set"
         self._cross[layer] = (key, value)
@@ -117,7 +119,7 @@ class KVCache:
             self._cross_lengths = lengths
 
     def cross(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return the cross entries of every row, (B, H, Ts, Dh)."""
+        """Return the keys and values of the encoder output for every row, each (B, H, Ts, Dh)."""
         if self._expanded is None:
             entries, at = self._cross_entries(), self._sources
             moved = at.shape[0] != entries[0][0].shape[0] or bool((at != torch.arange(len(at), device=at.device)).any())
@@ -131,38 +133,49 @@ class KVCache:
         return self._cross_mask
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the given rows (N,), in that order; an index may repeat. Used for beams and finished sentences."""
+        """Keep only the rows with the given indices (N,), in that order. An index may repeat.
+
+        Used to reorder beams and to remove finished sentences.
+        """
         self._select_entries(rows)
         self.lengths = self.lengths[rows]
         self._update_longest()
         sources = self._sources[rows]
-        # The beams of a sentence share their cross entries, so reordering beams copies nothing.
+        # The beams of a sentence share their cross-attention entries, so reordering beams copies none of these.
         if not torch.equal(sources, self._sources):
             self._sources, self._expanded, self._cross_mask = sources, None, None
 
     def _select_entries(self, rows: Tensor) -> None:
         used = self._longest
-        # rows that change their index; the rest stays in place
+        # indices of rows that move; the other rows stay in place
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         selected = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
         self._ensure_rows(len(rows))
         self._entries[:, :, :, :, :used].index_copy_(2, moved, selected)
 
     def replace(self, rows: Tensor, other: KVCache) -> None:
-        """Copy the N rows of another cache of the same model to the given rows (N,). Cross entries do not change."""
+        """Copy the N rows of another cache of the same model to the rows with the given indices (N,).
+
+        The cross-attention entries do not change.
+        """
         used = other._longest
         self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
         self.lengths = self.lengths.index_copy(0, rows, other.lengths)
         self._update_longest()
 
     def _cross_entries(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the cross entries of every layer, each (Bs, H, Ts, Dh), with one row per source."""
+        """Return the keys and values of the encoder output for every layer, each (Bs, H, Ts, Dh), one row per source
+        sentence.
+        """
         entries = [entry for entry in self._cross if entry is not None]
         assert len(entries) == len(self._cross), "the cache has no cross entries: call start() of the model first"
         return entries
 
     def _end_of_new(self, new: int) -> int:
-        """Return the length of the longest row after `new` more positions. Raises UserError beyond the capacity."""
+        """Return the length of the longest row after `new` more positions.
+
+        Raises UserError if it exceeds the capacity.
+        """
         end = self._longest + new
         if end > self.capacity:
             raise UserError(
@@ -171,7 +184,7 @@ class KVCache:
         return end
 
     def _ensure_rows(self, rows: int) -> None:
-        """Grow the cache to at least `rows` rows and keep its content."""
+        """Enlarge the cache to at least `rows` rows. The content is kept."""
         old, used = self._entries, self._longest
         slots = old.shape[2]
         if rows > slots:

@@ -24,17 +24,21 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from manyheads.errors import UserError
 
-MAX_PARAMETERS = 10**12  # maximum number of parameters of a model; GPT-3 has 1.75e11
+MAX_PARAMETERS = 10**12  # maximum number of parameters of a model; for comparison, GPT-3 has 1.75e11
 
-# precisions of a loaded model, from the finest to the coarsest; "auto" selects one
+# precisions in which a saved model can be loaded, from the finest to the coarsest; "auto" selects one of them
 Precision = Literal["float32", "bf16", "int8", "auto"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions in which a model can be trained
+TRAINING_PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")  # precisions in which models can be trained
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `minimum` to `maximum`. `above` excludes the lower limit, `below` the upper limit."""
+    """Range check for numbers from `minimum` to `maximum`.
+
+    above  True: the minimum itself is not allowed
+    below  True: the maximum itself is not allowed
+    """
 
     minimum: float
     maximum: float
@@ -53,7 +57,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Below:
-    """Numbers from 0 to below the value of an earlier field, such as token ids below the vocabulary size."""
+    """Range check for numbers from 0 to below the value of an earlier field, such as token ids below the vocabulary
+    size.
+    """
 
     field: str
 
@@ -64,7 +70,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Divides:
-    """Numbers that divide the value of an earlier field."""
+    """Check for numbers that divide the value of an earlier field, such as the number of heads."""
 
     field: str
 
@@ -75,7 +81,7 @@ class Divides:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Lists of distinct names with at least `min_length` entries."""
+    """Check for lists of distinct names with at least `min_length` entries."""
 
     min_length: int = 0
 
@@ -86,23 +92,26 @@ class Distinct:
         return f"of at least {self.min_length} distinct names" if self.min_length else "of distinct names"
 
 
-Size = Annotated[int, Range(1, 2**20)]  # length of a vector: model width, hidden units, channels
+Size = Annotated[int, Range(1, 2**20)]  # length of a feature vector: model width, hidden units, channels
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 2**12), Divides("width")]
-Length = Annotated[int, Range(1, 1_000_000)]  # length of a text in tokens
+Length = Annotated[int, Range(1, 1_000_000)]  # number of tokens in a text
 Pixels = Annotated[int, Range(1, 100_000)]
 Vocabulary = Annotated[int, Range(1, 10_000_000)]
 TokenId = Annotated[int, Below("vocab")]
-Count = Annotated[int, Range(1, 10**9)]  # amounts that take time rather than memory: steps, epochs, items
-Rate = Annotated[float, Range(0, 1)]  # a value from 0 to 1: a fraction or a probability
+Count = Annotated[int, Range(1, 10**9)]  # number of steps, epochs or items, which takes time rather than memory
+Rate = Annotated[float, Range(0, 1)]  # value from 0 to 1: a fraction or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
 Labels = Annotated[tuple[str, ...], Distinct()]
-Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier: two or more
+Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier, at least two
 
 
 class FieldError(UserError):
-    """Invalid value of a configuration field. `fault` describes the error without the name of the field."""
+    """Error for an invalid value of a configuration field.
+
+    `fault` describes the error without the name of the field.
+    """
 
     def __init__(self, field: str, fault: str) -> None:
         super().__init__(f"{field} {fault}")
@@ -118,7 +127,8 @@ class Config:
 
 
 def check_fields(config: Any) -> None:
-    """Raise FieldError (a UserError) for the first field of a dataclass whose value has a wrong type or range.
+    """Raise FieldError (a UserError) for the first field of a dataclass whose value has a wrong type or is out of
+    range.
 
     Lists, as read from JSON, become tuples if the field is declared as a tuple.
     """
@@ -132,9 +142,9 @@ def check_fields(config: Any) -> None:
 
 
 def with_defaults(config: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings of an older run, with defaults for fields that were added to `config` later.
+    """Return the saved settings of an older run, with default values for the settings that it lacks.
 
-    The defaults have the types that JSON returns.
+    The defaults have the types that a JSON file returns.
     """
     full = dict(saved)
     for f in fields(config):
@@ -153,7 +163,10 @@ def _hints(config: Any) -> dict[str, Any]:
 
 
 def _types(hint: Any) -> list[Any]:
-    """Return the types that a hint allows, several for a union. For `tuple[Size, ...]` this is `tuple`."""
+    """Return the types that a type hint allows; a union allows several.
+
+    For `tuple[Size, ...]` the result is `tuple`.
+    """
     if get_origin(hint) in (Union, types.UnionType):
         return [member_type for member in get_args(hint) for member_type in _types(member)]
     if get_origin(hint) is Annotated:
@@ -168,7 +181,7 @@ _NAMES: dict[Any, str] = {
 
 
 def _expected(value: Any, hint: Any, config: Any) -> str:
-    """Return a description of the expected value, or an empty string if the value is valid."""
+    """Return a description of the value that was expected, or an empty string if the value is valid."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         lists = [member for member in arguments if isinstance(value, tuple) and tuple in _types(member)]
@@ -194,9 +207,9 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
 
 
 def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
-    """Return the expected tuple, or an empty string if the value is valid.
+    """Return a description of the tuple that was expected, or an empty string if the value is valid.
 
-    A hint is either one type for any number of items (`tuple[Size, ...]`) or one type per item.
+    A hint has either one type for any number of items (`tuple[Size, ...]`) or one type per item.
     """
     if not isinstance(value, tuple):
         return "a list"

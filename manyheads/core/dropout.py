@@ -1,7 +1,8 @@
-"""Dropout with cheap random numbers.
+"""Dropout with fast random numbers.
 
 PyTorch draws a 64-bit number for every element, sequentially. On a CPU this takes longer than the matrix products of
-a small model (4.1 ms for 2,048 x 128 elements, here 0.9 ms). One random byte per element is enough.
+a small model: 4.1 ms for 2,048 x 128 elements, compared with 0.9 ms for this implementation. One random byte per
+element is enough.
 """
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 
 def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
-    """Zero each element with this probability and rescale the others to keep the expectation (Srivastava 2014).
+    """Zero each element of x with the given probability, and rescale the others to keep the expectation (Srivastava
+    2014).
 
     On a CPU the probability is rounded to a multiple of 1/256, and the scale is computed from the rounded value in the
     precision of x (in bf16 with an error of up to 0.4%, as in PyTorch). PyTorch's dropout is used on other devices, and
@@ -24,16 +26,16 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or coarse or not keep_count:
         return F.dropout(x, probability)
     count = x.numel()
-    # random_ fills all 64 bits of each number
+    # The method random_ fills all 64 bits of each number.
     random_words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     random_bytes = random_words.view(torch.uint8)[:count].view(x.shape)
     return x * (random_bytes < keep_count).to(x.dtype).mul_(256 / keep_count)
 
 
 def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:
-    """Zero the sublayer output x (B, ...) of whole items with this probability: stochastic depth (Huang 2016).
+    """Drop whole items of x (B, ...), the output of a sublayer, with this probability: stochastic depth (Huang 2016).
 
-    The other items are rescaled to keep the expectation.
+    A dropped item becomes zero. The other items are rescaled to keep the expectation.
     """
     assert 0.0 <= probability < 1.0, f"expected a drop-path probability below 1, found {probability}"
     if not training or probability == 0.0:

@@ -1,4 +1,4 @@
-"""Layers around attention: feed-forward networks, token and patch embeddings, LSTM, initialization."""
+"""Layers other than attention: feed-forward networks, token and patch embeddings, LSTM, and initialization."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from manyheads.errors import UserError
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
-    "gelu": F.gelu,  # x * Phi(x) through erf
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # tanh approximation, as in the original code of BERT and GPT-2
+    "gelu": F.gelu,  # GELU, x * Phi(x), where Phi is the normal distribution function, computed with erf
+    # tanh approximation of GELU, as in the original code of BERT and GPT-2
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
 
 
@@ -47,16 +48,20 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """Token embedding, multiplied by sqrt(D) if `scaled` (Vaswani 2017, section 3.4). Row `pad` is always zero."""
+    """Token embedding, multiplied by sqrt(D) if `scaled` (Vaswani 2017, section 3.4).
+
+    The embedding of the padding token `pad` is always zero.
+    """
 
     def __init__(self, vocabulary: int, width: int, pad: int | None = None, *, scaled: bool = False) -> None:
         super().__init__(vocabulary, width, padding_idx=pad)
         self.scale = math.sqrt(width) if scaled else 1.0
 
     def reset_parameters(self) -> None:
-        """Draw the weights from N(0, 1/D).
+        """Draw the embedding matrix from N(0, 1/D).
 
-        With the scale, the embeddings have unit variance. If tied to the output, logits start near unit variance.
+        Multiplied by sqrt(D), the embeddings have unit variance. If the output projection shares the matrix, the logits
+        start near unit variance.
         """
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
         self._fill_padding_idx_with_zero()
@@ -79,7 +84,7 @@ class PatchEmbedding(nn.Conv2d):
     def reset_parameters(self) -> None:
         """Draw the weights from N(0, 1 / fan-in), so that images of unit variance give vectors of unit variance.
 
-        The original code uses LeCun initialization, too.
+        The original code of ViT uses this initialization (LeCun), too.
         """
         nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
         assert self.bias is not None
@@ -108,13 +113,13 @@ def count_patches(side: int, patch: int) -> int:
 
 
 class LSTM(nn.LSTM):
-    """nn.LSTM that runs in the precision of its weights.
+    """LSTM layer that runs in the precision of its weights, even under autocast.
 
-    On a CPU, autocast to bf16 does not support an LSTM whose input rows have one length.
+    On a CPU, autocast to bf16 does not support an LSTM whose input rows all have the same length.
     """
 
     def forward(self, x: Any, state: tuple[Tensor, Tensor] | None = None) -> Any:
-        """Return the result of nn.LSTM for x, (B, T, D) or packed."""
+        """Return the outputs and states of nn.LSTM for x, (B, T, D) or packed."""
         weight = self.weight_ih_l0
         if weight.device.type != "cpu":
             return super().forward(x, state)
@@ -123,15 +128,18 @@ class LSTM(nn.LSTM):
 
 
 def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
-    """Return x (B, T, D) packed for a recurrent layer, given the length of each text (B,); None: no padding."""
+    """Return x (B, T, D) packed for a recurrent layer.
+
+    lengths  number of real tokens of each text, (B,); None: no padding
+    """
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
 class skip_init(TorchFunctionMode):
-    """Context manager that skips random initialization while a model is built; weights are zeros instead.
+    """Context manager that skips random initialization while a model is built. The weights are zeros instead.
 
-    For models whose weights are loaded from a file. Drawing the weights takes longer than reading the file, and on the
-    meta device PyTorch imports its compiler to draw them.
+    Use it for models whose weights are loaded from a file: drawing random weights takes longer than reading the file.
+    On the meta device, PyTorch would import its compiler to draw them.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,7 +153,7 @@ RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init
 
 
 def xavier_uniform(module: nn.Module) -> None:
-    """Initialize every linear layer below `module` with Glorot's uniform weights and zero biases."""
+    """Initialize every linear layer inside `module` with Glorot's uniform weights and zero biases."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.xavier_uniform_(layer.weight)

@@ -1,7 +1,7 @@
 """Attention masks.
 
-A `Mask` describes its rule: key lengths, causality, window, packed segments, or an explicit table. `attend` passes
-simple rules to a fused kernel and calls `materialize` for the rest.
+A `Mask` describes which keys a query may attend to: key lengths, causality, window, packed segments, or an explicit
+table. `attend` passes simple masks to a fused kernel and calls `materialize` for the others.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Rule for the keys that a query may attend to. Every field restricts it; the defaults allow all keys.
+    """Attention mask: the keys that each query may attend to. Every field is a restriction; the defaults allow all
+    keys.
 
-    key_lengths  lengths of the rows, (B,); keys beyond them are padding.
-    causal       a query attends only to keys at its position and earlier.
-    offset       position of the first query among the keys, an int or (B,). None aligns the last query with the last
-                 key (Tk - Tq), as decoding with a cache requires. (PyTorch's `is_causal` aligns the first ones.)
+    key_lengths  number of keys of each row that are not padding, (B,).
+    causal       True: a query attends only to keys at its position and earlier.
+    offset       position of the first query among the keys, an int or (B,). None: the last query is at the last key
+                 (offset Tk - Tq), as decoding with a cache requires. (PyTorch's `is_causal` aligns the first query and
+                 key.)
     window       maximum distance of a key from the query, in positions.
-    segments     segment indices of packed sequences, ((B, Tq), (B, Tk)); a query attends to keys of its segment.
-    dense        boolean table that broadcasts to (B, H, Tq, Tk), True where a query may attend.
+    segments     segment index of each query and each key of packed sequences, ((B, Tq), (B, Tk)); a query attends to
+                 keys of its segment.
+    dense        boolean table that broadcasts to (B, H, Tq, Tk), True where a query may attend to a key.
     """
 
     key_lengths: Tensor | None = None
@@ -44,7 +47,7 @@ class Mask:
             )
 
     def __and__(self, other: Mask) -> Mask:
-        """Return a mask that applies both rules.
+        """Return a mask that allows only the keys that both masks allow.
 
         Raises UserError if both masks set the same field to different values, or if only one of two positional masks
         has an offset.
@@ -64,13 +67,13 @@ class Mask:
         return Mask(causal=self.causal or other.causal, **merged)
 
     def is_plain_causal(self, queries: int, keys: int) -> bool:
-        """Return True for a square causal mask without other rules, which fused kernels support."""
+        """Return True for a square causal mask without other restrictions, which fused kernels support."""
         used = [f.name for f in fields(self) if f.init and f.name != "causal" and getattr(self, f.name) is not None]
         aligned = queries == keys and (self.offset is None or (isinstance(self.offset, int) and self.offset == 0))
         return self.causal and aligned and used in ([], ["offset"])
 
     def materialize(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """Return the mask as a boolean table (B or 1, H or 1, Tq, Tk), True where a query may attend.
+        """Return the mask as a boolean table (B or 1, H or 1, Tq, Tk), True where a query may attend to a key.
 
         Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
         share one mask.

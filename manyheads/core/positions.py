@@ -1,9 +1,9 @@
-"""Position schemes: sinusoidal tables in several layouts, and learned tables, also for image grids.
+"""Position encodings: sinusoidal tables in several layouts, and learned tables, also for image grids.
 
-A position scheme is the part of a model that encodes the order of its tokens. There are two types. The first adds
+A position encoding is the part of a model that encodes the order of its tokens. There are two types. The first adds
 a vector to each embedding, as `PositionTable` does. The second returns a bias (B or 1, H, Tq, Tk) of the attention
-scores; the model passes it to its stack as `bias` and builds that stack with `biased=True`. Both types have a maximum
-length and call `check_length`.
+scores; the model passes it to its stack of blocks as `bias` and builds that stack with `biased=True`. Both types have
+a maximum length and call `check_length`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     if layout not in get_args(Layout):
         raise UserError(f"unknown position layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
     table = torch.empty(length, width, dtype=torch.float64)
-    # The model is built only to count its parameters. Computing on the meta device would import PyTorch's compiler,
-    # which takes a second.
+    # On the meta device, the model is built only to count its parameters, so the table stays empty. Computing there
+    # would import PyTorch's compiler, which takes a second.
     if table.is_meta:
         return table
     t = torch.arange(length, dtype=torch.float64)[:, None]
@@ -50,9 +50,9 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
 
 
 def check_length(end: int, length: int, *, cached: bool = False) -> None:
-    """Raise UserError if `end` positions exceed `length`.
+    """Raise UserError if a text of `end` positions exceeds the maximum `length`.
 
-    cached  some of the positions were read in earlier decoding steps
+    cached  True if some of the positions were read in earlier decoding steps
     """
     if end > length:
         found = f"position {end} is needed" if cached else f"the input has {end} tokens"
@@ -62,7 +62,7 @@ def check_length(end: int, length: int, *, cached: bool = False) -> None:
 class PositionTable(nn.Module):
     """Position table that adds a vector to each position of x (B, T, D).
 
-    Row b starts at position offset[b], which is 0 except when decoding with a cache.
+    Row b of the batch starts at position offset[b], which is 0 except when decoding with a cache.
 
     layout  layout of a constant sinusoidal table, or "learned" for a parameter drawn from N(0, 0.02^2)
     length  number of positions. A longer input raises UserError.
@@ -79,11 +79,12 @@ class PositionTable(nn.Module):
         if layout == "learned":
             self.table = nn.Parameter(torch.empty(before + length, width).normal_(std=0.02))
         else:
-            # computed when a model is built, so it is not saved with the weights
+            # The table is computed when the model is built, so it is not saved with the weights.
             self.register_buffer("table", sinusoidal(length, width, layout).float(), persistent=False)
 
     def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
-        if offset is None or isinstance(offset, int):  # An int offset is known without synchronization with the device.
+        # An int offset is known on the CPU, so no synchronization with the device is needed.
+        if offset is None or isinstance(offset, int):
             first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)
@@ -93,12 +94,12 @@ class PositionTable(nn.Module):
 
 
 def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], *, antialias: bool = False) -> Tensor:
-    """Resize learned positions of an image grid: (K + Yo * Xo, D) -> (K + Yn * Xn, D).
+    """Resize learned position embeddings to another image grid: (K + Yo * Xo, D) -> (K + Yn * Xn, D).
 
-    Follows Dosovitskiy 2020, section 3.2. The grids are `old` = (Yo, Xo) and `new` = (Yn, Xn), row by row. The first K
-    rows (class token and similar) do not change. The interpolation is bicubic, because bilinear interpolation shortens
-    the vectors (Touvron 2021, section 6). With `antialias`, PyTorch uses another cubic kernel and averages over
-    neighboring cells when the grid shrinks.
+    Follows Dosovitskiy 2020, section 3.2. The grid sizes are `old` = (Yo, Xo) and `new` = (Yn, Xn), in row-major order.
+    The first K rows (class token and similar) do not change. The interpolation is bicubic, because bilinear
+    interpolation shortens the vectors (Touvron 2021, section 6). With `antialias`, PyTorch uses another cubic kernel
+    and averages over neighboring cells when the grid shrinks.
     """
     special = len(table) - old[0] * old[1]
     assert special >= 0, f"expected at least {old[0]} x {old[1]} positions for the grid, found {len(table)}"

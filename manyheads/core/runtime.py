@@ -1,4 +1,4 @@
-"""Compute configuration of the machine: device, threads, precision, float32 kernels, compilation, memory."""
+"""Compute configuration of a run: device, threads, precision, float32 kernels, compilation and memory."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MAX_THREADS = 1024  # PyTorch crashes the process at 100,000 threads
-BUSY_SECONDS = 0.005  # seconds of matrix products beyond which the start of a kernel is negligible
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # constants of mallopt() in glibc's malloc.h
+MAX_THREADS = 1024  # maximum number of threads; PyTorch crashes the process at 100,000
+BUSY_SECONDS = 0.005  # duration of matrix products, in seconds, that makes the start of a kernel negligible
+# constants of the function mallopt(), defined in glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MAX_GROWTH = 1.5
 
 _lock = threading.Lock()
-# PyTorch's settings before the first active configuration, once for each active one
+# PyTorch's settings before the first configuration was applied, repeated for each configuration that is applied now
 _original_settings: list[tuple[int, str, bool]] = []
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Device, precision, threads and kernels of a run. Two runs with the same configuration are bit-identical.
+    """Compute configuration of a run: device, precision, threads and kernels.
+
+    Two runs with the same configuration are bit-identical.
 
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
                model also accepts "int8" and "auto" (see `manyheads.inference`).
@@ -57,10 +60,11 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply threads and float32 kernels of this configuration to the process; restore the old ones at the end.
+        """Apply the number of threads and the float32 kernels to this process while the block runs, then restore the
+        old ones.
 
-        The settings hold for the whole process. If several threads use different configurations, one may run with the
-        settings of another. The last one to exit restores the original values.
+        The settings hold for the whole process. If several threads use different configurations, a thread may run with
+        the settings of another. The last thread to leave its block restores the original values.
         """
         with _lock:
             threads, _, tf32 = before = _current_settings()
@@ -77,28 +81,34 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        """Apply `settings`, and autocast to bf16 if the precision is bf16. Every forward pass runs in this context."""
+        """Apply `settings`, and autocast to bf16 if the precision is bf16, while the block runs.
+
+        Every forward pass runs in this context.
+        """
         with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
     def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the function, compiled if the configuration says so (on a CPU this needs a C++ compiler)."""
+        """Return the function, compiled with torch.compile if configured.
+
+        On a CPU, compilation needs a C++ compiler.
+        """
         return torch.compile(function, dynamic=True) if self.compiled else function
 
     def describe(self) -> dict[str, Any]:
-        """Return the entries of a checkpoint that describe the machine.
+        """Return a description of the machine, which is saved in every checkpoint.
 
         A resumed run is bit-identical only with the same configuration, PyTorch version and processor.
         """
         threads = self.threads or torch.get_num_threads()
-        # the kernel precision has no effect on training
+        # the precision of the inference kernels has no effect on training
         compute = {name: value for name, value in asdict(self).items() if name != "lowered"}
         return {**compute, "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
         """Return the FLOP/s that this machine reaches in matrix products of the configured precision.
 
-        Multiplies matrices of 1024 x 1024, and larger or repeated ones if the device is not fully busy with those.
+        Multiplies matrices of 1024 x 1024, and larger ones or more of them if these do not keep the device busy.
         """
         dtype, best = torch.bfloat16 if self.precision == "bf16" else torch.float32, 0.0
 
@@ -106,7 +116,7 @@ class ComputeConfig:
             start = time.perf_counter()
             for _ in range(times):
                 product = a @ a
-            product[0, 0].item()  # waits for the result of an asynchronous device
+            product[0, 0].item()  # Copying the result to the CPU waits for an asynchronous device.
             return (time.perf_counter() - start) / times
 
         with self.settings():
@@ -123,7 +133,10 @@ class ComputeConfig:
 def prepare(
     precision: Precision = "float32", threads: int | None = None, compile: bool = False, device: str | None = None
 ) -> ComputeConfig:
-    """Choose device, precision and threads; `ComputeConfig.autocast` applies them. The default is a GPU if present."""
+    """Return a compute configuration with the device, precision and threads resolved.
+
+    The default device is a GPU if present.
+    """
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}")
     if threads is not None and not 1 <= threads <= MAX_THREADS:
@@ -153,8 +166,8 @@ def is_bf16_faster(threads: int | None = None) -> bool:
     return bf16 > float32
 
 
-BUFFER_BYTES = 2**28  # size in bytes, larger than the cache of a few cores
-CACHED = 2**25  # size in bytes that fits into the CPU cache
+BUFFER_BYTES = 2**28  # buffer size in bytes, larger than the cache of a few CPU cores
+CACHED = 2**25  # data size in bytes that fits into the CPU cache
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> float:
@@ -175,7 +188,7 @@ def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> fl
 
 
 def _check_compiler() -> None:
-    """Raise UserError if PyTorch lacks a C++ compiler or Python's headers for compilation on a CPU."""
+    """Raise UserError if the C++ compiler or Python's headers are missing, which torch.compile needs on a CPU."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     header = Path(sysconfig.get_path("include"), "Python.h")
     if shutil.which(compiler) is None:
@@ -189,10 +202,10 @@ def _check_compiler() -> None:
 
 
 def _matmul(device: str, precision: Precision) -> str:
-    """Return the fastest float32 matmul setting that still rounds as float32 does.
+    """Return the fastest setting of torch's float32 matmul precision that still rounds as float32 does.
 
-    Depends on the features of the processor and not on a measurement, because two runs on one machine must be
-    identical.
+    The choice depends on the features of the processor and not on a measurement, because two runs on one machine must
+    be identical.
     """
     if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
         return "medium"
@@ -204,8 +217,8 @@ def _current_settings() -> tuple[int, str, bool]:
 
 
 def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
-    """Set threads and float32 kernels; `tf32` affects convolutions on a GPU."""
-    if threads != torch.get_num_threads():  # setting the same number again would take time, too
+    """Set PyTorch's threads and float32 kernels. `tf32` affects convolutions on a GPU."""
+    if threads != torch.get_num_threads():  # PyTorch takes time even if the number of threads does not change
         torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32 = tf32
@@ -216,21 +229,24 @@ def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
     """Keep freed memory in the process while the block runs, because the next training step needs the same amount.
 
     By default the C library returns a large block to the system as soon as it is freed, and the system clears every
-    page of the next block: 20% of a training step of BERT base. Only glibc is changed.
+    page of the next block. This takes 20% of a training step of BERT base. Only glibc is supported; other C libraries
+    are not changed.
 
-    low_memory  for a model that hardly fits into memory: blocks of 8 MiB or more, such as weights gathered from other
-                ranks, are returned at once
+    low_memory  True for a model that hardly fits into memory: blocks of 8 MiB or more, such as weights gathered from
+                other ranks, are returned to the system at once
 
     Yields a function that the caller runs after each step. Blocks of many sizes fragment the memory, so that a process
-    would grow for hours. The function returns free memory to the system when the process holds `MAX_GROWTH` times the
-    memory that it held after the first step, or after the first step that followed the last such return.
+    would grow for hours. The function returns free memory to the system when the process holds `MAX_GROWTH` times its
+    baseline. The baseline is the memory that the process held after the first step, or after the first step that
+    followed the last return of memory.
     """
     libc = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
     if libc is None:
         yield lambda: None
         return
     if low_memory:
-        libc.mallopt(M_MMAP_THRESHOLD, 2**23)  # an explicit threshold no longer grows when blocks are freed
+        # With an explicit threshold, glibc does not raise the threshold when blocks are freed.
+        libc.mallopt(M_MMAP_THRESHOLD, 2**23)
     else:
         libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
@@ -247,7 +263,7 @@ def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
 
     try:
         yield trim
-    finally:  # values that glibc's automatic adaptation reaches
+    finally:  # restore the values that glibc reaches by its automatic adaptation
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(M_TRIM_THRESHOLD, 64 * 2**20)
@@ -277,7 +293,7 @@ def physical_memory() -> int:
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Disable dropout and gradients while the block runs, then restore the mode of the model."""
+    """Disable dropout and gradients while the block runs, then restore the training or eval mode of the model."""
     training = model.training
     model.eval()
     try:

@@ -46,10 +46,11 @@ Layers = Sequence[str | int] | str | int | None
 class Grid(NamedTuple):
     """Image grid of the queries, or of the keys, of an attention map.
 
-    A layer returns the grids of both by `grids(shape of its input)`; a model returns those of all layers by `grids()`.
+    An attention layer returns the grids of both by `grids(shape of its input)`; a model returns the grids of all layers
+    by `grids()`.
 
-    rows, columns  size of the grid; its cells are the last positions, row by row. The frames of a clip follow each
-                   other.
+    rows, columns  size of the grid. Its cells are the last positions of the sequence, row by row; for a video clip,
+                   frame after frame.
     tokens         names of the tokens before the cells
     cover          fractions of the image height and width that the cells cover
     """
@@ -61,10 +62,11 @@ class Grid(NamedTuple):
 
 
 class Calculation(NamedTuple):
-    """Inputs of the attention of h heads: softmax(scale * query @ key^T + added) @ value.
+    """Inputs of the attention of h heads, which computes softmax(scale * query @ key^T + added) @ value.
 
     query (B, h, ..., Tq, Dh), key (B, h, ..., Tk, Dh), value (B, h, ..., Tk, Dv)
-    added  the bias, with minus infinity where a mask hides a key; broadcasts to (B, h, ..., Tq, Tk). None: neither.
+    added  the bias, with minus infinity where a mask hides a key; broadcasts to (B, h, ..., Tq, Tk). None: no bias and
+           no mask.
     """
 
     query: Tensor
@@ -82,7 +84,10 @@ class _Recording:
 
 
 class Tap(nn.Module):
-    """Hook inside a model that can record or edit activations. Without recordings and edits it does nothing."""
+    """Hook inside a model that can record or edit activations.
+
+    It has no effect unless a recording or an edit is active.
+    """
 
     def __init__(self, place: Place = "attention") -> None:
         super().__init__()
@@ -98,24 +103,32 @@ class Tap(nn.Module):
 
     @property
     def is_active(self) -> bool:
-        """True if recordings or edits are active. The modules then compute in place of the fused kernels."""
+        """Return True if recordings or edits are active.
+
+        Models then run PyTorch modules instead of the fused kernels.
+        """
         return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
 
     def record(self, weights: Weights, queries: int) -> None:
-        """Store the requested attention weights; `weights(heads, rows)` computes only this part of the map."""
+        """Store the requested attention weights.
+
+        `weights(heads, rows)` computes only the given heads and query rows.
+        """
         for recording in self.recordings:
             _check_range("query row", recording.queries, queries)
             with torch.no_grad():
                 recording.calls.append(weights(recording.heads, recording.queries))
 
     def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
-        """Store the requested inputs of the attention; `part(heads)` returns the inputs of some heads."""
+        """Store the requested inputs of the attention. `part(heads)` returns the inputs of the given heads."""
         for recording in self.calculations:
             with torch.no_grad():
                 recording.calls.append(part(recording.heads))
 
     def on_pattern(self, pattern: Tensor) -> Tensor:
-        """Edit the attention weights (B, H, ..., Tq, Tk), store the requested part, and return them."""
+        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), store the requested part, and return
+        them.
+        """
         for change in self.map_edits:
             pattern = change(pattern)
 
@@ -127,13 +140,13 @@ class Tap(nn.Module):
         return pattern
 
     def on_output(self, output: Tensor) -> Tensor:
-        """Edit the outputs of the heads (B, H, ..., Tq, Dv), or states, and return them."""
+        """Apply the active edits to the outputs of the heads (B, H, ..., Tq, Dv), or to states, and return them."""
         for change in self.output_edits:
             output = change(output)
         return output
 
     def on_residual(self, states: Tensor) -> Tensor:
-        """Edit the states (B, ..., T, D), store the requested positions, and return them."""
+        """Apply the active edits to the states (B, ..., T, D), store the requested positions, and return the states."""
         states = self.on_output(states)
         for recording in self.recordings:
             _check_range("position", recording.queries, states.shape[-2])
@@ -143,7 +156,10 @@ class Tap(nn.Module):
 
 
 class Maps(dict[str, list[Tensor]]):
-    """Recorded tensors by layer name, one per call: attention maps (B, heads, Tq, Tk), or states (B, T, D)."""
+    """Dictionary of recorded tensors by layer name, a list with one tensor per call of the layer.
+
+    Attention maps are (B, heads, Tq, Tk), states are (B, T, D).
+    """
 
     def __repr__(self) -> str:
         lines = [f"  {name}: {len(calls)} x {tuple(calls[0].shape)}" for name, calls in self.items() if calls]
@@ -161,12 +177,13 @@ def record(
     *,
     of: Place = "attention",
 ) -> Iterator[Maps]:
-    """Record attention maps (per call and head, before dropout) or states while the block runs.
+    """Record attention maps (per call and head, before dropout) or states of a model while the block runs.
 
-    layers   names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list; None for all.
-    heads    indices of heads, in the order of the result; None for all.
-    queries  indices of query rows, negative from the end; None for all. With a cache, they count within each call. For
-             states, these are positions.
+    layers   layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list; None:
+             all.
+    heads    indices of heads, in the order of the result; None: all.
+    queries  indices of query rows, negative from the end; None: all. With a key-value cache, they count within each
+             call. For states, these are positions.
     of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D). Active edits apply first.
 
     Raises UserError for a layer, head or row that does not exist, and RuntimeError if no selected layer ran.
@@ -181,9 +198,11 @@ def record(
 def record_calculations(
     model: nn.Module, layers: Layers = None, heads: Sequence[int] | None = None
 ) -> Iterator[dict[str, list[Calculation]]]:
-    """Record the inputs of the attention: queries, keys, values, scale and bias of each map. Arguments as for `record`.
+    """Record the inputs of the attention while the block runs: queries, keys, values, scale and bias of each attention
+    map.
 
-    Raises UserError for an attention whose weights are not a softmax over products of queries and keys.
+    The arguments are those of `record`. Raises UserError for an attention whose weights are not a softmax over products
+    of queries and keys.
     """
     modules = _select_modules(model, "attention", layers, heads)
     calculations: dict[str, list[Calculation]] = {name: [] for name, _ in modules}
@@ -196,7 +215,7 @@ def _recording_calls(
     kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
     heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
-    """Append what the selected modules compute to `calls`, by layer name, while the block runs."""
+    """Append the activations of the selected modules to `calls`, by layer name, while the block runs."""
     targets = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
     for recordings, recording in targets:
         recordings.append(recording)
@@ -210,10 +229,11 @@ def _recording_calls(
 
 
 class Edit:
-    """Changes to the activations of a model, undone when the `edit` block ends.
+    """Edits of the activations of a model. They are undone when the `edit` block ends.
 
-    `new` is a tensor that broadcasts to the replaced part, or a function of that part. Examples: `torch.zeros_like` for
-    ablation, a mean over other runs for mean ablation, states that `record` stored in another run for patching.
+    `new` is a tensor that broadcasts to the replaced part, or a function that receives this part and returns the new
+    one. Examples: `torch.zeros_like` for ablation, a mean over other runs for mean ablation, states that `record`
+    stored in another run for activation patching.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -235,7 +255,7 @@ class Edit:
     def feed_forward(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
         """Replace the outputs (B, t, D) of feed-forward networks at these positions, before the residual addition.
 
-        positions  indices, negative from the end; with a cache, they count within each call. None for all.
+        positions  indices, negative from the end; None: all. With a key-value cache, they count within each call.
         """
         modules = _select_modules(self._model, "feed_forward", layers, None)
         self._add("output_edits", modules, -2, "position", positions, new)
@@ -253,13 +273,13 @@ class Edit:
         self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, noun: str,
         indices: Sequence[int] | None, new: Tensor | Change,
     ) -> None:  # fmt: skip
-        """Register an edit of the selected indices along the axis."""
+        """Register an edit that replaces the activations at the selected indices along the axis."""
 
         def change(tensor: Tensor) -> Tensor:
             count = tensor.shape[axis]
             _check_range(noun, indices, count)
             positive = range(count) if indices is None else [index % count for index in indices]
-            # The explicit dtype is necessary for an empty list.
+            # Without a dtype, an empty list would become a float tensor.
             selected = torch.tensor(positive, dtype=torch.long, device=tensor.device)
             part = tensor.index_select(axis, selected)
             replacement = new.to(tensor) if isinstance(new, Tensor) else new(part)
@@ -284,7 +304,9 @@ class Edit:
 
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
-    """Edit activations while the block runs: attention maps, heads, feed-forward networks or the residual stream."""
+    """Edit activations of a model while the block runs: attention maps, heads, feed-forward networks or the residual
+    stream.
+    """
     changes = Edit(model)
     try:
         yield changes
@@ -293,12 +315,13 @@ def edit(model: nn.Module) -> Iterator[Edit]:
 
 
 def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]:
-    """Return every module of the model with a tap at this place, by name, in the order of construction."""
+    """Return every module of the model that records this type of activation, by name, in the order of construction."""
     by_tap: dict[Tap, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules():
         tap = getattr(module, "tap", None)
         if isinstance(tap, Tap) and tap.place == place:
-            by_tap.setdefault(tap, (name, module))  # a model with fused kernels contains some modules twice
+            # a model with fused inference kernels contains some modules under two names
+            by_tap.setdefault(tap, (name, module))
     return dict(by_tap.values())
 
 

@@ -1,4 +1,4 @@
-"""Writing of safetensors files, tensor by tensor, without a second copy of the model in memory, and with a checksum.
+"""Writing of safetensors files with a checksum, tensor by tensor, without a second copy of the model in memory.
 
 Identical tensors give identical bytes. The safetensors library does not guarantee this for files with metadata.
 """
@@ -21,7 +21,7 @@ DTYPES = {
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
     """Write a safetensors file and return its SHA-256. `metadata` is stored in the header."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    # decreasing element size keeps every tensor aligned
+    # Sorting tensors by decreasing element size keeps every tensor aligned.
     ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     end = 0
     for name in ordered:
@@ -39,7 +39,10 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """Return the CRC-32 of names and values in 8 hexadecimal digits. It is fast and detects flipped bits."""
+    """Return the CRC-32 of the names and values of tensors, as 8 hexadecimal digits.
+
+    It is fast and detects flipped bits.
+    """
     crc = 0
     for name in sorted(tensors):
         crc = zlib.crc32(_bytes(tensors[name]), zlib.crc32(name.encode(), crc))

@@ -1,6 +1,6 @@
-"""Decoding with any model that has `step(tokens, cache) -> logits`.
+"""Decoding: generation of token sequences with any model that has `step(tokens, cache) -> logits`.
 
-Contains greedy and beam search, sampling, and forced scoring.
+Contains greedy and beam search, sampling, and scoring of given target texts.
 """
 
 from manyheads.generation.continuous import ContinuousBatch, Text, sample

@@ -1,8 +1,8 @@
-"""Continuous batching: texts are generated together, and join or leave between steps (Yu et al. 2022).
+"""Continuous batching: several texts are generated together, and may join or leave the batch between steps.
 
-Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the padding, so that each
-row gives the same result as alone. Each row draws one random number per token from its own generator, so its text
-depends on its seed and not on the other rows.
+Source: Yu et al. 2022. Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the
+padding, so that each text is the same as if generated alone. For each token, a text draws one random number from its
+own generator, so it depends on its seed and not on the other texts.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from torch import Tensor
 from manyheads.generation.protocol import Cache
 from manyheads.generation.sampling import Sampling
 
-# A cache's capacity is rounded up to a multiple of this, so that rows are rarely resized when texts join or leave.
+# The capacity of the key-value cache is a multiple of this number of positions, so that it is rarely resized when texts
+# join or leave.
 CAPACITY_UNIT = 128
 
 
 class RewindableCache(Cache, Protocol):
-    """Cache whose rows can drop their last positions."""
+    """Key-value cache whose rows can drop their last positions."""
 
     def advance(self, count: Tensor) -> None:
-        """Add `count` (B,) to the lengths of the rows; negative numbers drop positions."""
+        """Change the number of cached positions of each row by `count` (B,).
+
+        Negative numbers drop the last positions.
+        """
 
     def replace(self, rows: Tensor, other: Self) -> None:
-        """Copy the N rows of another cache to the given rows (N,)."""
+        """Copy the N rows of another cache to the rows with the given indices (N,)."""
 
 
 F = TypeVar("F", bound=RewindableCache)
@@ -37,23 +41,23 @@ F_contra = TypeVar("F_contra", bound=RewindableCache, contravariant=True)
 
 
 class StepAt(Protocol[F_contra]):
-    """`Step` with an argument for the position whose logits are needed.
+    """`Step` function with an argument for the position whose logits are needed.
 
     It avoids computing logits over the whole vocabulary for every position of a long prompt.
     """
 
     def __call__(self, tokens: Tensor, cache: F_contra, at: Tensor | None = None, /) -> Tensor:
-        """Return the logits (B, 1, V) at the positions `at` (B,) only."""
+        """Return the logits (B, 1, V) after one token of each row only, at the positions `at` (B,)."""
 
 
 @dataclass(eq=False)
 class Text:
-    """Text of a `ContinuousBatch`.
+    """Text that is generated in a `ContinuousBatch`.
 
-    ids    tokens so far: at first the prompt, from one token to the context length of the model
+    ids    token ids so far: at first the prompt, from one token to the context length of the model
     limit  maximum number of generated tokens
-    seed   seed of the generator that samples the tokens
-    first  index of the first token that the model reads
+    seed   seed of the random generator that samples the tokens
+    first  index of the first token in `ids` that the model reads; earlier tokens no longer fit into its context
     """
 
     ids: list[int]
@@ -71,23 +75,23 @@ class Text:
 
     @property
     def added(self) -> int:
-        """Number of generated tokens."""
+        """Return the number of generated tokens."""
         return len(self.ids) - self.prompt
 
 
 class ContinuousBatch(Generic[F]):
     """Batch of texts in which each step generates one token for every text whose prompt has been read.
 
-    start       function (rows, capacity) -> empty cache.
-    context     context length of the model. A longer text continues from its second half: its last tokens are read
-                again, as if the text began there.
+    start       function (rows, capacity) -> empty key-value cache.
+    context     context length of the model. A text that becomes longer is continued from its second half: the model
+                reads the last tokens again, as if the text began there.
     end         token that ends a text; it is not added to the text.
-    chunk       prompt tokens per step, while other texts are generated; None: whole prompts.
+    chunk       maximum number of prompt tokens per step, while other texts are generated; None: whole prompts.
     rows        maximum number of texts in the batch.
-    max_cached  maximum total capacity of all rows, in positions. Further texts wait in order; a text that needs more
-                runs alone.
-    unit        multiple to which the capacity of a row is rounded up; 1 if no text will join later, so that no padding
-                is needed.
+    max_cached  maximum total capacity of all rows of the cache, in positions. Further texts wait in order; a text that
+                needs more runs alone.
+    unit        the capacity of a row is rounded up to a multiple of this number; 1 if no text will join later, so that
+                no padding is needed.
     """
 
     def __init__(
@@ -97,34 +101,38 @@ class ContinuousBatch(Generic[F]):
         self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
         self._chunk, self._rows, self._max_cached = chunk, rows, max_cached
         self.waiting: deque[Text] = deque()
-        self.texts: list[Text] = []  # text of each row of the cache
+        self.texts: list[Text] = []  # text in each row of the key-value cache
         self._reading: _Reading[F] | None = None
-        self._finished: set[Text] = set()  # texts in the batch or in the prompt phase that get no more tokens
+        # texts that were stopped while they were generated or their prompts were read
+        self._finished: set[Text] = set()
         self._cache: F | None = None
         self._capacity = 0
 
     @property
     def busy(self) -> bool:
-        """True if another step would generate or read tokens."""
+        """Return True if another step would generate tokens or read a prompt."""
         rows = len(self.texts) + (len(self._reading.texts) if self._reading else 0)
         return bool(self.waiting) or rows > len(self._finished)
 
     def admit(self, texts: Sequence[Text]) -> None:
-        """Add texts to the queue. They join at the next step, or as soon as the limits allow."""
+        """Add texts to the queue. They join the batch at the next step, or as soon as the limits allow."""
         assert all(0 < len(text.ids) <= self._context for text in texts), (
             "expected prompts with at least one token and at most the context length"
         )
         self.waiting.extend(text for text in texts if text.limit > 0)
 
     def drop(self, texts: Collection[Text]) -> None:
-        """Stop generating these texts."""
+        """Stop generating the given texts."""
         if any(text in self.waiting for text in texts):
             self.waiting = deque(text for text in self.waiting if text not in texts)
         self._finished |= {t for t in texts if t in self.texts or (self._reading and t in self._reading.texts)}
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Text, int]]:
-        """Return the next token of every text whose prompt has been read. Finished texts leave the batch."""
+        """Generate and return the next token of every text whose prompt has been read.
+
+        Finished texts leave the batch.
+        """
         self._remove_finished()
         self._start_reading()
         logits = [self._next_logits()] if self.texts else []  # (R, V)
@@ -145,7 +153,10 @@ class ContinuousBatch(Generic[F]):
         return sampled
 
     def _remove_finished(self) -> None:
-        """Remove finished texts. The last rows move to the free rows; the others stay in place."""
+        """Remove the finished texts.
+
+        The last rows of the cache move into the free rows; all other rows stay in place.
+        """
         if self._reading is not None and self._finished.issuperset(self._reading.texts):
             self._finished -= {*self._reading.texts}
             self._reading = None
@@ -164,11 +175,11 @@ class ContinuousBatch(Generic[F]):
         self._cache.select(torch.tensor(rows, device=self._cache.lengths.device))
 
     def _start_reading(self) -> None:
-        """Start reading the prompts of waiting texts that fit into the batch."""
+        """Start reading the prompts of those waiting texts that fit into the batch."""
         if self._reading is not None or not self.waiting:
             return
         selected: list[Text] = []
-        # less than the current capacity after the longest texts have left
+        # After the longest texts have left, this may be less than the current capacity.
         capacity = max(map(self._row_capacity, self.texts), default=0)
         while self.waiting and (self._rows is None or len(self.texts) + len(selected) < self._rows):
             required = max(capacity, self._row_capacity(self.waiting[0]))
@@ -182,18 +193,18 @@ class ContinuousBatch(Generic[F]):
             self._resize(capacity)
 
     def _row_capacity(self, text: Text) -> int:
-        """Return the capacity of a row for this text with its maximum number of tokens."""
+        """Return the number of cache positions that this text needs with its maximum number of tokens."""
         return min(self._context, -(-(text.prompt + text.limit) // self._unit) * self._unit)
 
     def _resize(self, capacity: int) -> None:
-        """Change the capacity of the rows and keep their content."""
+        """Change the capacity of all rows of the key-value cache and keep their content."""
         if self._cache is not None and capacity != self._capacity:
             old, self._cache = self._cache, self._start(len(self.texts), capacity)
             self._cache.replace(torch.arange(len(self.texts), device=old.lengths.device), old)
         self._capacity = capacity
 
     def _next_logits(self) -> Tensor:
-        """Return the logits (R, V) of the next token of each text."""
+        """Return the logits of the next token of each text in the batch, (R, V)."""
         cache = self._cache
         assert cache is not None
         device = cache.lengths.device
@@ -210,7 +221,7 @@ class ContinuousBatch(Generic[F]):
         return self._step(last, cache)[:, -1]
 
     def _append_read(self, reading: _Reading[F]) -> list[Tensor]:
-        """Append rows for texts whose prompts have been read; return the logits (R, V) of their next tokens."""
+        """Add cache rows for texts whose prompts have been read. Returns the logits of their next tokens, (R, V)."""
         keep = [row for row, text in enumerate(reading.texts) if text not in self._finished]
         self._finished -= {*reading.texts}
         if not keep:
@@ -228,7 +239,10 @@ class ContinuousBatch(Generic[F]):
         return [torch.stack([reading.logits[row] for row in keep])]
 
     def _sample(self, logits: Tensor) -> list[int]:
-        """Return the next tokens (R,) for logits (R, V). Texts with equal settings are sampled together."""
+        """Return the next token of each text, (R,), sampled from logits (R, V).
+
+        Texts with equal settings are sampled together.
+        """
         by_sampling: dict[Sampling, list[int]] = {}
         for row, text in enumerate(self.texts):
             by_sampling.setdefault(text.sampling, []).append(row)
@@ -249,7 +263,7 @@ class ContinuousBatch(Generic[F]):
 
 
 class _Reading(Generic[F]):
-    """Texts whose prompts are read into an empty cache, in chunks."""
+    """Group of texts whose prompts are read into an empty key-value cache, in chunks."""
 
     def __init__(self, texts: Sequence[Text], cache: F) -> None:
         self.texts, self.cache = texts, cache
@@ -257,11 +271,14 @@ class _Reading(Generic[F]):
         rows = [[*text.ids, *text.ids[-1:] * (longest - len(text.ids))] for text in texts]
         self._tokens = torch.tensor(rows, device=device)  # (B, longest)
         self._lengths = torch.tensor([len(text.ids) for text in texts], device=device)
-        self._done = 0  # number of columns read so far
-        self.logits: dict[int, Tensor] = {}  # next-token logits (V,) by row
+        self._done = 0  # number of token columns of the prompts that have been read
+        self.logits: dict[int, Tensor] = {}  # logits of the next token, (V,), by row
 
     def read(self, step: StepAt[F], chunk: int | None) -> bool:
-        """Read at most `chunk` tokens, and at least one of each text. Return True after the last token."""
+        """Read the next part of the prompts: at most `chunk` tokens in total, but at least one token of each text.
+
+        Returns True after the last token.
+        """
         rows, longest = self._tokens.shape
         stop = longest if chunk is None else min(longest, self._done + max(1, chunk // rows))
         last = self._lengths - 1 - self._done  # (B,)
@@ -272,12 +289,12 @@ class _Reading(Generic[F]):
         self._done = stop
         if stop < longest:
             return False
-        self.cache.advance(self._lengths - longest)  # no real token has attended to the padding
+        self.cache.advance(self._lengths - longest)  # Padding can be dropped, because no real token has attended to it.
         return True
 
 
 def _token_mask(text: Text, logits: Tensor) -> Tensor:
-    """Return a mask (V,) of the tokens that a text contains."""
+    """Return a mask (V,) of the vocabulary, True for the tokens that a text contains."""
     if text.seen is None:
         text.seen = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
         text.seen[text.ids] = True
@@ -286,9 +303,9 @@ def _token_mask(text: Text, logits: Tensor) -> Tensor:
 
 
 def _first_read(length: int, context: int) -> int:
-    """Return the index of the first token that the model reads of a text with `length` tokens.
+    """Return the index of the first token that fits into the model's context, for a text with `length` tokens.
 
-    It is 0 while the text fits into the context, then always a multiple of half the context.
+    The index is 0 while the whole text fits into the context, then always a multiple of half the context.
     """
     half = max(1, context // 2)
     return 0 if length <= context else -(-(length - context) // half) * half
@@ -306,13 +323,14 @@ def sample(
     end: int | None = None,
     over: Callable[[int, int], bool] = lambda row, token: False,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Generate a continuation of every prompt. Yields for each step the (row, token) pairs of all active rows.
+    """Generate a continuation of every prompt. Yields for each step a list of (row, token) pairs, one per unfinished
+    text.
 
-    limits  maximum number of tokens of each row
-    seeds   seeds of the generators of each row
-    over    function called with every row and token; a row for which it returns True is finished
+    limits  maximum number of generated tokens of each text
+    seeds   seed of the random generator of each text
+    over    function called with every row and token; it returns True if the text of this row is finished
 
-    For the other arguments, see `ContinuousBatch`.
+    The other arguments are those of `ContinuousBatch`.
     """
     texts = [Text([*ids], sampling, n, seed) for ids, n, seed in zip(prompts, limits, seeds, strict=True)]
     rows = {text: row for row, text in enumerate(texts)}

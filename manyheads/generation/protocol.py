@@ -1,4 +1,4 @@
-"""Interface between decoding and a model, and the hypotheses that decoding returns."""
+"""Interface between decoding methods and a model, and the hypotheses (complete outputs) that decoding returns."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from manyheads.errors import UserError
 
 
 class Cache(Protocol):
-    """Cache of a model with one state per row of a batch, such as `manyheads.core.cache.KVCache`."""
+    """Interface of a model's cache with one state per row of a batch, such as `manyheads.core.cache.KVCache`."""
 
-    lengths: Tensor  # (B,) number of positions in each row
+    lengths: Tensor  # number of cached positions of each row, (B,)
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the given rows (N,), in that order; an index may repeat."""
+        """Keep only the rows with the given indices (N,), in that order; an index may repeat."""
 
 
 C = TypeVar("C", bound=Cache)
-# Function from tokens (B, T) and a cache of B rows to the logits (B, T, V) after each token. It adds T positions to the
-# cache.
+# Function of a model that takes tokens (B, T) and a cache of B rows, and returns the logits (B, T, V) after each token.
+# It adds T positions to the cache.
 Step: TypeAlias = Callable[[Tensor, C], Tensor]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Complete output of a search.
+    """Hypothesis: a complete output sequence of a search.
 
     tokens           ids without start and end tokens.
-    log_probability  natural logarithm, summed over the tokens and the end token.
-    score            log_probability / length_penalty(len(tokens) + 1, alpha); ranks the hypotheses.
+    log_probability  natural logarithm of the probability, summed over the tokens and the end token.
+    score            log_probability / length_penalty(len(tokens) + 1, alpha); hypotheses are ranked by this score.
     """
 
     tokens: list[int]
@@ -55,7 +55,7 @@ def length_penalty(length: int, alpha: float) -> float:
 
 def check_alpha(alpha: float) -> None:
     """Raise UserError if the exponent of the length penalty is not from 0 to 10."""
-    if not 0 <= alpha <= 10:  # this condition also rejects NaN
+    if not 0 <= alpha <= 10:  # written so that NaN is rejected, too
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 
@@ -71,33 +71,36 @@ def suppress_ids(logits: Tensor, suppress: Sequence[int]) -> Tensor:
     return logits
 
 
-BLOCK = 64  # length of the blocks of a row whose maxima are computed first
-MIN_BLOCKED = 100_000  # number of scores below which `argmax` is faster than the search in blocks
+BLOCK = 64  # number of neighboring logits in a block; the maximum of each block is computed first
+MIN_BLOCKED = 100_000  # if a row has fewer scores than this, `argmax` is faster than the search in blocks
 
 
 def block_maxima(scores: Tensor) -> Tensor:
-    """Return the maximum of each block of scores (R, N), (R, N / BLOCK). The last block may be shorter."""
+    """Return the maximum of each block of BLOCK neighboring scores:
+
+    (R, N) -> (R, N / BLOCK). The last block may be shorter.
+    """
     whole = scores.shape[1] // BLOCK * BLOCK
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
     return torch.cat([maxima, scores[:, whole:].amax(1, keepdim=True)], 1) if whole < scores.shape[1] else maxima
 
 
-# Function of logits (R, V), suppressed ids and block length. Returns the logits without suppressed ids, the maximum of
-# each block, and the log-sum-exp of each row (R,). It may change the logits in place.
+# Function that takes logits (R, V), suppressed token ids and the block length. It returns the logits without the
+# suppressed ids, the maximum of each block, and the log-sum-exp of each row (R,). It may change the logits in place.
 Reduce: TypeAlias = Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]]
 
 
 def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits, block maxima and log-sums that a search needs.
+    """Return the logits, the maxima of their blocks, and the log-sum-exp of each row, which a search needs.
 
-    Logits minus log-sums are log-probabilities.
+    Logits minus log-sum-exp are log-probabilities.
     """
     logits = suppress_ids(logits, suppress)
     return logits, block_maxima(logits), logits.logsumexp(-1)
 
 
 def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores and columns in the given blocks of rows of scores (R, N), each (..., BLOCK).
+    """Return the scores (R, N) that lie in the given blocks of the given rows, and their columns, each (..., BLOCK).
 
     Columns beyond N get minus infinity.
     """
@@ -107,9 +110,10 @@ def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor,
 
 
 def argmax_rows(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
-    """Return the column of the maximum of each row (R, N); of equal values, the first. Faster than `argmax` on a CPU.
+    """Return the column of the maximum of each row of scores (R, N); of equal values, the first. Faster than `argmax`
+    on a CPU.
 
-    maxima  block maxima (R, blocks), if already computed
+    maxima  maximum of each block of scores, (R, blocks), if already computed
     """
     if maxima is None:
         if scores.numel() < MIN_BLOCKED:

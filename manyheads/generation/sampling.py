@@ -14,14 +14,15 @@ from manyheads.generation.protocol import argmax_rows
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for sampling the next token from its logits, in the order of their application.
+    """Settings for sampling the next token from its logits, listed in the order in which they are applied.
 
     repetition_penalty  divides positive logits and multiplies negative logits of tokens that the text already contains
                         (Keskar et al. 2019, section 4.1); 1 has no effect
     temperature         divides the logits; 0 selects the most probable token (of equal ones the smallest id)
-    top_k               keeps the k most probable tokens, and all tokens as probable as the last one (Fan et al. 2018)
-    top_p               keeps the smallest set of most probable tokens with this total probability (Holtzman et al.
-                        2020)
+    top_k               keeps the k most probable tokens, and further tokens that are as probable as the k-th one (Fan
+                        et al. 2018)
+    top_p               keeps the smallest set of most probable tokens whose total probability reaches this value
+                        (Holtzman et al. 2020)
     """
 
     temperature: float = 1.0
@@ -30,7 +31,7 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # this condition also rejects NaN
+        if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):  # written so that NaN is rejected, too
             raise UserError(f"temperature is {self.temperature}: expected 0, or a number from 0.001 to 1000")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k is {self.top_k}: expected at least 1")
@@ -42,20 +43,20 @@ class Sampling:
     def choose(self, logits: Tensor, seen: Tensor | None, chances: Callable[[], Tensor]) -> Tensor:
         """Return the next tokens (B,) for logits (B, V).
 
-        seen     mask (B, V) of the tokens that each text contains
-        chances  function that returns random numbers (B,) from 0 to 1, called only if needed
+        seen     mask (B, V), True for the tokens that each text already contains
+        chances  function that returns one random number from 0 to 1 for each row, (B,). Called only if needed
         """
         logits = self.filtered(logits, seen)
         if self.temperature == 0:
             return argmax_rows(logits)
-        # inverse transform sampling: one random number per token, whatever the size of vocabulary and batch
+        # Inverse transform sampling needs one random number per token, whatever the size of vocabulary and batch.
         cumulative = logits.softmax(-1).double().cumsum(-1)  # (B, V)
         return (cumulative <= chances().to(cumulative.device)[:, None] * cumulative[:, -1:]).sum(-1)
 
     def filtered(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Return the logits (B, V), with minus infinity for excluded tokens.
+        """Return the logits (B, V) after applying the settings, with minus infinity for excluded tokens.
 
-        seen  mask (B, V) of the tokens that each text contains, for the repetition penalty
+        seen  mask (B, V), True for the tokens that each text already contains, for the repetition penalty
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if seen is not None and self.repetition_penalty != 1:
@@ -72,7 +73,7 @@ class Sampling:
             probabilities = ordered.softmax(-1)
             excluded = (
                 probabilities.cumsum(-1) - probabilities >= self.top_p
-            )  # Exclude the tokens after the set is complete, but never the first token.
+            )  # Exclude the tokens after the total probability reaches top_p, but never the first token.
             excluded[:, 0] = False
             logits = logits.masked_fill(excluded.scatter(-1, at, excluded), -torch.inf)
         return logits

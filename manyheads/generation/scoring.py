@@ -1,4 +1,4 @@
-"""Forced scoring: log-probabilities of given target texts."""
+"""Scoring of given target texts: log-probability of each text under the model (forced decoding)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def score(
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
 ) -> list[Hypothesis]:
-    """Return each target (ids without start and end) as a hypothesis with its log-probability and score.
+    """Return each target text (ids without start and end) as a hypothesis with its log-probability and score.
 
-    The score is the same as if a search had found the target. One `step` reads all tokens at once, so the cache must be
-    empty, with a capacity of the longest target + 1. A target with a suppressed id has the log-probability -inf. Raises
-    UserError unless there is one target per row.
+    The score is the same as if a search had found the target. One call of `step` reads all tokens at once, so the cache
+    must be empty, with a capacity of the longest target + 1. A target with a suppressed id has the log-probability
+    -inf. Raises UserError unless there is one target per row of the cache.
     """
     check_alpha(alpha)
     if len(targets) != len(cache.lengths):
@@ -35,7 +35,7 @@ def score(
     # Padding with end tokens has no effect: a decoder is causal, and positions after the first end are excluded from
     # the sum.
     labels = torch.tensor([[*t, *[end] * (width - len(t))] for t in targets], dtype=torch.long, device=device)  # (B, T)
-    inputs = labels.roll(1, dims=1)  # decoder inputs (B, T): the start token, then the target
+    inputs = labels.roll(1, dims=1)  # input tokens of the decoder, (B, T): the start token, then the target
     inputs[:, 0] = start
     logits = suppress_ids(step(inputs, cache), suppress)  # (B, T, V)
     log_p = logits.gather(-1, labels[..., None])[..., 0] - logits.logsumexp(-1)  # (B, T)

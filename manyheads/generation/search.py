@@ -1,8 +1,8 @@
-"""Greedy and beam search over a batch. Finished sentences leave the batch; results keep the order of the input.
+"""Greedy and beam search over a batch of sentences. Finished sentences leave the batch; results keep the input order.
 
-A limit is the maximum number of tokens of a sentence before its end token. A hypothesis of this length is closed: the
+A limit is the maximum number of tokens of a sentence before its end token. A hypothesis of this length must end: the
 end token follows, with its probability under the model. So every hypothesis is complete, and its log-probability equals
-the result of `score`. Closing needs one more position, so the cache needs a capacity of limit + 1.
+the result of `score`. The end token needs one more position, so the cache needs a capacity of limit + 1.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ def greedy(
     Of equally probable tokens, the smallest id is taken.
 
     cache     empty cache with one row per sentence.
-    limits    maximum number of tokens of each sentence before its end, (B,).
+    limits    maximum number of tokens of each sentence before its end token, (B,).
     suppress  ids that are never generated.
     alpha     exponent of the length penalty in the scores; it does not affect the search.
-    reduce    faster replacement for `reduced`, if the model has one.
+    reduce    faster function that replaces `reduced`, if the model has one.
     """
     _check(cache, end, limits, suppress, alpha)
     reduce = reduce or reduced
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
-    output = torch.full((batch, longest + 1), end, device=device)  # (B, longest + 1)
-    rows = torch.arange(batch, device=device)  # (R,) indices of the sentences that are still in the batch
+    output = torch.full((batch, longest + 1), end, device=device)  # generated tokens, (B, longest + 1)
+    rows = torch.arange(batch, device=device)  # indices of the sentences that are not finished, (R,)
     last = torch.full((batch,), start, device=device)  # (R,)
-    totals: Tensor | None = None  # (B,) in the dtype of the log-probabilities
+    totals: Tensor | None = None  # log-probability of each sentence, (B,), in the dtype of the log-probabilities
     for length in range(longest + 1):
-        logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)  # (R, V), ..., (R,)
+        # logits (R, V), block maxima, and log-sum-exp (R,)
+        logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)
         last = argmax_rows(logits, maxima).masked_fill(limits[rows] == length, end)
         totals = logits.new_zeros(batch) if totals is None else totals
         totals[rows] += logits.gather(1, last[:, None])[:, 0] - log_sums
@@ -93,17 +94,18 @@ def beam_search(
     nbest: int = 1,
     reduce: Reduce | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the `nbest` best finished hypotheses of each sentence, best first; fewer if fewer exist.
+    """Return the `nbest` best finished hypotheses of each sentence by beam search, best first; fewer if fewer exist.
 
-    At each position, the best continuations of the live hypotheses fill the beam. A hypothesis that ends keeps its slot
-    in the beam, so that poor hypotheses with an early end cannot displace the best live one. The search for a sentence
-    ends when all slots are finished, or when no live hypothesis can enter the n best. Log-probabilities only decrease,
-    so a live hypothesis with log-probability p scores at most p / length_penalty(limit + 1). So a beam of 1 is greedy
-    search for any alpha, and a beam as large as the number of possible outputs is exhaustive search.
+    At each position, the best continuations of the unfinished hypotheses fill the beam. A hypothesis that ends keeps
+    its slot in the beam, so that poor hypotheses with an early end cannot displace the best unfinished one. The search
+    for a sentence ends when all slots are finished, or when no unfinished hypothesis can enter the n best.
+    Log-probabilities only decrease, so an unfinished hypothesis with log-probability p scores at most p /
+    length_penalty(limit + 1). A beam of 1 is greedy search for any alpha, and a beam as large as the number of possible
+    outputs is exhaustive search.
 
     cache   empty cache with one row per sentence; the search adds rows for the beams.
     alpha   exponent of the length penalty, from 0 to 10.
-    reduce  faster replacement for `reduced`, if the model has one. For the other arguments, see `greedy`.
+    reduce  faster function that replaces `reduced`, if the model has one. The other arguments are those of `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
@@ -111,15 +113,17 @@ def beam_search(
     reduce = reduce or reduced
     limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
-    # (R,) indices of the active sentences, each with W live hypotheses
+    # indices of the unfinished sentences, (R,), each with W unfinished hypotheses
     rows = torch.arange(len(limits), device=limits.device)
-    output = torch.full((len(limits), 1, 1), start, device=limits.device)  # (R, W, 1 + length)
-    totals = torch.zeros(len(limits), 1, device=limits.device)  # (R, W) log-probabilities, best first
+    # tokens of the hypotheses, (R, W, 1 + length)
+    output = torch.full((len(limits), 1, 1), start, device=limits.device)
+    # log-probabilities of the hypotheses, (R, W), best first
+    totals = torch.zeros(len(limits), 1, device=limits.device)
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
         if (closing := limits[rows] == length).any():
-            logits = _force_token(end, logits, closing.repeat_interleave(width))  # (R * W, V)
+            logits = _force_token(end, logits, closing.repeat_interleave(width))  # logits, (R * W, V)
             maxima = block_maxima(logits)
         totals, parents, tokens = _top_continuations(logits, maxima, totals - log_sums.view(len(rows), width), beam)
         in_beam = finished.in_beam(rows, totals)
@@ -127,14 +131,14 @@ def beam_search(
         finished.add(ending, rows, output, parents, totals)
 
         continuing = in_beam & ~ending
-        totals = totals.masked_fill(~continuing, -torch.inf)  # a hypothesis without a slot has no continuations
+        totals = totals.masked_fill(~continuing, -torch.inf)  # an empty slot of a beam has no continuations
         live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]
-        totals = totals.gather(1, live)  # (R, W') live hypotheses, best first
+        totals = totals.gather(1, live)  # unfinished hypotheses after this step, (R, W'), best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)
         if not len(keep):
             return finished.best()
         rows, totals, live = rows[keep], totals[keep], live[keep]
-        # (R', W') indices of rows among the R * W rows of the cache
+        # index of the cache row that each hypothesis continues, (R', W'), among the R * W rows of the cache
         parents = keep[:, None] * width + parents[keep].gather(1, live)
         tokens = tokens[keep].gather(1, live)
         output = torch.cat([output.flatten(0, 1)[parents], tokens[:, :, None]], dim=2)
@@ -142,24 +146,27 @@ def beam_search(
 
 
 class _Finished:
-    """Finished hypotheses of each sentence, best first, and the score that a live hypothesis must still reach."""
+    """Finished hypotheses of each sentence, best first, and the score that an unfinished hypothesis must exceed."""
 
     def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
         self._alpha, self._beam, self._nbest = alpha, beam, nbest
         self._hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
-        # (B,) score that a live hypothesis must beat, and the maximum length penalty that may divide its
-        # log-probability
+        # score that an unfinished hypothesis must exceed, and the maximum length penalty that may divide its
+        # log-probability, (B,) each
         self._threshold = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
         penalties = [length_penalty(limit + 1, alpha) for limit in limits.tolist()]
         self._penalty = torch.tensor(penalties, dtype=self._threshold.dtype, device=limits.device)
 
     def in_beam(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return a mask of the candidates (R, K), best first, that get one of the remaining slots of their sentence."""
+        """Return a mask of the candidates (R, K), best first:
+
+        True for those that get one of the free slots of their sentence.
+        """
         left = torch.tensor([self._beam - len(self._hypotheses[row]) for row in rows.tolist()], device=totals.device)
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
 
     def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
-        """Add the candidates that end, where `ending` (R, K) is true."""
+        """Add the candidates that end in this step, for which `ending` (R, K) is True."""
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
             hypotheses = self._hypotheses[sentence]
@@ -170,9 +177,9 @@ class _Finished:
                 self._threshold[sentence] = hypotheses[self._nbest - 1].score
 
     def beatable(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return the rows (R,) whose best live hypothesis can still enter the n best.
+        """Return a mask of the sentences (R,): True if the best unfinished hypothesis can still enter the n best.
 
-        totals  log-probability of the best live hypothesis of each row, (R,)
+        totals  log-probability of the best unfinished hypothesis of each sentence, (R,)
         """
         return (totals / self._penalty[rows] > self._threshold[rows]).nonzero()[:, 0]
 
@@ -181,17 +188,21 @@ class _Finished:
 
 
 def _force_token(token: int, logits: Tensor, rows: Tensor) -> Tensor:
-    """Return logits (N, V) in which the rows (N,) that are true can only continue with this token."""
+    """Return logits (N, V) in which some rows can only continue with the given token.
+
+    `rows` (N,) is True for these rows.
+    """
     others = torch.arange(logits.shape[1], device=logits.device) != token
     return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
 def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` largest sums of logits (R * W, V) and offsets (R, W) for each sentence.
+    """Return the `count` largest log-probabilities of continuations for each sentence.
 
-    Returns their values, their indices among the W hypotheses, and their tokens, in descending order; of equal values,
-    the first comes first. A stable sort of all values is slow. The `count` largest values lie in the `count` blocks
-    with the largest maxima (R * W, blocks), so only these are sorted.
+    They are sums of logits (R * W, V) and offsets (R, W). Returns their values, the indices of their hypotheses among
+    the W hypotheses of the sentence, and their tokens, in descending order; of equal values, the first comes first. A
+    stable sort of all values is slow. The `count` largest values lie in the `count` blocks with the largest maxima (R *
+    W, blocks), so only these blocks are sorted.
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
@@ -207,7 +218,7 @@ def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: i
 def _top_columns(scores: Tensor, count: int) -> Tensor:
     """Return the columns of the `count` largest values of each row (R, N), in ascending order.
 
-    Of equal values the first ones are taken, while `topk` takes any.
+    Of equal values the first ones are taken; `torch.topk` may take any of them.
     """
     scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
     threshold = scores.topk(count).values[:, -1:]

@@ -1,4 +1,7 @@
-"""Incremental conversion of tokens to text: returns only characters that can no longer change, up to a stop string."""
+"""Incremental conversion of tokens to text.
+
+Returns only characters that can no longer change, and ends at a stop string.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +11,44 @@ from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 
-INVALID = "\ufffd"  # replacement character for bytes that are not, or not yet, a character
-MAX_BYTES = 4  # maximum number of bytes, and so of tokens, of a character
-MAX_PENDING = 16  # maximum number of tokens without complete text, before some of them are dropped
+INVALID = "\ufffd"  # Unicode replacement character for bytes that are not a character, or only a part of one
+MAX_BYTES = 4  # maximum number of bytes, and therefore of tokens, of a character
+MAX_PENDING = 16  # if this number of tokens gives no complete text, some of them are dropped
 
 
 class TextStream:
-    """Text that continues a prompt, token by token. The pieces that `push` and `finish` return add up to the text.
+    """Text that continues a prompt, built token by token. The pieces that `push` and `finish` return add up to the
+    text.
 
-    A token may end inside a character or a stop string, so characters that the next token can still change are held
-    back.
+    A token may end inside a character or a stop string. So characters that the next token can still change are not yet
+    returned.
 
-    prompt  ids before the first token, which can affect the spelling of a token (leading space).
+    prompt  token ids before the first token, which can affect the spelling of a token (leading space).
     stop    stop strings; the text ends before the first one that appears.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
         if "" in stop:
             raise UserError("found an empty stop string: expected at least one character")
-        self.text = ""  # all text returned so far
+        self.text = ""  # all text that has been returned
         self.stopped = False
         self._tokenizer, self._stop = tokenizer, tuple(stop)
-        self._ids = [*prompt]  # tokens since the last but one position with complete text
-        self._done = len(self._ids)  # number of these tokens whose text is returned
-        self._returned = len(self._decode(self._ids))  # number of returned characters of their text
+        self._ids = [*prompt]  # window of tokens that are decoded together; older tokens have been converted completely
+        self._done = len(self._ids)  # number of tokens in the window whose text has been returned
+        self._returned = len(self._decode(self._ids))  # number of characters of the window that have been returned
         self._held_back = ""  # complete characters that may be the beginning of a stop string
 
     def push(self, token: int) -> str:
-        """Add a token, and return the text that can no longer change."""
+        """Add a token, and return the new text that can no longer change."""
         assert not self.stopped, "the text has already ended"
         self._ids.append(token)
         text = self._decode(self._ids)
-        # Each of several replacement characters may be incomplete, if the decoder processes bytes one by one.
+        # A decoder that processes bytes one by one gives several replacement characters, each of which may still
+        # change.
         complete = text.rstrip(INVALID) if len(self._ids) - self._done <= MAX_PENDING else text.removesuffix(INVALID)
         piece, self._returned = complete[self._returned :], max(self._returned, len(complete))
-        # Start a new window with the tokens since the last start, if they have a text. After a lone special token, the
-        # next word would be written as the first one of a text, without its space.
+        # Start a new window with the latest tokens, if they have a text. After a single special token without text, the
+        # next word would be decoded as the first word of a text, without its leading space.
         if complete == text and piece:
             self._ids = self._ids[self._done :]
             self._done, self._returned = len(self._ids), len(self._decode(self._ids))
@@ -52,19 +57,23 @@ class TextStream:
         return self._until_stop(piece)
 
     def _drop_invalid(self, text: str) -> None:
-        """Drop tokens that never form a character, and keep the last ones, if the text does not change."""
+        """Drop tokens that never form a character, and keep the last ones.
+
+        Tokens are dropped only if the text does not change.
+        """
         last = self._ids[-MAX_BYTES:]
         before, after = self._decode(self._ids[:-MAX_BYTES]), self._decode(last)
         if before + after == text and len(before) <= self._returned:
             self._ids, self._done, self._returned = last, 0, self._returned - len(before)
 
     def finish(self) -> str:
-        """Return the remaining text after the last token."""
+        """Return the remaining text after the last token has been added."""
         return "" if self.stopped else self._until_stop(self._decode(self._ids)[self._returned :], last=True)
 
     def _until_stop(self, piece: str, *, last: bool = False) -> str:
         text = self._held_back + piece
-        # The stop string that ends first wins, so that the result does not depend on the tokenization.
+        # Of several stop strings, the one that ends first is used, so that the result does not depend on the
+        # tokenization.
         stops = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
         self.stopped = bool(stops)
         complete = min(stops)[1] if stops else len(text) if last else len(text) - self._partial_stop(text)
@@ -73,7 +82,7 @@ class TextStream:
         return text[:complete]
 
     def _partial_stop(self, text: str) -> int:
-        """Return the number of characters at the end of a text with which a stop string may begin."""
+        """Return the number of characters at the end of a text that may be the beginning of a stop string."""
         lengths = (n for stop in self._stop for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n]))
         return max(lengths, default=0)
 

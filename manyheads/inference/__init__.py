@@ -1,8 +1,9 @@
 """Conversion of a loaded model to fused CPU kernels with the function `lower`.
 
-The stacks of blocks of a model are replaced by fused functions (`fused.py`, built from `kernels.py` and `tile.py`) with
-packed weights (`packed.py`). `stack.py` contains the replacement modules. The model files do not change. If a feature
-is not supported by the kernels, such as recording or editing, the original modules run.
+The stacks of Transformer blocks in a model are replaced by fused functions (`fused.py`, built from `kernels.py` and
+`tile.py`) with packed weights (`packed.py`). `stack.py` contains the modules that replace the stacks. The saved model
+does not change. The original modules run if a feature is not supported by the kernels, such as recording or editing of
+activations.
 
 Numba (extra `fast`) compiles the kernels. Without it, and on a GPU, models run unchanged.
 """
@@ -26,8 +27,8 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# Maximum errors that `auto` accepts: root mean square difference from float32, relative to the root mean square of the
-# values. Typical errors of a stack are 0.01 to 0.03 in 8 bits and 0.003 to 0.005 in bf16.
+# Maximum errors that the precision `auto` accepts for a stack: root mean square difference from float32, relative to
+# the root mean square of the values. Typical errors are 0.01 to 0.03 in 8 bits and 0.003 to 0.005 in bf16.
 BOUNDS = {"int8": 0.04, "bf16": 0.01}
 
 
@@ -54,16 +55,16 @@ def check(compute: ComputeConfig) -> None:
 def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """Return a model with fused kernels for this configuration, and the configuration to run it with.
 
-    The new model has the same methods and shares unchanged modules with `model`, which is not modified. float32 keeps
-    the accuracy of PyTorch's products, compared with float64. `auto` becomes the first of int8, bf16 and float32 whose
-    error stays within `BOUNDS`.
+    The new model has the same methods and shares unchanged modules with `model`, which is not modified. Compared with
+    float64, the precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the first of int8,
+    bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
     if compute.precision == "auto":
         if _can_lower(compute):
             for precision in _available(compute.threads):
                 lowered, config = _lower_to(model, replace(compute, precision=precision))
-                # without a fused stack, there is no error to compare with the bound
+                # without a fused stack, no error can be measured
                 if precision == "float32" or (config.lowered and _relative_error(model, lowered) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return lowered, config
@@ -84,7 +85,7 @@ def _can_lower(compute: ComputeConfig) -> bool:
 
 
 def _lower_to(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    """Return the model and configuration of `lower` for a precision other than `auto`."""
+    """Return a model with fused kernels, and the configuration to run it with, for a precision other than `auto`."""
     if not _can_lower(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, compute
     fusible = any(type(module) is Stack and not module.biased for module in model.modules())
@@ -94,15 +95,18 @@ def _lower_to(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
-    """Return the replacement for `generation.protocol.reduced` of a model with fused kernels; None for other models."""
+    """Return a faster replacement for `generation.protocol.reduced` for a model with fused kernels;
+
+    None for other models.
+    """
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
 def _available(threads: int | None) -> Iterator[Precision]:
     """Yield the available precisions, the fastest first.
 
-    bf16 is offered only if a measurement shows that it is faster than float32. The measurement is skipped if int8 is
-    used.
+    bf16 is yielded only if a measurement shows that it is faster than float32. The measurement is not made if the
+    caller accepts int8.
     """
     from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
@@ -120,7 +124,8 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
     from manyheads.inference.tile import HAS_BF16
 
     if compute.precision == "bf16" and not HAS_BF16:
-        return model, compute  # `prepare` has already logged a warning; autocast is used
+        # `prepare` has already logged a warning; the model runs under autocast instead of the kernels
+        return model, compute
     log_compilation()
     precision = compute.precision
     team = get_team(compute.threads or torch.get_num_threads())
@@ -149,15 +154,18 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
         return (lowered, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
-        # a function of the model and not a layer: the attribute of the instance hides the method of the class
+        # The replaced method is an attribute of the instance, which hides the method of the class.
         lowered.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
-    # idle PyTorch threads would keep the processors busy; only little work is left for PyTorch
+    # Limit PyTorch to one thread: little work is left for it, and idle PyTorch threads would keep the processors busy.
     return lowered, replace(compute, precision="float32", threads=1, lowered=precision)
 
 
 @torch.no_grad()
 def _relative_error(model: nn.Module, lowered: nn.Module) -> float:
-    """Return the maximum relative error of the fused stacks on a few embeddings of the model, or on random numbers."""
+    """Return the maximum relative error of the fused stacks compared with float32.
+
+    It is measured on a few embeddings of the model, or on random numbers.
+    """
     from manyheads.inference.stack import FusedStack
 
     generator, worst = torch.Generator().manual_seed(0), 0.0
@@ -175,12 +183,15 @@ def _relative_error(model: nn.Module, lowered: nn.Module) -> float:
         plain, fused = (stack(x, **_cross_inputs(stack, module.plain.blocks, x)) for stack in (module.plain, module))
         worst = max(
             worst, float((fused - plain).norm() / plain.norm()), key=lambda error: (error != error, error)
-        )  # NaN counts as the worst error
+        )  # an error that is NaN is above every bound
     return worst
 
 
 def _cross_inputs(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
-    """Return cache and masks for a stack with cross-attention, with x as its memory; empty for other stacks."""
+    """Return a cache and masks for a stack with cross-attention, where x is also the encoder output.
+
+    Empty for other stacks.
+    """
     cache = stack.new_cache(len(x), x.shape[1], x)
     for layer, block in enumerate(blocks):
         assert isinstance(block, Block)

@@ -1,4 +1,4 @@
-"""Attention of one head over one sequence, for the fused functions.
+"""Attention of one head over one sequence, for the fused inference kernels.
 
 With few queries, keys and values are read directly from memory. With many queries, they are first packed like the
 weights of two matrix products.
@@ -18,7 +18,7 @@ from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, RO
 
 @kernel
 def exponentials(scores: Any, scale: Any) -> Any:
-    """Compute the exponentials of one row of scores, times `scale`, in place.
+    """Compute the exponentials of one row of attention scores, times `scale`, in place.
 
     Returns the factor that makes their sum one (softmax).
     """
@@ -34,13 +34,16 @@ def exponentials(scores: Any, scale: Any) -> Any:
 
 @kernel
 def float_memory() -> Any:
-    """Return the whole memory as an array of float32; the index of a number is its address divided by 4."""
+    """Return the whole memory of the process as an array of float32.
+
+    The index of a number is its address divided by 4.
+    """
     return carray(pointer(0), (1 << 60,), np.float32)
 
 
 @kernel
 def bf16_memory() -> Any:
-    """Return the whole memory as an array of bf16; the index of a number is its address divided by 2."""
+    """Return the whole memory of the process as an array of bf16. The index of a number is its address divided by 2."""
     return carray(pointer(0), (1 << 60,), np.uint16)
 
 
@@ -51,10 +54,10 @@ def attend(
 ) -> None:  # fmt: skip
     """Compute attention of one head over one sequence: softmax(q k^T * scale) v for `count` queries.
 
-    kind           precision of the model's products: below float32, products of many queries run in bf16
-    query, out     arrays (count, ...); the columns from `left` on, `width` of them, belong to this head
-    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. Position s is at an offset of
-                   slots[s] * slot + s * step numbers, and the next head at a further `head` numbers.
+    kind           precision of the model's products. If it is lower than float32, products of many queries use bf16
+    query, out     arrays (count, ...). This head uses the columns `left` to `left + width`
+    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. The number at position s of head h has
+                   an offset of slots[s] * slot + s * step + h * head numbers
     total          number of key positions. The last query sees all; if causal, each earlier query sees one less.
     work           scratch memory of this thread
     """
@@ -79,7 +82,7 @@ def attend(
         return
     # many queries: keys and values are packed like the weights of two matrix products
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
-    kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1  # numbers per 32 bits
+    kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1  # number of values of this precision in 32 bits
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
     deep, long = width // per_word, (total + per_word - 1) // per_word
     work, packed_keys = take(work, (across, deep, COLUMNS))
@@ -149,7 +152,7 @@ def attend(
 
 @kernel
 def take(work: Any, shape: Any) -> Any:
-    """Split an array off the scratch memory; return the rest and the array."""
+    """Split off the first part of the scratch memory as an array; return the rest and the array."""
     size = 1
     for length in shape:
         size *= length
@@ -158,7 +161,7 @@ def take(work: Any, shape: Any) -> Any:
 
 @kernel
 def fetch(address: int, halves: bool, out: Any) -> None:
-    """Convert a vector of float32 or bf16 numbers to float32."""
+    """Convert a vector of float32 or bf16 numbers to a vector of float32 numbers."""
     if halves:
         shorts = carray(pointer(address), (len(out),), np.uint16)
         for d in range(len(out)):
@@ -178,7 +181,7 @@ def pair(x: Any, out: Any) -> None:
 
 
 def work_size(total: int, width: int) -> int:
-    """Return the amount of scratch memory that `attend` needs for `total` keys, in float32 numbers."""
+    """Return the size of the scratch memory that `attend` needs for `total` keys, counted in float32 numbers."""
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
     columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
     return columns * COLUMNS + 2 * width + ROWS

@@ -1,4 +1,7 @@
-"""Key-value cache of a fused stack. The kernel writes new positions itself and reads reordered rows through a table."""
+"""Key-value cache of a stack with fused kernels.
+
+The kernels write new positions themselves, and find rows by a table.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,24 @@ from manyheads.core.cache import KVCache
 class FusedCache(KVCache):
     """`KVCache` whose rows can be reordered without copying while they have equal lengths.
 
-    A table contains the slot of each position of a row; kernels read through it. If another module reads or writes the
-    cache, the entries are first moved to the places that this module expects.
+    A table contains the memory slot of each position of a row; kernels read keys and values through this table. If
+    another module reads or writes the cache, the entries are first moved to the slots that this module expects.
 
-    half  store bfloat16 instead of float32
+    half  True: store bfloat16; False: store float32
     """
 
     def __init__(self, layers: int, batch: int, heads: int, capacity: int, head_width: int, *, half: bool) -> None:
         self._half = half
-        # (B, longest) slot of each position; None: all positions of row b are in slot b
+        # slot of each position of each row, (B, longest); None: all positions of row b are in slot b
         self._slots: Tensor | None = None
         super().__init__(layers, batch, heads, capacity, head_width)
 
     def reserve(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """Prepare for a kernel that appends `count` new positions to each row, before `advance` counts them.
+        """Prepare the cache for a kernel that appends `count` new positions to each row. The caller then calls
+        `advance`.
 
         Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
-        (B, longest + positions) of all positions. The new positions of row b belong into slot b.
+        (B, longest + count) of all positions. The new positions of row b are written into slot b.
         """
         self._end_of_new(count)
         self._ensure_rows(self.batch)
@@ -46,11 +50,13 @@ class FusedCache(KVCache):
 
     def advance(self, count: int | Tensor) -> None:
         if not isinstance(count, int):
-            self._gather()  # rows of unequal length write into their own slots, which other rows must no longer read
+            self._gather()  # rows of unequal length write into their own slots, which no other row may still read
         super().advance(count)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
-        """Store the entries in the precision of the kernel, with the positions of each head next to each other."""
+        """Store the keys and values of the encoder output in the precision of the kernel, in contiguous memory for
+        each head.
+        """
         dtype = torch.bfloat16 if self._half else torch.float32
         super().set_cross(layer, key.to(dtype).contiguous(), value.to(dtype).contiguous(), lengths)
 
@@ -64,8 +70,8 @@ class FusedCache(KVCache):
     def sources(self) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]:
         """Return the inputs of cross-attention for a kernel.
 
-        These are the cross entries of every layer, each (Bs, H, Ts, Dh), the source of each row (B,), and the lengths
-        (Bs,).
+        These are the keys and values of the encoder output for every layer, each (Bs, H, Ts, Dh), the index of the
+        source sentence of each row (B,), and the lengths of the source sentences (Bs,).
         """
         return self._cross_entries(), self._sources, self._cross_lengths
 
@@ -85,7 +91,7 @@ class FusedCache(KVCache):
         self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
 
     def _gather(self) -> None:
-        """Move the positions of every row b to slot b, if the table says otherwise."""
+        """Move the positions of every row b to slot b, if the table contains other slots."""
         if self._slots is None:
             return
         self._ensure_rows(self.batch)
@@ -97,7 +103,7 @@ class FusedCache(KVCache):
         self._slots = None
 
     def _zeros(self, shape: Sequence[int]) -> Tensor:
-        """Return memory from NumPy, which requests large pages, because kernels read it in many small pieces."""
+        """Return memory that NumPy allocates, in large pages, because kernels read it in many small pieces."""
         if self._half:
             return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
         return torch.from_numpy(np.zeros(shape, np.float32))

@@ -1,7 +1,7 @@
-"""A whole stack of blocks as one function that several threads run together.
+"""A whole stack of Transformer blocks as one compiled function that several threads run together.
 
 The rows of all sequences are concatenated without padding. Within a layer, the threads divide the columns of each
-product, the rows of each norm and the heads of each attention. They synchronize after each of these steps.
+matrix product, the rows of each norm and the heads of each attention. They synchronize after each of these steps.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from manyheads.inference.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels import NONE, activate, encode_row, kernel, normalize, product, view, wait
 from manyheads.inference.tile import COLUMNS, to_bf16
 
-# np.int64, because Numba recompiles a function for each Python int literal. These are the products of a layer, by their
-# row in `Weights.places`.
+# Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
+# Numba recompiles a function for each Python int literal.
 QKV, OUTPUT, CROSS_QUERY, CROSS_OUTPUT, EXPAND, CONTRACT = (np.int64(i) for i in range(6))
-# columns of `Weights.places`: number of steps and of columns; offsets of the packed weight, bias, factors and sums
+# Columns of `Weights.places`: number of steps and of columns; offsets of the packed weight, bias, scale factors and
+# sums.
 STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
-# norms of a layer, in the order of their weights and biases in `Weights.floats`
+# Indices of the norms of a layer, in the order of their weights and biases in `Weights.floats`.
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
-FIRST = np.int64(0)  # index of the first layer, or of the first product
+FIRST = np.int64(0)  # index of the first layer, or of the first matrix product
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class Sizes(NamedTuple):
-    """Constants of a stack that all calls share."""
+    """Sizes and options of a stack, which are the same in all calls."""
 
     kind: int
     layers: int
@@ -42,13 +43,13 @@ class Sizes(NamedTuple):
 class Weights(NamedTuple):
     """Packed weights of all layers of a stack.
 
-    packed   weights of the products, (layers, bytes)
-    floats   the norms first, then bias and factors of each product, (layers, numbers)
-    sums     column sums of 8-bit weights, (layers, numbers)
+    packed   weights of the matrix products, (layers, bytes)
+    floats   weights of the norms, then bias and scale factors of each product, (layers, count)
+    sums     column sums of 8-bit weights, (layers, count)
     places   sizes and offsets of each product, (products, 6)
     norm     weight and bias of the final norm, (2, width)
     eps      epsilon of the layers' norms and of the final norm, (2,)
-    scales   factors of the scores of self-attention and cross-attention, (2,)
+    scales   factors of the attention scores of self-attention and cross-attention, (2,)
     """
 
     packed: Any
@@ -61,11 +62,11 @@ class Weights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Cached keys and values that rows attend to, in addition to their own.
+    """Cached keys and values of earlier positions, for all layers.
 
-    addresses  addresses of keys and values, 8 bytes each, (layers, 2)
+    addresses  memory addresses of keys and values, 8 bytes each, (layers, 2)
     halves     True for bf16, False for float32, (1,)
-    strides    strides in numbers between slots, heads and positions, (3,)
+    strides    distance in memory between slots, heads and positions, in elements, (3,)
     slots      slot of each position of each sequence, (B, positions); or (B, 1), a single slot for all positions
     lengths    number of cached positions of each sequence, (B,)
     """
@@ -78,14 +79,14 @@ class Memory(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch memory for a number of rows. `work` and `tiles` have one part per thread."""
+    """Scratch memory of all threads for a given number of rows. `work` and `tiles` have one part per thread."""
 
     left: Any  # (rows, bytes)
     scales: Any  # (rows,)
     zeros: Any  # (rows,)
-    qkv: Any  # (rows, 3 * inner) queries, keys, values
+    qkv: Any  # queries, keys and values of all rows, (rows, 3 * inner)
     mixed: Any  # (rows, inner)
-    query: Any  # (rows, inner of cross-attention)
+    query: Any  # queries of cross-attention, (rows, inner)
     hidden: Any  # (rows, feed-forward)
     normed: Any  # (threads, width)
     work: Any  # (threads, numbers)
@@ -117,7 +118,7 @@ def linear(
     which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
     out: Any,
 ) -> None:  # fmt: skip
-    """Compute this thread's columns of a matrix product over all rows."""
+    """Compute the output columns of this thread in a matrix product over all rows."""
     place = weights.places[which]
     groups = (place[WIDTH] + COLUMNS - 1) // COLUMNS
     floats, width = weights.floats[layer], place[WIDTH]
@@ -135,9 +136,10 @@ def prepare(
     x: Any, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Prepare this thread's rows as the left side of a product, after a norm of the layer (none if norm is -1).
+    """Write the rows of this thread in the format of the left factor of a matrix product, after a norm (none if norm is
+    -1).
 
-    keep  True writes the normalized rows to x, too
+    keep  True: also write the normalized rows to x
     """
     rows, width = x.shape[0], x.shape[1]
     at = 2 * norm * width
@@ -156,7 +158,7 @@ def self_attention(
     layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, cached: bool, memory: Memory,
     causal: bool, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Compute self-attention for this thread's share of heads. With a cache, new keys and values are added to it."""
+    """Compute self-attention for the heads of this thread. With a cache, new keys and values are added to it."""
     inner = scratch.mixed.shape[1]
     width = inner // sizes.heads
     pairs = (len(starts) - 1) * sizes.heads
@@ -188,7 +190,7 @@ def self_attention(
 
 @kernel
 def store(vectors: Any, address: int, halves: bool, step: int) -> None:
-    """Write vectors (positions, width) to an address in a cache."""
+    """Write vectors (positions, width) of keys or values to an address in a cache."""
     if halves:
         shorts, at = bf16_memory(), address // 2
         for i in range(vectors.shape[0]):
@@ -206,9 +208,9 @@ def cross_attention(
     layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, memory: Memory,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Compute cross-attention for this thread's heads over the encoder output.
+    """Compute cross-attention over the encoder output for the heads of this thread.
 
-    Sequences with the same source share it.
+    Sequences with the same source sentence share its keys and values.
     """
     query = scratch.query
     width = query.shape[1] // sizes.cross_heads
@@ -229,12 +231,12 @@ def run(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, starts: Any, causal: bool,
     cached: bool, memory: Memory, source: Memory, scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Apply all layers to x (rows, width), in place.
+    """Apply all layers of the stack to x (rows, width), in place.
 
-    counter  address of a 64-bit zero, for synchronization
-    starts   first row of each sequence, and the end, (B + 1,)
+    counter  address of a 64-bit counter with the value 0, for synchronization of the threads
+    starts   index of the first row of each sequence, and the number of rows, (B + 1,)
     cached   True if `memory` contains keys and values of earlier positions; new ones are then added
-    source   keys and values of cross-attention
+    source   keys and values of the encoder output, for cross-attention
     """
     weights, x, starts, scratch = view_weights(weights), view(x), view(starts), view_scratch(scratch)
     memory, source = view_memory(memory), view_memory(source)
@@ -243,7 +245,7 @@ def run(
     for layer in range(sizes.layers):
         if norms_first:
             prepare(x, ATTENTION_NORM, layer, FALSE, thread, threads, sizes, weights, scratch)
-        else:  # the norm of the previous layer's output is computed here
+        else:  # with norms after the residual sums, the norm of the previous layer's output is computed here
             after = FEED_FORWARD_NORM if layer else NONE
             prepare(x, after, layer - 1, TRUE, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)

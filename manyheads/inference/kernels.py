@@ -1,7 +1,8 @@
-"""Operations of a Transformer block on rows of float32 numbers, for one of several threads.
+"""Operations of a Transformer block on rows of float32 numbers, each for one of several threads.
 
-The left side of a product has the precision of its weights. `encode_row` converts the rows to float32, bf16, or 8 bits
-with a scale and a zero point per row. All other operations are in float32.
+In a matrix product, the activations are the left factor and are converted to the precision of the weights.
+`encode_row` converts each row to float32, bf16, or 8 bits with a scale and a zero point per row. All other operations
+are in float32.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ logger = logging.getLogger(__name__)
 def _cache_directory() -> str | None:
     """Return the directory of compiled kernels, or None if no directory is writable.
 
-    Numba checks only the file of the called function for changes. So the name of the directory contains a hash of all
-    kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME change its location.
+    Numba recompiles a function only if the file of this function changes, not if other kernel files do. So the name of
+    the directory contains a hash of all kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME
+    change its location.
     """
     files = ("tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
     sources = [(Path(__file__).parent / name).read_bytes() for name in files]
@@ -55,7 +57,7 @@ def _cache_directory() -> str | None:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return str(directory)
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
+    except (OSError, RuntimeError):  # RuntimeError is raised if the user has no home directory
         return None
 
 
@@ -64,15 +66,16 @@ CACHE_DIRECTORY = _cache_directory()
 
 @cache
 def log_compilation() -> None:
-    """Log once that kernels will be compiled, unless compiled kernels exist on disk."""
+    """Log once that kernels are being compiled, unless compiled kernels exist on disk."""
     if CACHE_DIRECTORY is None or not any(Path(CACHE_DIRECTORY).rglob("fused.run-*.nbc")):
         logger.info("compiling kernels for this processor (once, about 30 seconds)")
 
 
 def kernel(function: Any) -> Any:
-    """Compile a function at its first call and cache it on disk. Without a cache directory, every process compiles it.
+    """Compile a function with Numba at its first call, and cache it on disk.
 
-    Sums may be reordered and fused with products; infinities and NaN keep their meaning.
+    Without a writable cache directory, every process compiles the function. Sums may be reordered and fused with
+    products; infinities and NaN keep their meaning.
     """
     previous, config.CACHE_DIR = config.CACHE_DIR, CACHE_DIRECTORY or ""
     try:
@@ -83,19 +86,21 @@ def kernel(function: Any) -> Any:
 
 
 RELU, SILU, GELU, GELU_TANH = range(4)
-NONE = np.int64(-1)  # no activation, or no norm; np.int64, because Numba recompiles for each Python int literal
+# Codes for no activation and for no norm. They are np.int64, because Numba recompiles for each Python int literal.
+NONE = np.int64(-1)
 
-# float32 constants: a Python float is float64, and would make a loop compute in float64
+# Constants in float32. A Python float is float64 and would make a loop compute in float64.
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
-MIN_EXPONENT = np.float32(-87.0)  # e^-87 is the smallest normal number
+MIN_EXPONENT = np.float32(-87.0)  # e^-87 is close to the smallest normal float32 number
 MAX_EXPONENT = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
-# ln 2 in two parts, so that n * LN2_HIGH is exact
+# ln 2 is split into two parts, so that the product n * LN2_HIGH is exact.
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 E6, E5, E4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E3, E2, E1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 ROOT_HALF = np.float32(0.7071067811865476)
-# erf(x) = x p(x^2) / q(x^2) for x up to 4, and 1 beyond (coefficients of Eigen's float32 erf); the error is below 5e-7
+# Coefficients of erf(x) = x p(x^2) / q(x^2) for x up to 4 (Eigen's float32 erf). Beyond 4, erf is 1. The error is below
+# 5e-7.
 FOUR = np.float32(4)
 P0, P1, P2 = np.float32(-1.60960333262415e-02), np.float32(-2.95459980854025e-03), np.float32(-7.34990630326855e-04)
 P3, P4, P5 = np.float32(-5.69250639462346e-05), np.float32(-2.10102402082508e-06), np.float32(2.77068142495902e-08)
@@ -113,13 +118,13 @@ if sys.platform == "win32":
 
 else:
     yield_processor = types.ExternalFunction("sched_yield", types.int32())
-# reads of the counter before the thread yields the processor, which other processes may need to continue
+# number of times that a thread reads the counter before it lets another process use the processor
 MAX_SPINS = 4096
 
 
 @kernel
 def wait(counter: int, turns: int, threads: int) -> int:
-    """Wait until all threads have called this function `turns` + 1 times (barrier); return `turns` + 1."""
+    """Wait until all threads have called this function `turns` + 1 times (barrier). Returns `turns` + 1."""
     turns += 1
     if threads > 1:
         arrive(counter)
@@ -133,7 +138,7 @@ def wait(counter: int, turns: int, threads: int) -> int:
 
 @kernel
 def exp(x: Any) -> Any:
-    """Return e^x in float32 (Cephes' polynomial), for vectorized loops; 0 or a large value beyond +-87."""
+    """Return e^x in float32 (Cephes' polynomial), for vectorized loops. Beyond +-87 it returns 0 or a large value."""
     return exp_bounded(MAX_EXPONENT if x > MAX_EXPONENT else x)
 
 
@@ -149,7 +154,7 @@ def exp_bounded(x: Any) -> Any:
 
 @kernel
 def activate(activation: int, x: Any) -> None:
-    """Apply an activation to x (N,), in place."""
+    """Apply the activation function of a feed-forward network to x (N,), in place."""
     if activation == RELU:
         for i in range(len(x)):
             x[i] = ZERO if x[i] < ZERO else x[i]
@@ -173,7 +178,7 @@ def activate(activation: int, x: Any) -> None:
 
 @kernel
 def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
-    """Compute the layer norm of one row; `out` may be x."""
+    """Compute the layer norm of one row, and write the result to `out`, which may be x."""
     total = ZERO
     for i in range(len(x)):
         total += x[i]
@@ -188,7 +193,10 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 @kernel
 def encode_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
-    """Write one row as the left side of a product into the bytes `out`. Bytes after the row stay zero."""
+    """Convert one row to the precision of a matrix product, and write it into the bytes `out`.
+
+    Bytes after the row stay zero.
+    """
     count = len(x)
     if kind == FLOAT32:
         floats = out.view(np.float32)
@@ -202,11 +210,12 @@ def encode_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
             bits = bits_of(x[i])
-            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # integers in the same order as the numbers
+            # the bits of the numbers as integers, which have the same order as the numbers
+            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
             low = order if order < low else low
             high = order if order > high else high
         minimum = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        # NaN if the row contains NaN, because its integer is larger than those of all numbers
+        # The result is NaN if the row contains NaN, because the integer of NaN is larger than those of all numbers.
         scale = (float_of(high) - minimum) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
@@ -223,14 +232,14 @@ def multiply(
     kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
     ahead_step: int,
 ) -> None:  # fmt: skip
-    """Call `tile.multiply`. Its loops are long, so this function contains their only copy."""
+    """Call `tile.multiply`. It is called only here, so that its long loops are compiled once."""
     tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
 
 
-AHEAD = 4096  # prefetch distance in bytes, if every weight is read once
+AHEAD = 4096  # distance in bytes at which weights are prefetched, if every weight is read once
 
 
-CACHED_BYTES = 1 << 19  # size of a block of activations that is read repeatedly: half of a core's L2 cache
+CACHED_BYTES = 1 << 19  # bytes of a block of activations that is read repeatedly: half of a core's L2 cache
 
 
 @kernel
@@ -238,10 +247,10 @@ def product(
     kind: int, a: Any, scales: Any, zeros: Any, rows: int, weight: int, steps: int, first: int, last: int,
     bias: Any, factors: Any, sums: Any, add: bool, out: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """Compute a W^T + bias for the column groups from `first` to `last`, and store it in out (rows, N) or add it.
+    """Compute a W^T + bias for the groups of columns from `first` to `last`, and write it to out (rows, N), or add it.
 
-    a        left side written by `encode_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
-    weight   address of the weights from `pack`, with factors (N,) and column sums (N,) of the 8-bit numbers
+    a        activations written by `encode_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
+    weight   address of the weights from `pack`, with scale factors (N,) and column sums (N,) of 8-bit weights
     scratch  scratch memory of this thread, (ROWS, COLUMNS)
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
@@ -255,8 +264,8 @@ def product(
             b, f, s = bias[left : left + columns], factors[left : left + columns], sums[left : left + columns]
             for t in range(tiles):
                 begin, end = top + t * count // tiles, top + (t + 1) * count // tiles
-                # Prefetch the weights of the next group: all of them with a single tile, a part of them with each of
-                # several tiles.
+                # Prefetch the weights of the next group of columns: all of them if there is a single tile of rows, else
+                # a part of them with each tile.
                 if tiles == 1:
                     ahead, ahead_step = w + AHEAD, stride
                 else:
@@ -289,5 +298,8 @@ def floats_at(address: int, count: int) -> Any:
 
 @kernel
 def view(array: Any) -> Any:
-    """Return a view of the array without reference counting, which would synchronize the threads."""
+    """Return a view of the array that Numba does not count references to.
+
+    Reference counts would synchronize the threads.
+    """
     return carray(pointer(array.ctypes.data), array.shape, array.dtype)

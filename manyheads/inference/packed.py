@@ -1,4 +1,4 @@
-"""Packed weights for the fused kernels, and the threads that run the kernels."""
+"""Packed weights for the fused inference kernels, and the threads that run the kernels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from manyheads.inference.fused import Scratch, Weights
 from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
-PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # numbers per 4 bytes
+PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
 RELEASE = 1 << 62  # larger than any counter value that a thread waits for
 MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 
 def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pack weight (N, K) to bytes of the layout (N / COLUMNS, K / numbers, COLUMNS, numbers).
+    """Pack the weight matrix (N, K) into bytes of the layout (N / COLUMNS, K / numbers, COLUMNS, numbers).
 
-    Returns the bytes, and the factors and sums of the rows, each (N,). In 8 bits, a row is round(weight / factor) with
-    its largest number at +-127. The sums are those of the 8-bit numbers.
+    `numbers` is the number of values in 4 bytes. Returns the bytes, and the scale factor and the sum of each row of the
+    matrix, (N,) each. In 8 bits, a row is stored as round(weight / factor), where the largest number is +-127. The sums
+    are sums of the 8-bit numbers.
     """
     rows, width = weight.shape
     numbers = PER_WORD[kind]
@@ -37,7 +38,7 @@ def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
     weight = weight.detach().float()
     if kind == INT8:
         factors = weight.abs().amax(1) / MAX_WEIGHT
-        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays zero; NaN stays NaN
+        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays zero, and NaN stays NaN
         weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
         sums = weight.sum(1, dtype=torch.int32)
     elif kind == BF16:
@@ -58,7 +59,10 @@ def pack_weights(
     eps: Sequence[float],
     scales: Sequence[float],
 ) -> Weights:
-    """Pack norms (weight, bias, weight, ...) and products (weight, bias) of every layer, all of the same shapes."""
+    """Pack the norms (weight, bias, weight, ...) and matrix products (weight, bias) of every layer.
+
+    All layers have one shape.
+    """
     packed, floats, sums = [], [], []
     places: list[list[int]] = []
     for norms, products in layers:
@@ -90,7 +94,7 @@ def _numbers(tensors: Sequence[Tensor]) -> int:
 
 
 def _stack_bytes(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
-    """Stack the layers in memory from NumPy. It requests large pages, which are read a third faster."""
+    """Stack the layers in memory that NumPy allocates. It uses large pages, which are read a third faster."""
     stacked = np.empty((len(layers), len(layers[0])), np.uint8)
     for row, layer in zip(stacked, layers, strict=True):
         row[:] = layer.numpy()
@@ -98,15 +102,15 @@ def _stack_bytes(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
 
 
 class Workspace:
-    """Scratch memory for intermediate results of the kernels, which grows with the largest request."""
+    """Scratch memory for intermediate results of the kernels. It grows to the size of the largest request."""
 
     def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
         self._threads, self._widths, self._width = threads, (left, qkv, mixed, query, hidden), width
         self._scratch = self._new(0, 0)
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
-        """Return scratch memory for exactly `rows` rows and for attention over at most `keys` keys."""
-        # a local reference, because another thread may replace the attribute
+        """Return scratch memory for exactly `rows` rows, and for attention over at most `keys` keys."""
+        # A local variable, because another thread may replace the attribute meanwhile.
         s, work = self._scratch, work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
             s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
@@ -126,16 +130,16 @@ class Workspace:
 
 @cache
 def get_team(threads: int) -> Team:
-    """Return the thread team of this process with that number of threads.
+    """Return the team of `threads` threads of this process that runs the kernels.
 
-    Kernels of all models take turns, even with different teams: a kernel that waits for idle threads blocks a
-    processor.
+    Kernels of all models run one after another, even in different teams. Otherwise a kernel could wait for threads that
+    have no processor.
     """
     return Team(threads)
 
 
 class Team:
-    """Threads that run one kernel together.
+    """Team of threads that run one kernel together.
 
     The threads synchronize inside a kernel, so all of them must run it at the same time. Only one kernel runs at a
     time.
@@ -150,7 +154,9 @@ class Team:
         os.register_at_fork(after_in_child=self._reset)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
-        """Run kernel(thread, threads, counter, *arguments) on `threads` threads, at most `size`, including this one."""
+        """Run kernel(thread, threads, counter, *arguments) on `threads` threads, including the calling one, but at
+        most `size`.
+        """
         with Team._turn:
             self._counter[0] = 0
             address = self._counter.ctypes.data
@@ -163,14 +169,14 @@ class Team:
                 for i in range(1, threads):
                     others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-            except BaseException:  # for example Ctrl-C before this thread has entered the kernel
+            except BaseException:  # for example, Ctrl-C was pressed before this thread entered the kernel
                 self._counter[0] = RELEASE
                 raise
             finally:
-                wait(others)  # the other threads write to memory that the next call uses
+                wait(others)  # Wait for the other threads, because they still write to memory that the next call uses.
             for other in others:
                 other.result()
 
     def _reset(self) -> None:
-        """Reset the pool in a forked process, which does not inherit its threads."""
+        """Discard the threads of the parent in a forked process, because threads do not survive a fork."""
         self._pool, Team._turn = None, threading.Lock()

@@ -1,4 +1,4 @@
-"""Reduction of a step's logits for a search, in one pass by all threads."""
+"""Preparation of the logits of a decoding step for a search, in one pass over the logits by all threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel, vi
 def reduce_rows(
     thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
 ) -> None:
-    """Suppress columns of logits (R, V) with -inf; compute block maxima (R, blocks) and row log-sum-exps (R,)."""
+    """Set suppressed columns of logits (R, V) to -inf; compute block maxima (R, blocks) and the log-sum-exp of each
+    row (R,).
+    """
     logits, suppress, maxima, log_sums = view(logits), view(suppress), view(maxima), view(log_sums)
     rows, columns = logits.shape
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):

@@ -1,4 +1,4 @@
-"""Modules with fused kernels: a stack of blocks and a linear layer."""
+"""Modules with fused inference kernels: a stack of Transformer blocks and a linear layer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from manyheads.inference.tile import FLOAT32
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
 }
-# maximum number of rows of whole sequences per call, so that the results between two products stay in the CPU caches
+# maximum number of rows per call for whole sequences, so that intermediate results stay in the CPU caches
 ROWS_AT_ONCE = 768
-MANY_LOGITS = 100_000  # number of logits above which several threads reduce them
+MANY_LOGITS = 100_000  # number of logits above which several threads process them
 MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 NO_MEMORY = Memory(
     np.zeros((1, 2), np.int64),
@@ -40,9 +40,10 @@ NO_MEMORY = Memory(
 
 
 class FusedStack(Stack):
-    """Stack with fused kernels. It keeps the original stack for features that the kernels do not support.
+    """Stack of blocks with fused kernels. It keeps the original stack for features that the kernels do not support.
 
-    blocks  blocks whose linear layers are used outside the fused function, such as for the keys of an encoder
+    blocks  blocks whose linear layers are also used outside the fused function, such as for the keys of the encoder
+            output
     """
 
     def __init__(self, stack: Stack, blocks: nn.ModuleList, precision: str, team: Team) -> None:
@@ -86,8 +87,8 @@ class FusedStack(Stack):
     ) -> Tensor:
         """Return the same result as `Stack`.
 
-        The compiled function supports two mask rules: causal order and key lengths. The plain stack computes everything
-        else: any bias, other masks, a memory without a cache, and blocks that are recorded or edited.
+        The compiled function supports two mask rules: causal order and key lengths. The original stack computes
+        everything else: any bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
         tapped = any(tap.is_active for tap in self._taps)
@@ -104,7 +105,7 @@ class FusedStack(Stack):
         return FusedCache(layers, batch, heads, capacity, head_width, half=self._sizes.kind != FLOAT32)
 
     def _read(self, x: Tensor, rule: Mask) -> Tensor:
-        """Apply the stack to whole sequences. Padding is not computed, and its output is zero."""
+        """Apply the stack to whole sequences. Padding positions are not computed, and their output is zero."""
         batch, longest, _ = x.shape
         if rule.key_lengths is None:
             lengths, rows, real = np.full(batch, longest), x.reshape(batch * longest, -1).clone(), None
@@ -124,7 +125,7 @@ class FusedStack(Stack):
         return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
 
     def _step(self, x: Tensor, cache: KVCache) -> Tensor:
-        """Apply the stack to the next positions of every row."""
+        """Apply the stack to the next positions of every row, using the key-value cache."""
         batch, new, width = x.shape
         assert isinstance(cache, FusedCache)
         entries, slots = cache.reserve(new)
@@ -187,7 +188,10 @@ class FusedLinear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
     def reduced(self, logits: Tensor, suppress: Sequence[int], block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the result of `generation.protocol.reduced` for logits of this layer, which are changed in place."""
+        """Return the result of `generation.protocol.reduced` for the logits of this layer.
+
+        The logits are changed in place.
+        """
         assert logits.dtype == torch.float32, f"expected float32 logits, found {logits.dtype}"
         logits = logits.contiguous()
         maxima, log_sums = torch.empty(len(logits), -(-logits.shape[1] // block)), torch.empty(len(logits))
@@ -199,7 +203,9 @@ class FusedLinear(nn.Module):
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:
-    """Return True if the input width is divisible by the number of values that a kernel multiplies at once."""
+    """Return True if the input width of a linear layer is divisible by the number of values that a kernel multiplies
+    at once.
+    """
     return layer.in_features % PER_WORD[KINDS[precision]] == 0
 
 
@@ -221,7 +227,7 @@ def fusible(stack: Stack, precision: str) -> bool:
             if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
                 return False
         own = block.attention
-        # the three layers become one product
+        # the query, key and value layers become one matrix product
         if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:
             return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
@@ -237,7 +243,7 @@ def fusible(stack: Stack, precision: str) -> bool:
 
 
 def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
-    """Return the norms and products of a block in the order of `fused`.
+    """Return the norms and the matrix products of a block in the order that `fused.py` defines.
 
     Layer scales are multiplied into the weights.
     """

@@ -1,15 +1,16 @@
-"""The innermost loop of the kernels: a tile of a matrix product, written in LLVM for the current processor.
+"""Innermost loop of the inference kernels: a tile of a matrix product, generated as LLVM code for the current
+processor.
 
 Every product of the fused kernels multiplies `rows` rows of activations with one group of `COLUMNS` columns of a
-weight. A step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them into
-all lanes of a vector, and multiplies them with 4 bytes of each column:
+weight. Each step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them
+into all lanes of a vector register, and multiplies them with 4 bytes of each column:
 
     float32   acc += a * w                    any processor
     bf16      acc += a0 * w0 + a1 * w1        dot product of pairs, summed in float32 (AVX512-BF16)
     int8      acc += a0 * w0 + ... + a3 * w3  unsigned times signed bytes, summed in int32 (AVX512-VNNI, AVX-VNNI)
 
-So one weight layout and one loop serve all three; only the instruction differs. All accumulators of a tile stay in
-registers. Compilers do not reliably generate these instructions from plain loops.
+So one memory layout of the weights and one loop serve all three precisions; only the instruction differs. All
+accumulators of a tile stay in registers. Compilers do not reliably generate these instructions from plain loops.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from numba import types
 from numba.core import config
 from numba.extending import intrinsic
 
-ROWS = 6  # rows of the largest tile: 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of AVX-512
-LINE = 64  # bytes of a cache line
-WIDTHS = (1, 2, 4, 8)  # vectors per head for which keys are read directly from memory
+# number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
+# AVX-512
+ROWS = 6
+LINE = 64  # size of a cache line in bytes
+WIDTHS = (1, 2, 4, 8)  # numbers of vectors per head for which the kernels can read keys directly from memory
 FLOAT32, BF16, INT8 = range(3)
 
-# CPU features of Numba's target; empty if its environment variables name another processor
+# CPU features for which Numba compiles; empty if its environment variables name another processor
 _FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
-# PyTorch's name of the CPU capability; tests lower it with the environment variable ATEN_CPU_CAPABILITY
+# PyTorch's name of the vector instructions; tests lower it with the environment variable ATEN_CPU_CAPABILITY
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-LANES = 16 if _WIDE else 8  # float32 numbers per vector
-VECTORS = 4 if _WIDE else 2  # vectors per row of a tile; 16 registers hold 6 x 2 accumulators
+LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
+VECTORS = 4 if _WIDE else 2  # number of vectors in a row of a tile; 16 registers hold 6 x 2 accumulators
 COLUMNS = LANES * VECTORS
 HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
 HAS_INT8 = (
@@ -48,7 +51,7 @@ _FLOAT32 = ir.FloatType()
 
 
 class _BFloat16(ir.Type):
-    """The bfloat type of LLVM, which llvmlite lacks."""
+    """The type bfloat of LLVM, which the Python package llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -61,7 +64,9 @@ class _BFloat16(ir.Type):
 
 
 def _instruction(kind: int) -> tuple[str, Any, Any]:
-    """Return the name of the instruction, the type of an accumulator and the type of the factors."""
+    """Return the name of the LLVM instruction for a precision, the type of its accumulator and the type of its
+    factors.
+    """
     bits = LANES * 32
     if kind == FLOAT32:
         floats = ir.VectorType(_FLOAT32, LANES)
@@ -73,7 +78,7 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
 
 
 def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
-    """Write a switch over a number: run the case with this value, or nothing."""
+    """Generate the LLVM code of a switch over a number: run the case with this value, or nothing."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
     for value, write in cases.items():
@@ -89,13 +94,14 @@ def multiply(
     typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any,
     ahead: Any, ahead_step: Any,
 ) -> Any:  # fmt: skip
-    """Multiply a tile of up to ROWS rows; out (rows, COLUMNS) of 32-bit numbers. Strides are in bytes.
+    """Multiply a tile of up to ROWS rows of activations with COLUMNS columns of a weight; strides are in bytes.
 
+    out    result, (rows, COLUMNS) numbers of 32 bits
     a      address of the activations, 4 * steps bytes per row
     w      address of the weights, contiguous (steps, COLUMNS) times 4 bytes
     ahead  address to prefetch: each step prefetches a row of COLUMNS, `ahead_step` bytes after the last
     """
-    # `lower` rejects the other precisions
+    # The function `lower` rejects other precisions before.
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
 
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
@@ -108,12 +114,12 @@ def multiply(
 
 
 def _prefetch(b: Any, address: Any) -> None:
-    """Prefetch a cache line. The address may be invalid."""
+    """Load a cache line into the cache in advance (prefetch). The address may be invalid."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
     b.call(
         fetch, [b.inttoptr(address, kinds[0]), _INT32(0), _INT32(2), _INT32(1)]
-    )  # arguments: read access, L2 cache, data
+    )  # arguments of LLVM's prefetch: read access, L2 cache, data
 
 
 def _write_loop(
@@ -166,14 +172,15 @@ def _write_loop(
 
 
 def _make_gather(mixes: bool) -> Callable[..., None]:
-    """Return an intrinsic for one query of vectors * LANES numbers over the scattered positions of a sequence.
+    """Return a Numba intrinsic for one query and the scattered positions of a sequence; a head has vectors * LANES
+    numbers.
 
     scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
     mix(vectors, halves, weights, values, ...): the sum of the values times their weights
 
     Position s is slots[s] * slot + s * step bytes after `keys`. The 64-bit entries of slots are `slot_step` bytes
     apart, 8 or 0. The data `ahead` bytes after each read is prefetched. If `halves` is 1, keys and values are bf16,
-    otherwise float32, as is everything else. `vectors` is one of WIDTHS.
+    otherwise float32; all other numbers are float32. `vectors` is one of WIDTHS.
     """
 
     @intrinsic
@@ -256,13 +263,13 @@ scores, mix = _make_gather(mixes=False), _make_gather(mixes=True)
 
 @intrinsic
 def float_of(typing: Any, bits: Any) -> Any:
-    """Return the float32 number with these 32 bits."""
+    """Return the float32 number that these 32 bits represent."""
     return types.float32(types.int32), lambda context, b, signature, given: b.bitcast(given[0], _FLOAT32)
 
 
 @intrinsic
 def bits_of(typing: Any, number: Any) -> Any:
-    """Return the 32 bits of a float32 number."""
+    """Return the 32 bits that represent a float32 number."""
     return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
 
 

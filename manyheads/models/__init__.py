@@ -1,1 +1,4 @@
-"""Models, one file per paper: a configuration and the module, assembled from the building blocks of the core."""
+"""Models, one file per paper.
+
+Each file contains a configuration and a module, built from the layers in `manyheads.core`.
+"""

@@ -1,4 +1,4 @@
-"""Transfer of weights to a model with another head or size, as the start of fine-tuning."""
+"""Transfer of the weights of a model to a model with another head or size, as the start of fine-tuning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
 
-# Names of modules with one row per label, and of all modules that some heads have and others lack.
+# Names of model modules. CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only
+# with some heads of a model.
 CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
 HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
 
@@ -22,13 +23,15 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
-    """Return a model with the same weights and changed settings, and the names of its new tensors.
+    """Return a model with the same weights but changed settings, and a list of the names of its newly initialized
+    tensors.
 
     head, labels  Classifier weights are kept if both settings stay the same, otherwise initialized. Other parts of a
-                  head are kept if both heads have them. The `representation` layer of a ViT belongs to pretraining and
-                  is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section 3.2).
-    vocab         A larger value adds tokens. Their rows of the embedding and their output biases are new.
-    image_size    For a ViT. The positions are resized to the new grid (section 3.2).
+                  head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to
+                  pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section
+                  3.2).
+    vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
+    image_size    Image size of a ViT. The position embeddings are resized to the new grid (section 3.2).
     others        Settings that change no tensor shapes, such as dropout rates. Raises UserError if they do.
     """
     old: Any = model.config
@@ -45,12 +48,13 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
             weights[name] = torch.cat([weights[name], new[name][-added:].to(weights[name])])
     if isinstance(model, ViT):
         if config.tokens - math.prod(config.grid) == old.tokens - math.prod(old.grid):
-            # antialiasing as in the code of DINOv2: for models with registers, but not for the earlier ones
+            # The code of DINOv2 resizes with antialiasing for its models with registers, and without it for the earlier
+            # models.
             smooth = bool(config.registers)
             weights["positions.table"] = resize_positions(
                 weights["positions.table"], old.grid, config.grid, antialias=smooth
             )
-        for name in new if relabeled else ():  # new heads start at zero, as in the paper
+        for name in new if relabeled else ():  # The ViT paper sets the weights of new heads to zero.
             if _module_name(name) in CLASSIFIERS:
                 new[name] = torch.zeros_like(new[name])
     missing = [name for name in weights if name not in new and _module_name(name) not in HEADS]

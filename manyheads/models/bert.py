@@ -34,19 +34,20 @@ from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
-POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")  # heads that use the pooler
+# names of the heads that use the pooler, the layer on the state of [CLS]
+POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")
 PREDICTS_WORDS = ("masked_lm", "pretraining")
 LABELED = ("sequence", "token")
 
 
 @dataclass(frozen=True)
 class BertConfig(Config):
-    """Sizes and choices of a BERT model. The defaults are those of bert-base-uncased.
+    """Sizes and options of a BERT model. The defaults are those of bert-base-uncased.
 
-    labels         labels of the heads "sequence" and "token", by the index of the logit
+    labels         labels of the heads "sequence" and "token", in the order of the logits
     activation     "gelu", or "gelu_tanh" as in the original code
-    segment_types  number of segment types: 2 for pairs of texts. With 1 (RoBERTa) or None, that is without segment
-                   embeddings (DistilBERT), only a separator token separates the texts of a pair.
+    segment_types  number of segment types: 2 for pairs of texts; 1 in RoBERTa; None in DistilBERT, which has no segment
+                   embeddings. With 1 or None, only a separator token separates the texts of a pair.
     head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
 
     norm           "post": after each residual sum, as published; "pre": before each sublayer and once at the end, which
@@ -93,7 +94,7 @@ class BertConfig(Config):
 
 
 class Bert(nn.Module):
-    """BERT encoder with one of the heads in the table of this module. The input is tokens."""
+    """BERT encoder with one of the heads in the docstring of this module. Takes token ids."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -115,7 +116,10 @@ class Bert(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw weights from a normal with std 0.02, cut at two deviations; zero the biases (section A.2)."""
+        """Draw weights from a normal distribution with standard deviation 0.02, cut at two deviations; zero the biases.
+
+        Source: Devlin 2018, section A.2.
+        """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04)
@@ -127,12 +131,12 @@ class Bert(nn.Module):
     def forward(
         self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the output of the head for tokens (B, T), or (B, C, T) for the head "choice".
+        """Return the output of the head for tokens (B, T), or (B, C, T) for the head "choice" with C candidates.
 
-        The head "pretraining" returns a pair.
+        The head "pretraining" returns a pair: word logits and next-sentence logits.
 
         lengths   number of real tokens of each row, (B,) or (B, C); None: all tokens
-        segments  segment index of each token, same shape as tokens; None: the first segment
+        segments  segment index of each token, same shape as tokens; None: all tokens belong to the first segment
         """
         shape = tokens.shape[:-1]
         flat = [None if t is None else t.flatten(0, len(shape) - 1) for t in (lengths, segments)]
@@ -140,14 +144,14 @@ class Bert(nn.Module):
         return self.apply_head(states, shape)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return the states of the last layer, (B, T, D), for tokens (B, T)."""
+        """Return the hidden states of the last layer, (B, T, D), for tokens (B, T)."""
         return self.encoder(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
 
     def states(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> list[Tensor]:
-        """Return the embeddings and the states of every layer, each (B, T, D), for tokens (B, T).
+        """Return a list of the embeddings and the hidden states of every layer, each (B, T, D), for tokens (B, T).
 
         The last entry equals the result of `encode`. As features of a frozen encoder, the paper uses the last layer, or
-        the last four concatenated (section 5.3).
+        the last four layers concatenated (section 5.3).
         """
         states = self.encoder.states(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
         if self.encoder.norm is not None:
@@ -163,23 +167,23 @@ class Bert(nn.Module):
         return dropout(self.embedding_norm(self.positions(x)), self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
-        """Apply the pooler to the state of [CLS]: states (B, T, D) -> (B, D)."""
+        """Apply the pooler to the hidden state of the first token, [CLS]: states (B, T, D) -> (B, D)."""
         assert self.pooler is not None, f"the head {self.config.head!r} has no pooler"
         pooled = self.pooler(states[:, 0])
         return torch.tanh(pooled) if self.config.pooler_activation == "tanh" else torch.relu(pooled)
 
     def transform_states(self, states: Tensor) -> Tensor:
-        """Apply the layer before the word logits to states (..., D) and return (..., D)."""
+        """Apply the layer between the hidden states and the word logits: states (..., D) -> (..., D)."""
         assert self.transform is not None
         assert self.transform_norm is not None
         return self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(states)))
 
     def words(self, states: Tensor) -> Tensor:
-        """Return the word logits (..., V) of states (..., D), with the embeddings as output matrix."""
+        """Return the word logits (..., V) of states (..., D). The output matrix is the embedding matrix."""
         return F.linear(self.transform_states(states), self.embedding.weight, self.output_bias)
 
     def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
-        """Apply the head to states (B, T, D), or (B * C, T, D) if `shape` is (B, C)."""
+        """Apply the head to hidden states (B, T, D), or (B * C, T, D) for C candidates, where `shape` is (B, C)."""
         head = self.config.head
         if head == "masked_lm":
             return self.words(states)  # (B, T, V)

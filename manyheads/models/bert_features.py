@@ -1,6 +1,6 @@
-"""Frozen BERT with a trainable BiLSTM on top: the feature-based approach (Devlin 2018, section 5.3).
+"""Classifier with a frozen BERT and a trainable BiLSTM on top: the feature-based approach (Devlin 2018, section 5.3).
 
-The BiLSTM has two layers and reads the states of the last BERT layer, or of the last four concatenated.
+The BiLSTM has two layers. Its input is the hidden states of the last BERT layer, or of the last four concatenated.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from manyheads.models.sequence_baselines import Recurrent
 
 @dataclass(frozen=True)
 class BertFeaturesConfig(BertConfig):
-    """Configuration of a frozen BERT and its BiLSTM. With the head "token", every token gets a label.
+    """Configuration of a frozen BERT with a trainable BiLSTM. With the head "token", every token gets a label.
 
-    read    number of the last layers whose states are concatenated: 1 or 4 in the paper
+    read    number of BERT layers, counted from the last, whose states are concatenated: 1 or 4 in the paper
     hidden  units of the BiLSTM in each direction
     """
 
@@ -36,7 +36,7 @@ class BertFeaturesConfig(BertConfig):
 
 
 class BertFeatures(nn.Module):
-    """Classifier of a text, a pair of texts or its tokens. Tokens in, label logits out."""
+    """Classifier of texts, pairs of texts or tokens: frozen BERT and trainable BiLSTM. Returns label logits."""
 
     def __init__(self, config: BertFeaturesConfig) -> None:
         super().__init__()
@@ -47,15 +47,18 @@ class BertFeatures(nn.Module):
         self.output = nn.Linear(self.mixer.features, len(c.labels))
 
     def train(self, mode: bool = True) -> BertFeatures:
-        """Set the mode of the module. BERT stays in eval mode, so that its features are without dropout."""
+        """Set training or eval mode.
+
+        BERT always stays in eval mode, so that its features are computed without dropout.
+        """
         super().train(mode)
         self.bert.eval()
         return self
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return logits (B, L), or (B, T, L) for each token.
+        """Return label logits (B, L) of each text, or (B, T, L) of each token.
 
-        Inputs as for BERT: tokens (B, T), lengths (B,), segments (B, T).
+        The inputs are those of BERT: tokens (B, T), lengths (B,), segments (B, T).
         """
         c = self.config
         with torch.no_grad():

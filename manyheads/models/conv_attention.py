@@ -1,25 +1,30 @@
-"""Attention as convolution: the theorem as code, and the model that learns it (Cordonnier, Loukas & Jaggi 2020).
+"""Self-attention that can express convolution (Cordonnier, Loukas & Jaggi 2020): construction, and trainable model.
 
-A head may attend by position alone. Let r = (|d|^2, d_1, d_2) encode the shift d from the pixel of the query to the
-pixel of the key, and let v = -alpha (1, -2 D_1, -2 D_2) be the vector of the head. Its scores are v r = -alpha |d -
-D|^2 + constant, so its attention weights are a Gaussian around the shift D of width 1 / sqrt(2 alpha). For large alpha,
-the head attends only to the pixel at shift D. A K x K convolution is a sum over K * K shifts, each with a matrix that
-multiplies the pixel there. So K * K such heads compute it (theorem 1, lemma 2).
+A head may attend by position alone. Let d = (d_1, d_2) be the shift from the pixel of the query to the pixel of the
+key, encoded as r = (|d|^2, d_1, d_2). Let v = -alpha (1, -2 D_1, -2 D_2) be a vector of the head. The score is then
+v r = -alpha |d - D|^2 + constant. So the attention weights are a Gaussian around the shift D, of width
+1 / sqrt(2 alpha). For large alpha, the head attends only to the pixel at shift D. A K x K convolution is a sum over
+K * K shifts, each with a matrix that multiplies the pixel at this shift. So K * K such heads compute it (theorem 1,
+lemma 2).
 
 The model is for small images:
 
     pixels -> each 2 x 2 block becomes the channels of one pixel -> linear -> N layers -> mean -> classifier
 
     layer   x = norm(x + linear(attention(x)));  x = norm(x + feed_forward(x))
-    Each head mixes all channels of x (its value matrix is part of the output's). 9 heads match a 3 x 3 convolution.
+    Each head mixes all channels of x. Its value matrix is part of the output projection. 9 heads correspond to a
+    3 x 3 convolution.
 
-kind         scores of head h, shift d = (d_1, d_2), width D          parameters of the attention
+The table lists the kinds of attention. h is the index of a head, H the number of heads, D the width of the model, and
+S x S the size of the image in pixels.
+
+kind         scores of head h at shift d = (d_1, d_2)                 number of parameters of the attention
 "quadratic"  v_h r_d, with learned centers and widths                  H x 3
-"relative"   u_h row[d_1] + w_h column[d_2], a learned encoding        2 (2 S - 1) D + 2 H D, for S x S pixels
+"relative"   u_h row[d_1] + w_h column[d_2], a learned encoding        2 (2 S - 1) D + 2 H D
 "content"    (q_h k_h + q_h [row[d_1], column[d_2]]) / sqrt(D)         2 (2 S - 1) D / 2 + 2 H D (D + 1)
 
-The attention weights of the first two kinds do not depend on the image. Recorded, they have the shape (1, H, T, T)
-for the whole batch.
+The attention weights of the first two kinds do not depend on the image. If they are recorded, they have the shape
+(1, H, T, T) for the whole batch, where T is the number of pixels.
 """
 
 from __future__ import annotations
@@ -44,11 +49,12 @@ Kind = Literal["quadratic", "relative", "content"]
 
 @dataclass(frozen=True)
 class ConvAttentionConfig(Config):
-    """Sizes and choices of the model. The defaults are those of the paper's models for CIFAR-10 (table 1).
+    """Sizes and options of the model. The defaults are those of the paper's models for CIFAR-10 (table 1).
 
-    labels      classes by the index of the logit; empty: the model returns its features
-    image_size  side of the training images. "quadratic" accepts any size, the other kinds no larger one.
-    downsample  side of the pixel blocks that become the channels of one pixel
+    labels      classes in the order of the logits; empty: the model returns features instead of logits
+    image_size  side of the training images. Attention of the kind "quadratic" accepts images of any size, the other
+                kinds accept no larger images.
+    downsample  side of the blocks of pixels that are merged into one pixel with more channels
     """
 
     kind: Kind = "quadratic"
@@ -74,9 +80,9 @@ class ConvAttentionConfig(Config):
 
 
 def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tensor:
-    """Return the shifts from every pixel (first axis) to every pixel (second axis), (T, T, 2), T = rows * columns.
+    """Return the shift from every pixel (first axis) to every pixel (second axis) of an image, (T, T, 2).
 
-    The last axis has the shift down and the shift to the right.
+    T = rows * columns. The last axis contains the shift down and the shift to the right.
     """
     axes = torch.arange(rows, device=device), torch.arange(columns, device=device)
     at = torch.cartesian_prod(*axes).view(-1, 2)  # (T, 2)
@@ -86,10 +92,10 @@ def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tenso
 def attention_of(
     weight: Tensor, bias: Tensor | None = None, alpha: float = 46.0, *, dilation: int = 1, groups: int = 1
 ) -> QuadraticAttention:
-    """Return a multi-head attention that computes the given convolution, by the construction of theorem 1 of the paper.
+    """Return a multi-head attention that computes a given convolution (Cordonnier 2020, theorem 1).
 
     weight (O, I / groups, Ky, Kx) and bias (O,) are those of a `torch.nn.Conv2d` with stride 1. The attention has Ky *
-    Kx heads, maps (B, Y, X, I) to (B, Y, X, O), and has the dtype of the weight. Where the whole kernel lies inside the
+    Kx heads and the dtype of the weight. It maps (B, Y, X, I) to (B, Y, X, O). Where the whole kernel lies inside the
     image, its output equals the convolution, with a relative error of about exp(-alpha): for alpha 46, zero in float64.
 
     At the borders, no head can attend to pixels outside the image. The softmax then selects the pixel that is closest
@@ -105,16 +111,17 @@ def attention_of(
     outputs, inputs, height, width = weight.shape
     if outputs % groups:
         raise UserError(f"the weight has {outputs} outputs: expected a multiple of {groups} groups")
-    with torch.device("meta"):  # no initialization, because all weights are overwritten
+    with torch.device("meta"):  # Skip the random initialization, because all weights are overwritten.
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
     group_size = outputs // groups
-    matrices = weight.new_zeros(outputs, height, width, groups, inputs)  # zero between different groups
+    # the weight between channels of different groups is zero
+    matrices = weight.new_zeros(outputs, height, width, groups, inputs)
     for group in range(groups):
         part = slice(group * group_size, (group + 1) * group_size)
         matrices[part, :, :, group] = weight.detach()[part].permute(0, 2, 3, 1)
     at = torch.cartesian_prod(torch.arange(height), torch.arange(width)).view(-1, 2)
-    # left and top padding of PyTorch's padding="same"
+    # left and top padding of torch.nn.Conv2d with padding="same"
     before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])
     with torch.no_grad():
         attention.centres.copy_(at * dilation - before)
@@ -125,7 +132,7 @@ def attention_of(
 
 
 class PixelAttention(nn.Module):
-    """Attention from every pixel of x (B, Y, X, D) to every pixel. Base class."""
+    """Base class of attention from every pixel of x (B, Y, X, D) to every pixel."""
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
@@ -139,16 +146,16 @@ class PixelAttention(nn.Module):
 
 
 class PositionalAttention(PixelAttention):
-    """Attention whose weights depend only on positions: x (B, Y, X, D) -> (B, Y, X, O). Base class."""
+    """Base class of attention whose weights depend only on positions: x (B, Y, X, D) -> (B, Y, X, O)."""
 
     def scores(self, rows: int, columns: int) -> Tensor:
-        """Return the scores (H, T, T) of an image with T = rows * columns pixels."""
+        """Return the attention scores (H, T, T) of an image with T = rows * columns pixels."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
-        # All images share the attention weights, so they are mixed at once, as channels of a single image: (1, 1, T, B
-        # * D).
+        # All images share the attention weights. So all images are mixed by one product, as channels of a single image:
+        # (1, 1, T, B * D).
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
             value, None, value, scores=self.scores(rows, columns)[None],
@@ -161,13 +168,13 @@ class PositionalAttention(PixelAttention):
 class QuadraticAttention(PositionalAttention):
     """Attention whose heads weigh pixels by a Gaussian around a learned shift (section 3.1, equation 9, isotropic).
 
-    centres    the shifts of the heads, down and to the right, in pixels, (H, 2)
+    centres    learned shift of each head from the query pixel, down and to the right, in pixels, (H, 2)
     sharpness  1 / width of each Gaussian, in 1 / pixels, (H,); alpha is half of its square
     """
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__(width, heads, outputs, dropout)
-        # initial shifts cover about 5 x 5 pixels, as in the authors' code
+        # The initial shifts of the heads cover about 5 x 5 pixels, as in the authors' code.
         self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)
         self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
 
@@ -180,9 +187,9 @@ class QuadraticAttention(PositionalAttention):
 
 
 class RelativeAttention(PositionalAttention):
-    """Attention by a learned encoding of the row shift and of the column shift (section 4.2).
+    """Attention by position only, with learned encodings of the row shift and the column shift (section 4.2).
 
-    size  maximum number of rows, and of columns
+    size  maximum number of rows, and of columns, of an image
     """
 
     def __init__(self, width: int, heads: int, size: int, dropout: float = 0.0) -> None:
@@ -198,7 +205,7 @@ class RelativeAttention(PositionalAttention):
 
 
 class ContentAttention(PixelAttention):
-    """Attention by content, and by position relative to the query (section 4.3, Ramachandran 2019).
+    """Attention by content, and by the position of a key relative to the query (section 4.3, Ramachandran 2019).
 
     x (B, Y, X, D) -> (B, Y, X, D); `size` is the maximum number of rows, and of columns.
     """
@@ -214,7 +221,7 @@ class ContentAttention(PixelAttention):
             projection(x).flatten(1, 2).unflatten(-1, (self.heads, width)).transpose(1, 2)
             for projection in (self.query, self.key)
         )  # (B, H, T, D)
-        # one half of the query for row shifts, one for column shifts
+        # The first half of the query attends to row shifts, the second half to column shifts.
         along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)
         down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_shift_indices(self.rows, rows)))
         right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_shift_indices(self.columns, columns)))
@@ -228,7 +235,7 @@ class ContentAttention(PixelAttention):
 
 
 class Layer(nn.Module):
-    """Attention, then a feed-forward network, as in BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
+    """Layer of attention, then a feed-forward network, with norms as in BERT: x (B, Y, X, D) -> (B, Y, X, D)."""
 
     def __init__(self, c: ConvAttentionConfig) -> None:
         super().__init__()
@@ -252,7 +259,7 @@ class Layer(nn.Module):
 
 
 class ConvAttention(nn.Module):
-    """Image classifier of attention layers. Images in, label logits out."""
+    """Image classifier of attention layers instead of convolutions. Images in, label logits out."""
 
     def __init__(self, config: ConvAttentionConfig) -> None:
         super().__init__()
@@ -267,9 +274,9 @@ class ConvAttention(nn.Module):
         return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the mean over the pixels of the last layer, (B, D), for images (B, C, Y, X)."""
+        """Return the output of the last layer, averaged over the pixels, (B, D), for images (B, C, Y, X)."""
         self.grid(images)
-        # invertible, so no information is lost
+        # merging pixels into channels loses no information
         x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)
         x = self.pixels(x)  # (B, Y, X, D)
         for layer in self.layers:
@@ -277,7 +284,10 @@ class ConvAttention(nn.Module):
         return x.mean((1, 2))
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """Return the rows and columns of the tokens of images (B, C, Y, X). Raises UserError for unsupported images."""
+        """Return the number of rows and columns of tokens for images (B, C, Y, X).
+
+        Raises UserError for unsupported images.
+        """
         c = self.config
         channels, *sizes = images.shape[1:]
         if channels != c.channels:
@@ -293,7 +303,7 @@ class ConvAttention(nn.Module):
 
 
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
-    """Return the products of vectors (H, P) and encodings (Q, K, P), (H, Q, K).
+    """Return the products of vectors (H, P) and position encodings (Q, K, P), as (H, Q, K).
 
     Not a matrix product, because autocast would round its factors.
     """
@@ -301,6 +311,6 @@ def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
 
 
 def _shift_indices(table: nn.Embedding, count: int) -> Tensor:
-    """Return the index in a table of encodings for each shift between two positions, (count, count)."""
+    """Return the row in a table of shift encodings for each pair of positions, (count, count)."""
     at = torch.arange(count, device=table.weight.device)
     return at[None] - at[:, None] + table.num_embeddings // 2

@@ -1,4 +1,6 @@
-"""Three ways of reading a text, compared on equal terms (Devlin 2018, figure 3).
+"""Encoders of three reading directions, compared on equal terms (Devlin 2018, figure 3).
+
+The directions are those of a bidirectional Transformer, a left-to-right Transformer, and two LSTMs:
 
 reading          a token attends to                         training objective                        as in
 "bidirectional"  the whole text, in every layer             masked words                              BERT
@@ -6,7 +8,7 @@ reading          a token attends to                         training objective  
 "two_lstms"      the tokens before it and the tokens after  the next word forwards, the previous      ELMo
                  it, separately, then concatenated          word backwards
 
-All of them have one embedding, tied to the output, and features of the same width.
+All encoders share one embedding matrix between input and output, and return features of the same width.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 @dataclass(frozen=True)
 class DirectionalConfig(Config):
-    """Sizes and reading direction. A layer is a Transformer block, or one LSTM per direction."""
+    """Sizes and reading direction of an encoder. A layer is a Transformer block, or one LSTM layer per direction."""
 
     vocab: Vocabulary
-    reading: Direction = "bidirectional"  # this name is also a key in saved configurations
+    # "bidirectional", "left_to_right" or "two_lstms"; saved configurations use this field name
+    reading: Direction = "bidirectional"
     pad: TokenId = 0
     width: Size = 128
     layers: Layers = 2
@@ -50,7 +53,7 @@ class DirectionalConfig(Config):
 
 
 class DirectionalEncoder(nn.Module):
-    """Encoder with one of three reading directions. Tokens in, one feature vector per token out."""
+    """Bidirectional, left-to-right or two-LSTM encoder. Tokens in, one feature vector per token out."""
 
     def __init__(self, config: DirectionalConfig) -> None:
         super().__init__()
@@ -61,7 +64,7 @@ class DirectionalEncoder(nn.Module):
         self.lstms: nn.ModuleList | None = None
         directions = 2 if c.reading == "two_lstms" else 1
         if directions == 2:
-            # so that both directions together have about as many weights as the stack of blocks
+            # With this size, both LSTMs together have about as many weights as the Transformer blocks.
             hidden = c.width * 3 // 4
             self.lstms = nn.ModuleList(LSTM(c.width, hidden, c.layers, batch_first=True) for _ in range(2))
             self.projections = nn.ModuleList(nn.Linear(hidden, c.width // 2) for _ in range(2))
@@ -77,11 +80,16 @@ class DirectionalEncoder(nn.Module):
         xavier_uniform(self)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the features (B, T, D) of tokens (B, T). lengths (B,): number of real tokens; None: all."""
+        """Return one feature vector per token, (B, T, D), for tokens (B, T).
+
+        lengths  number of real tokens of each row, (B,); None: all tokens
+        """
         return torch.cat(self.directions(tokens, lengths), dim=-1)
 
     def directions(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
-        """Return a list with the features (B, T, D), or with those of both LSTMs, each (B, T, D / 2)."""
+        """Return a list with the features (B, T, D), or with the features of the forward and the backward LSTM, (B,
+        T, D / 2).
+        """
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
             order = _reversed_order(tokens, lengths)  # (B, T, 1)
@@ -94,12 +102,18 @@ class DirectionalEncoder(nn.Module):
         return [self.encoder(self.positions(x), mask=mask)]
 
     def transform_states(self, features: Tensor, direction: int = 0) -> Tensor:
-        """Apply the layer before the word logits to the features (..., D) of a direction, and return (..., D)."""
+        """Apply the layer before the word logits to the features (..., D) of one reading direction.
+
+        Returns (..., D).
+        """
         return F.gelu(self.transforms[direction](features))
 
 
 def _reversed_order(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the source position for each position of the reversed rows, (B, T, 1). Padding stays in place."""
+    """Return the index of the original token for each position of the reversed rows, (B, T, 1).
+
+    Padding stays in place.
+    """
     at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     last = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < last, last - 1 - at, at)[..., None]

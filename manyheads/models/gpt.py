@@ -1,13 +1,13 @@
-"""GPT (Radford 2018) and GPT-2 (Radford 2019): a stack of blocks that predicts the next token.
+"""GPT (Radford 2018) and GPT-2 (Radford 2019): a stack of Transformer blocks that predicts the next token.
 
     tokens -> embed + learned positions -> N x [causal self-attention, feed-forward] (-> norm) -> logits
 
-GPT applies a norm after each residual sum, as Vaswani 2017. GPT-2 applies it before each sublayer and once after the
-last block. Its projections that write to the residual stream are initialized smaller by sqrt(2 N), because 2 N of them
-add up. The output projection is the embedding matrix (tied).
+GPT applies a norm after each residual sum, as in Vaswani 2017. GPT-2 applies a norm before each sublayer and once after
+the last block. In GPT-2, the initial weights of the 2 N projections that add to the residual stream are divided by
+sqrt(2 N), because their outputs add up. The output projection is the embedding matrix (tied).
 
-A model fine-tuned on labels computes them from the state of the last token of a text, which has attended to all others
-(Radford 2018, section 3.2): logits = linear(state), without a bias.
+If the model is fine-tuned on labels, it computes them from the state of the last token of a text, which has attended to
+all other tokens (Radford 2018, section 3.2): logits = linear(state), without a bias.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
-INIT_STD = 0.02  # standard deviation of all matrices (Radford 2018, section 4.1)
+INIT_STD = 0.02  # initial standard deviation of all weight matrices (Radford 2018, section 4.1)
 
 
 @dataclass(frozen=True)
 class GPTConfig(Config):
-    """Sizes and choices of a GPT model. The vocabulary comes from the data or the preset.
+    """Sizes and options of a GPT model. The vocabulary size comes from the data or the preset.
 
     end           token between documents, if the vocabulary has one; it begins and ends a text
-    feed_forward  hidden units; None: 4 * width
+    feed_forward  hidden units of the feed-forward networks; None: 4 * width
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
-    bias          biases in linear layers and layer norms; False as in nanoGPT
+    bias          True: biases in linear layers and layer norms; False: none, as in nanoGPT
     dropout       dropout of each sublayer's output and before the classifier; `embedding_dropout` is for the sum of
                   token and position embeddings
     head          "language": logits of the next token; "sequence": logits of the `labels` of a text
-    pad           padding token for the head "sequence". This package finds the end of a text by its length; other tools
-                  need the token, and without it (None) read one text at a time.
+    pad           padding token for the head "sequence". This package finds the end of a text by its length. Other tools
+                  need a padding token; if it is None, they read one text at a time.
     """
 
     vocab: Vocabulary
@@ -72,7 +72,7 @@ class GPTConfig(Config):
 
 
 class GPT(nn.Module):
-    """GPT decoder with a language or classification head. Tokens in, logits out."""
+    """GPT decoder with a head for the next token, or for labels of a text. Tokens in, logits out."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -85,25 +85,25 @@ class GPT(nn.Module):
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return logits (B, T, V) of the next token for tokens (B, T), or (B, L) for the head "sequence".
+        """Return logits (B, T, V) of the next token for tokens (B, T), or label logits (B, L) for the head "sequence".
 
         lengths   number of real tokens of each row, (B,); None: all. No token attends to the padding after it.
-        segments  document indices of packed documents, (B, T): a token attends only to its document. The head
-                  "sequence" ignores them, because a pair of texts is one sequence.
+        segments  document index of each token of packed documents, (B, T): a token attends only to its document. The
+                  head "sequence" ignores this argument, because a pair of texts is one sequence.
         """
         if self.classifier is not None:
             return self.classify(self.hidden(tokens, lengths), lengths)
         return self.project(self.hidden(tokens, lengths, segments))
 
     def classify(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return label logits (B, L) from the last real token of each row of hidden (B, T, D)."""
+        """Return label logits (B, L), computed from the last real token of each row of hidden states (B, T, D)."""
         assert self.classifier is not None
         rows = torch.arange(len(hidden), device=hidden.device)
         last = hidden[:, -1] if lengths is None else hidden[rows, lengths - 1]  # (B, D)
         return self.classifier(dropout(last, self.config.dropout, self.training))
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return the states of the last layer, (B, T, D), before the output projection."""
+        """Return the hidden states of the last layer, (B, T, D), before the output projection."""
         packed = None if segments is None else (segments, segments)
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
 
@@ -117,13 +117,13 @@ class GPT(nn.Module):
         return self.embedding.weight
 
     def start(self, batch: int, capacity: int) -> KVCache:
-        """Return an empty cache for `step` with at most `capacity` positions."""
+        """Return an empty key-value cache for `step`, with at most `capacity` positions."""
         return self.decoder.new_cache(batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T), with the previous tokens in the cache.
+        """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
 
-        at  index of the only token of each row whose logits are needed, (B,); the result is then (B, 1, V)
+        at  index, for each row, of the only token whose logits are needed, (B,); the result is then (B, 1, V)
 
         To discard the last positions of a row, call `cache.advance` with negative numbers.
         """
@@ -137,7 +137,8 @@ class GPT(nn.Module):
         return dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self) -> None:
-        nn.init.normal_(self.embedding.weight, std=INIT_STD)  # position embeddings are initialized in the same way
+        # position embeddings are initialized like token embeddings
+        nn.init.normal_(self.embedding.weight, std=INIT_STD)
         if self.classifier is not None:
             nn.init.normal_(self.classifier.weight, std=INIT_STD)
         for module in self.decoder.modules():

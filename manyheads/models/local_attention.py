@@ -1,19 +1,27 @@
-"""Stand-alone self-attention: local attention instead of convolutions (Ramachandran et al. 2019).
+"""Stand-alone self-attention: a ResNet with local attention instead of convolutions (Ramachandran et al. 2019).
 
-layer   y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j   over the window x window positions j around i
-        r_(a, b) = [row embedding of a, column embedding of b], each half of the head's width; 8 heads
-        a layer that halves the resolution is followed by 2 x 2 average pooling
-stem    every pixel attends to its block of 4 x 4 pixels, with values v_j = (sum_m p_m(j) V_m) x_j. Their matrix depends
-        on the position of j in the block. Then a norm, and 4 x 4 max-pooling "aligned with the attention's window"
-        (section 3.2)
-network a ResNet whose 3 x 3 convolutions, in some or all stages, are such layers; optionally also its stem
+Attention layer. The output at position i is a sum over all positions j of the window x window positions around i:
 
-Positions outside the image do not exist: the softmax covers only those inside (it attends to no zeros). So a window
-that covers the image is global attention. The window affects the number of parameters only through the embeddings.
+    y_i = sum_j softmax_j(q_i k_j + q_i r_(j - i)) v_j
 
-Computation: `query_block` x `query_block` queries share the keys around them, and each query attends to its window. The
-result does not depend on the block size. Size 1 computes no unnecessary score (the paper's FLOPs), but copies every key
-window^2 times. Recorded attention maps have the shape (B, H, blocks, queries of a block, keys around it).
+q, k and v are queries, keys and values of 8 heads. r_(a, b) = [row embedding of a, column embedding of b] encodes the
+shift from i to j; each embedding has half of the head's width. If a layer halves the resolution, 2 x 2 average pooling
+follows.
+
+Stem. Every pixel attends to its block of 4 x 4 pixels. The values are v_j = (sum_m p_m(j) V_m) x_j: a mixture of value
+matrices V_m, whose weights p_m depend on the position of j in the block. A norm and 4 x 4 max-pooling follow, "aligned
+with the attention's window" (section 3.2).
+
+Network. The attention layers replace the 3 x 3 convolutions of a ResNet, in some or all stages. The attention stem is
+optional.
+
+Positions outside the image are excluded from the softmax. So a window that covers the image is global attention. The
+size of the window affects the number of parameters only through the embeddings.
+
+Computation. `query_block` x `query_block` neighboring queries share the keys around them, and each query attends to
+its window. The result does not depend on the block size. Size 1 computes no unnecessary score (the FLOPs that the paper
+reports), but copies every key window^2 times. Recorded attention maps have the shape (B, H, blocks, queries of a block,
+keys around the block).
 """
 
 from __future__ import annotations
@@ -36,20 +44,21 @@ from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
 
 Window = Annotated[int, Range(1, 1000)]
 
-# maximum number of attention weights of a layer, over all heads, when maps are expanded to the whole image
+# maximum number of attention weights of a layer, over all heads, when local attention maps are expanded to the whole
+# image
 MAX_WEIGHTS = 2**28
 
 
 @dataclass(frozen=True)
 class LocalAttentionConfig(ResNetConfig):
-    """Sizes of a ResNet, and the places of its attention layers. By default, all stages and the stem use attention.
+    """Sizes of a ResNet, and the stages that use attention. By default, all stages and the stem use attention.
 
     attends      stages whose 3 x 3 convolutions are replaced by attention, from 1; larger numbers have no effect
     front        type of the stem: attention, or the ResNet's convolution that `stem` names
-    window       neighbors along each axis, an odd number
-    stem_window  side of the blocks of the stem, and of the pooling after it
+    window       number of neighbors that a position attends to along each axis, an odd number
+    stem_window  side of the blocks of pixels in the stem, and of the pooling after it
     mixtures     number of value matrices of the stem
-    query_block  number of queries along each axis that share keys; affects only the speed
+    query_block  number of neighboring queries along each axis that share keys; affects only the speed
     """
 
     attends: Stages = (1, 2, 3, 4)
@@ -86,7 +95,7 @@ class LocalAttentionNet(ResNet):
 
 
 class LocalAttention(nn.Module):
-    """Local self-attention: x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up."""
+    """Local self-attention layer: x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up."""
 
     def __init__(
         self, channels: int, width: int, heads: int = 8, window: int = 7, *, stride: int = 1, query_block: int = 4
@@ -96,7 +105,7 @@ class LocalAttention(nn.Module):
         if window % 2 == 0:
             raise UserError(f"window is {window}: expected an odd number, so that it reaches equally far to all sides")
         self.heads, self.reach, self.stride, self.query_block = heads, window // 2, stride, query_block
-        self.query = nn.Linear(channels, width, bias=False)  # equivalent to 1 x 1 convolutions
+        self.query = nn.Linear(channels, width, bias=False)  # these linear layers are equivalent to 1 x 1 convolutions
         self.key = nn.Linear(channels, width, bias=False)
         self.value = nn.Linear(channels, width, bias=False)
         self.relative = RelativePositions(heads, width // heads, self.reach)
@@ -115,7 +124,7 @@ class LocalAttention(nn.Module):
             around(self.value(pixels)),
             mask=block_mask(height, width, block, (block + 2 * self.reach) ** 2, x.device),
             bias=self.relative(query, near_keys(height, width, block, self.reach, self.reach, x.device)),
-            scale=1.0,  # the paper does not scale by 1 / sqrt(Dh)
+            scale=1.0,  # The paper does not scale the scores by 1 / sqrt(Dh).
             tap=self.tap,
         )
         y = join_blocks(mixed, height, width, block)  # (B, width, Y, X)
@@ -127,14 +136,15 @@ class LocalAttention(nn.Module):
         return _grids(shape)
 
     def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
-        """Return recorded maps as maps over the image, (B, H, Y * X, Y * X)."""
+        """Return recorded local attention maps as maps over the whole image, (B, H, Y * X, Y * X)."""
         return over_image(maps, shape, min(self.query_block, max(shape[2:])), self.reach)
 
 
 class AttentionStem(nn.Module):
-    """Attention stem: images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
+    """Attention stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
 
-    p(j) = softmax over the mixtures of (row[a] + column[b]) nu_m for position j = (a, b) of a block (appendix A).
+    The value matrix of position j = (a, b) of a block is a mixture of learned matrices. Its weights are
+    p(j) = softmax over the matrices of (row[a] + column[b]) nu_m (Ramachandran 2019, appendix A).
     """
 
     def __init__(self, channels: int, width: int, heads: int = 8, window: int = 4, mixtures: int = 4) -> None:
@@ -157,7 +167,8 @@ class AttentionStem(nn.Module):
         pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
         position_vectors = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
-        # mixture weights of the value matrices, not attention weights: (window^2, M)
+        # weights of the mixture of value matrices at each position of a block, (window^2, M); these are not attention
+        # weights
         mixture_weights = (position_vectors @ self.mixtures.T).softmax(-1)
         matrices = torch.einsum("pm,mdc->pdc", mixture_weights, self.values)
         inputs = blocks(pixels, 1, window)[:, 0]  # (B, N, window^2, C)
@@ -178,12 +189,12 @@ class AttentionStem(nn.Module):
         return _grids(shape)
 
     def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
-        """Return recorded maps as maps over the image, (B, H, Y * X, Y * X)."""
+        """Return recorded local attention maps as maps over the whole image, (B, H, Y * X, Y * X)."""
         return over_image(maps, shape, self.window, 0)
 
 
 class RelativePositions(nn.Module):
-    """Relative position term q r of the scores, for keys up to `reach` positions away along both axes."""
+    """Relative position term q r of the attention scores, for keys up to `reach` positions away along both axes."""
 
     def __init__(self, heads: int, head_width: int, reach: int) -> None:
         super().__init__()
@@ -193,10 +204,11 @@ class RelativePositions(nn.Module):
         self.columns = nn.Parameter(torch.randn(shape))
 
     def forward(self, query: Tensor, visible: tuple[Near, Near]) -> Tensor:
-        """Return the bias (B, H, N, block^2, (block + 2 halo)^2) of a query (B, H, N, block^2, Dh).
+        """Return the bias of the attention scores, (B, H, N, block^2, (block + 2 halo)^2), for queries (B, H, N,
+        block^2, Dh).
 
         Keys outside the window get minus infinity. The window is an intersection of near rows and near columns, and
-        hiding these costs a fraction of a full mask.
+        hiding these separately costs a fraction of a full mask.
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
@@ -209,7 +221,7 @@ class RelativePositions(nn.Module):
 
 
 def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
-    """Split x (B, Y, X, C) into N blocks with their surroundings, (B, H, N, (block + 2 halo)^2, C / H).
+    """Split images x (B, Y, X, C) into N blocks with `halo` pixels around each, (B, H, N, (block + 2 halo)^2, C / H).
 
     Pixels outside the image are zeros.
     """
@@ -222,16 +234,19 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
 
 
 def join_blocks(x: Tensor, height: int, width: int, block: int) -> Tensor:
-    """Join blocks x (B, H, N, block^2, Dh) without surroundings to an image (B, H * Dh, Y, X)."""
+    """Join N blocks (B, H, N, block^2, Dh), without pixels around them, to an image (B, H * Dh, Y, X)."""
     x = x.unflatten(3, (block, block)).unflatten(2, (-(-height // block), -(-width // block)))
-    x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)  # (B, C, Y, X), padded to whole blocks
+    # (B, C, Y, X), padded to a multiple of the block size
+    x = x.permute(0, 1, 6, 2, 4, 3, 5).flatten(1, 2).flatten(2, 3).flatten(3, 4)
     return x[..., :height, :width]
 
 
 def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
-    """Return maps (B, H, N, block^2, (block + 2 halo)^2) of x (B, C, Y, X) as (B, H, Y * X, Y * X).
+    """Return local attention maps (B, H, N, block^2, (block + 2 halo)^2) as maps over the whole image, (B, H, Y * X, Y
+    * X).
 
-    Keys outside the window get zeros. Raises UserError if the result would be too large.
+    `x` (B, C, Y, X) is the input of the layer. Keys outside the window get zeros. Raises UserError if the result would
+    be too large.
     """
     height, width = shape[2:]
     positions, heads = height * width, maps.shape[1]
@@ -241,7 +256,8 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
             "with a lower resolution"
         )
     indices = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
-    queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()  # (N, block^2), from 1; 0 outside the image
+    # pixel number of each query, counted from 1; 0 outside the image (N, block^2)
+    queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()
     keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()  # (N, (block + 2 halo)^2)
     expanded = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
     expanded[:, :, queries[:, :, None], keys[:, None, :]] = maps
@@ -249,20 +265,20 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
 
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
-    """Return the grids of queries and keys of x (B, C, Y, X), which are the same."""
+    """Return the image grid of the queries and the image grid of the keys of x (B, C, Y, X), which are the same."""
     return (Grid(shape[2], shape[3]),) * 2
 
 
 class Near(NamedTuple):
-    """Visibility of keys for each query of a block, along one axis: rows or columns of keys around the block."""
+    """Keys that each query of a block can see along one axis: rows or columns of pixels in and around the block."""
 
-    shifts: Tensor  # distance of the key from the query (block^2, side)
-    near: Tensor  # True if the key is inside the image and at most `reach` away (N, block^2, side)
+    shifts: Tensor  # distance of each key from each query, (block^2, side)
+    near: Tensor  # True if the key is inside the image and at most `reach` away from the query, (N, block^2, side)
 
 
 @lru_cache(maxsize=64)
 def near_keys(height: int, width: int, block: int, halo: int, reach: int, device: torch.device) -> tuple[Near, Near]:
-    """Return the visible rows and the visible columns of keys for each query of a block.
+    """Return the rows and the columns of keys that each query of a block can see.
 
     A query outside the image sees all keys.
     """
@@ -277,7 +293,8 @@ def near_keys(height: int, width: int, block: int, halo: int, reach: int, device
             ..., None
         ]  # (blocks, block, side)
 
-    with torch.inference_mode(False):  # a table built during evaluation must also work in training
+    # A tensor created in inference mode could not be used in training, and the result is cached for both.
+    with torch.inference_mode(False):
         rows, columns = near(height), near(width)
         down, right = len(rows), len(columns)  # number of blocks
         rows = rows.repeat_interleave(block, 1).repeat_interleave(right, 0)  # (N, block^2, side)
@@ -298,7 +315,10 @@ def block_mask(height: int, width: int, block: int, keys: int, device: torch.dev
 
 
 def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
-    """Initialize scores with unit variance, as a factor 1 / sqrt(Dh) would; He initialization for values."""
+    """Initialize the layer so that scores have unit variance, as a factor 1 / sqrt(Dh) would give.
+
+    Values get He initialization.
+    """
     nn.init.normal_(query.weight, std=(query.in_features * (query.out_features // heads)) ** -0.5)
     nn.init.normal_(key.weight, std=key.in_features**-0.5)
     weight = value.weight if isinstance(value, nn.Linear) else value

@@ -1,19 +1,25 @@
-"""Non-local networks: attention between the convolutions of a ResNet (Wang, Girshick, Gupta & He 2018).
+"""Non-local networks: attention blocks between the convolutions of a ResNet (Wang, Girshick, Gupta & He 2018).
 
-block   z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C   over all positions j of the image, or of all frames
+The output of a block at position i is a sum over all positions j of the image, or of all frames of a clip:
 
-kind              f                                   C               computed as one attention head with the scores
+    z = x + W_z y,   y_i = sum_j f(x_i, x_j) g(x_j) / C
+
+The table lists the kinds of blocks. f compares two positions, C normalizes the sum, and the last column shows how the
+block is computed as attention with one head.
+
+kind              f                                   C               attention scores
 "gaussian"        exp(x_i x_j)                        sum of the f    x x^T, where only the values are projected
 "embedded"        exp(theta(x_i) phi(x_j))            sum of the f    queries theta(x), keys phi(x)
 "dot"             theta(x_i) phi(x_j)                 number of j     as "embedded", divided by the count, no softmax
 "concatenation"   ReLU(w [theta(x_i), phi(x_j)])      number of j     explicit scores, additive
 
-theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over frames) after phi and
-g, as in section 3.3; the authors' code pools before. A batch norm follows W_z. Its scale starts at zero; without the
-norm (`identity` "convolution"), W_z does. So a new block changes nothing and can be inserted into a trained network.
+The linear maps theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over
+frames) after phi and g, as in section 3.3; the authors' code pools before. W_z is followed by a batch norm, whose scale
+starts at zero. Without the norm (`identity` "convolution"), W_z itself starts at zero. So a new block changes nothing
+and can be inserted into a trained network.
 
-A clip (B, C, T, Y, X) passes the convolutions frame by frame, and the non-local blocks as a whole (the paper's C2D,
-without its poolings over time).
+For a clip (B, C, T, Y, X), the convolutions process each frame separately, and the non-local blocks the whole clip.
+This is the network C2D of the paper, without its poolings over time.
 """
 
 from __future__ import annotations
@@ -41,11 +47,13 @@ class NonLocalConfig(ResNetConfig):
 
     The defaults are the paper's five blocks in ResNet-50 (section 4.1).
 
-    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a ResNet for clips
-    every     number of residual blocks before each non-local block
-    scaled    divide scores by the root of the query width, as in the authors' code but not in the paper
+    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a plain ResNet, which
+              accepts video clips, too
+    every     in each of these stages, a non-local block follows after this number of residual blocks
+    scaled    divide scores by the square root of the query width, as in the authors' code but not in the paper
     pooled    max-pool keys and values
-    identity  zero at the start: the scale of a batch norm after W_z ("norm"), or W_z without a norm ("convolution")
+    identity  parameters that start at zero, so that the block first changes nothing: the scale of a batch norm after
+              W_z ("norm"), or W_z itself, without a norm ("convolution")
     """
 
     kind: Kind = "embedded"
@@ -67,7 +75,7 @@ class NonLocalConfig(ResNetConfig):
 
 
 class NonLocalNet(ResNet):
-    """ResNet with non-local blocks. Images or clips in, label logits out."""
+    """ResNet with non-local blocks. Images or video clips in, label logits out."""
 
     config: NonLocalConfig
 
@@ -84,9 +92,10 @@ class NonLocalNet(ResNet):
             stage.blocks = nn.ModuleList(blocks)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the mean over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
+        """Return the features averaged over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
         batch, clips = len(images), images.dim() == 5
-        x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)  # (B * T, C, Y, X)
+        # frames are processed like a batch of images, (B * T, C, Y, X)
+        x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)
         for stage in self.stages:
             assert isinstance(stage, Stage)
             for block in stage.blocks:
@@ -98,10 +107,10 @@ class NonLocalNet(ResNet):
 
 
 class NonLocalBlock(nn.Module):
-    """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape; see the table of this module.
+    """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape. See the docstring of this module.
 
-    inner  output channels of theta, phi and g; None: half of the channels of x. Positions are flattened in the order of
-           x.
+    inner  output channels of the projections theta, phi and g; None: half of the channels of x. Positions are flattened
+           in the order of x.
     """
 
     def __init__(
@@ -120,7 +129,8 @@ class NonLocalBlock(nn.Module):
         self.pool = POOL if pooled else 1
         self.scale = (channels if kind == "gaussian" else inner) ** -0.5 if scaled else 1.0
         projects = kind != "gaussian"
-        self.theta = nn.Linear(channels, inner) if projects else None  # equivalent to 1 x 1 convolutions
+        # these linear layers are equivalent to 1 x 1 convolutions
+        self.theta = nn.Linear(channels, inner) if projects else None
         self.phi = nn.Linear(channels, inner) if projects else None
         self.g = nn.Linear(channels, inner)
         self.pair = nn.Linear(2 * inner, 1, bias=False) if kind == "concatenation" else None
@@ -128,7 +138,7 @@ class NonLocalBlock(nn.Module):
         self.norm = nn.BatchNorm1d(channels) if identity == "norm" else None
         self.tap = Tap()
         for layer in self.children():
-            if isinstance(layer, nn.Linear):  # initialization as in the authors' code (section 4.1)
+            if isinstance(layer, nn.Linear):  # initialize as in the authors' code (Wang 2018, section 4.1)
                 nn.init.normal_(layer.weight, std=0.01)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -142,10 +152,11 @@ class NonLocalBlock(nn.Module):
         value = self._pooled(self.g(positions), space)
         scores = None
         if self.pair is not None:
-            of_query, of_key = self.pair.weight.chunk(2, dim=1)  # w [a, b] = w1 a + w2 b, (1, inner) each
+            # the two halves of w in w [a, b] = w1 a + w2 b, (1, inner) each
+            of_query, of_key = self.pair.weight.chunk(2, dim=1)
             scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
         y = attend(
-            query[:, None],  # adds the axis of a single head
+            query[:, None],  # add an axis for the single head
             key[:, None] if scores is None else None,
             value[:, None],
             scores=scores,
@@ -157,7 +168,7 @@ class NonLocalBlock(nn.Module):
         return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
 
     def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
-        """Return the grid of positions of an input of that shape, and the grid after pooling.
+        """Return the grid of positions of an input of the given shape, and the grid after pooling.
 
         Pooling drops an odd row or column.
         """
@@ -167,10 +178,10 @@ class NonLocalBlock(nn.Module):
         return Grid(frames * height, width), Grid(frames * rows, columns, cover=(down, across))
 
     def _pooled(self, positions: Tensor, space: tuple[int, ...]) -> Tensor:
-        """Max-pool (B, N, C) to one in four positions, (B, Nk, C)."""
+        """Max-pool positions (B, N, C) over 2 x 2 positions of each image to (B, Nk, C), a quarter of the positions."""
         if self.pool == 1:
             return positions
         frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))  # (B, C, T or 1, Y, X)
-        # an image with a single row or column is pooled only along the other axis
+        # An image with a single row or column is pooled only along its other axis.
         kernel = (1, *(min(self.pool, size) for size in space[-2:]))
         return F.max_pool3d(frames, kernel).flatten(2).transpose(1, 2)

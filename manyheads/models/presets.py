@@ -25,7 +25,9 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class Family:
-    """Names of a model class, its configuration class and the `module` of this package that contains both."""
+    """Family of models: names of the model class, the configuration class, and the `module` of this package with
+    both.
+    """
 
     module: str
     config: str
@@ -39,7 +41,7 @@ class Family:
         return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
 
 
-# Keys: the part of a preset's name before the slash. Some of the last families have no presets.
+# The keys are the first parts of preset names, before the slash. Some of the last families have no presets.
 FAMILIES = {
     "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
@@ -61,7 +63,8 @@ FAMILIES = {
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
-IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")  # families of image models
+# names of the families of image models
+IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")
 
 Settings = dict[str, Any]
 
@@ -84,25 +87,27 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 
 _TRANSFORMER = {
-    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # Transformer-Tiny for Multi30k (Wu et al. 2021)
-    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # IWSLT model of JoeyNMT
-    # Translator of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, nothing tied.
+    "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # model Transformer-Tiny for the Multi30k data (Wu et al. 2021)
+    "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # model of the JoeyNMT toolkit for the IWSLT data
+    # Translation model of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, no tied
+    # matrices.
     "blog": {
         **_transformer(3, 512, 8, 512, 0.1, 0), **_vocabularies(19_214, 10_837), "tie": "none", "final_norm": True,
         "output_bias": True, "positions": "interleaved", "attention_dropout": 0.1, "activation_dropout": 0.1,
     },
-    "base": _transformer(6, 512, 8, 2048, 0.1, 37_000),  # Vaswani 2017, table 3
+    "base": _transformer(6, 512, 8, 2048, 0.1, 37_000),  # sizes from Vaswani 2017, table 3
     "big": _transformer(6, 1024, 16, 4096, 0.3, 37_000),
 }  # fmt: skip
 
-# vocabulary size of the translation model that the paper compares with
+# vocabulary size of the translation model that the Universal Transformer paper compares with
 _UNIVERSAL_VOCABULARY = 37_000
 _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
-    "base": {**_UNIVERSAL_BASE, "steps": 6},  # universal_transformer_base of the published code
-    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},  # at most twice the steps of the fixed model
-    "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # small enough for a CPU
+    "base": {**_UNIVERSAL_BASE, "steps": 6},  # settings universal_transformer_base of the published code
+    # with halting, at most twice the steps of the model with a fixed number of steps
+    "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},
+    "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # a model small enough for a CPU
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
 }
 
@@ -114,7 +119,7 @@ def _bert(layers: int, width: int, vocabulary: int = 30_522) -> Settings:
 
 
 _BERT = {
-    "tiny": _bert(2, 128),  # this and the next three sizes: Turc et al. 2019
+    "tiny": _bert(2, 128),  # this size and the next three are from Turc et al. 2019
     "mini": _bert(4, 256),
     "small": _bert(4, 512),
     "medium": _bert(8, 512),
@@ -129,7 +134,9 @@ def _gpt2(layers: int, width: int, heads: int) -> Settings:
 
 
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
-    """Return nanoGPT's settings for characters of tiny-shakespeare, with its GELU and the vocabulary of that text."""
+    """Return nanoGPT's settings for a character model of the text tiny-shakespeare, with its GELU and its vocabulary
+    size.
+    """
     return {
         "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
         "activation": "gelu", "dropout": rate, "attention_dropout": rate, "embedding_dropout": rate,
@@ -137,15 +144,17 @@ def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> S
 
 
 _GPT: dict[str, Settings] = {
-    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # Radford 2018, section 4.1
-    "gpt2/124m": _gpt2(12, 768, 12),  # Radford 2019, table 2, which states wrong sizes for the two smaller models
+    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # sizes from Radford 2018, section 4.1
+    # sizes from Radford 2019, table 2; the table states wrong numbers of parameters for the two smaller models
+    "gpt2/124m": _gpt2(12, 768, 12),
     "gpt2/355m": _gpt2(24, 1024, 16),
     "gpt2/774m": _gpt2(36, 1280, 20),
     "gpt2/1558m": _gpt2(48, 1600, 25),
-    # Brown 2020, table 2.1; only for counting parameters: in the paper, every second layer uses local attention
+    # Sizes from Brown 2020, table 2.1, only for counting parameters. In the paper, every second layer uses local
+    # attention.
     "gpt3/175b": {**_gpt2(96, 12_288, 96), "max_positions": 2048},
-    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # small enough for a CPU
-    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # for a single GPU
+    "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
+    "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
 }
 
 # ---------------------------------------------------------------------------------------------- image models
@@ -158,24 +167,24 @@ def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
 
 _TI, _S, _B, _L, _H = (192, 12, 3), (384, 12, 6), (768, 12, 12), (1024, 24, 16), (1280, 32, 16)
 _TEN = tuple("0123456789")
-# Initialization with which small models train faster. After 100 steps on digits, vit/2-8 has an accuracy of 0.56. With
-# a position_std of 0.02 it is 0.29, and with DeiT's matrices as well 0.13.
+# Initialization with which small models train faster. After 100 steps on images of digits, vit/2-8 has an accuracy of
+# 0.56. With a position_std of 0.02 the accuracy is 0.29; if the matrices are initialized as in DeiT, too, it is 0.13.
 _FAST_START: Settings = {"init": "xavier", "position_std": 0.5}
 _CIFAR: Settings = {"labels": _TEN, "image_size": 32, **_FAST_START}
 _VIT: dict[str, Settings] = {
-    # Dosovitskiy 2020, table 1; Ti and S: Touvron 2021, table 1
+    # sizes from Dosovitskiy 2020, table 1; Ti and S are from Touvron 2021, table 1
     **{
         f"vit/{name}{patch}": _vit(size, patch)
         for name, size in (("ti", _TI), ("s", _S), ("b", _B), ("l", _L))
         for patch in (16, 32)
     },
-    "vit/h14": _vit(_H, 14, labels=()),  # published without a head
+    "vit/h14": _vit(_H, 14, labels=()),  # the published weights have no classification head
     **{
         f"deit/{name}16": _vit(size, 16, distilled=True, stochastic_depth=0.1)  # DeiT, table 9
         for name, size in (("ti", _TI), ("s", _S), ("b", _B))
     },
-    # Small images: the sizes of ViT for 32 x 32 pixels, and sizes for training on a CPU. xs4-32 is the ViT of Lee et
-    # al. 2021.
+    # Models for small images: the sizes of ViT for 32 x 32 pixels, and smaller sizes for training on a CPU. xs4-32 is
+    # the ViT of Lee et al. 2021.
     "vit/ti4-32": _vit(_TI, 4, **_CIFAR),
     "vit/s4-32": _vit(_S, 4, **_CIFAR),
     "vit/b4-32": _vit(_B, 4, **_CIFAR),
@@ -193,24 +202,25 @@ def _bottleneck(*depths: int, **more: Any) -> Settings:
     return {"block": "bottleneck", "depths": depths, "widths": (256, 512, 1024, 2048), **more}
 
 
-_SMALL: Settings = {"stem": "3x3", "image_size": 32}  # settings for images of 32 x 32 pixels
+_SMALL: Settings = {"stem": "3x3", "image_size": 32}  # settings of a ResNet for images of 32 x 32 pixels
 _RESNET: dict[str, Settings] = {
-    "18": _basic(2, 2, 2, 2),  # ResNet-18 and 34: He 2015, table 1
+    "18": _basic(2, 2, 2, 2),  # sizes of ResNet-18 and 34 from He 2015, table 1
     "34": _basic(3, 4, 6, 3),
-    "26": _bottleneck(1, 2, 4, 1),  # ResNet-26 and 38: Ramachandran 2019, section 4.1
+    "26": _bottleneck(1, 2, 4, 1),  # sizes of ResNet-26 and 38 from Ramachandran 2019, section 4.1
     "38": _bottleneck(2, 3, 5, 2),
     "50": _bottleneck(3, 4, 6, 3),
     "101": _bottleneck(3, 4, 23, 3),
     "152": _bottleneck(3, 8, 36, 3),
     "18-small": _basic(2, 2, 2, 2, **_SMALL),
     "26-small": _bottleneck(1, 2, 4, 1, **_SMALL),
-    "20-small": _basic(3, 3, 3, **_SMALL) | {"widths": (16, 32, 64), "stem_width": 16},  # He 2015, section 4.2
+    # size of ResNet-20 for CIFAR-10 from He 2015, section 4.2
+    "20-small": _basic(3, 3, 3, **_SMALL) | {"widths": (16, 32, 64), "stem_width": 16},
 }
 _LOCAL: dict[str, Settings] = {
     **{name: _RESNET[name] for name in ("26", "38", "50")},
     **{name: {**_RESNET[name], "stem_window": 2} for name in ("18-small", "26-small")},
 }
-_KINDS = ("quadratic", "relative", "content")  # kinds of attention in conv_attention.py
+_KINDS = ("quadratic", "relative", "content")  # kinds of attention layers in conv_attention.py
 
 PRESETS: dict[str, Settings] = {
     **_named("transformer", _TRANSFORMER),
@@ -229,15 +239,17 @@ PRESETS: dict[str, Settings] = {
     **_named("resnet", {f"{name}-se": {**settings, "squeeze": 16} for name, settings in _RESNET.items()}),
     **_named("nonlocal", {name: _RESNET[name] for name in ("50", "101", "18-small", "26-small", "20-small")}),
     **_named("local-attention", _LOCAL),
-    # convolution as stem, as in the paper's best models
+    # The stem is a convolution, as in the paper's best models.
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # models with the sizes of the paper
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # models with the sizes of their papers
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }
 
 
 def full_name(name: str, *families: str) -> str:
-    """Return the full name of a preset in the table. Raises UserError for an unknown name.
+    """Return the full name of a preset, such as `bert/tiny`, for a name that may be abbreviated.
+
+    Raises UserError for an unknown name.
 
     families  families whose presets may be abbreviated (none: any family, full names only). The name may be the size,
               `tiny`, or the first word of the family and the size: with the family universal-sequence, `universal/tiny`
@@ -253,7 +265,7 @@ def full_name(name: str, *families: str) -> str:
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return advice for a name that is missing in the table."""
+    """Return advice for a preset name that does not exist."""
     names = list(names)
     short = {full.partition("/")[2]: full for full in names}
     close = get_close_matches(name, names, n=1) or [short[word] for word in get_close_matches(name, short, n=1)]
@@ -267,12 +279,15 @@ def family_of(name: str) -> str:
 
 
 def preset(name: str, *families: str, **settings: Any) -> Any:
-    """Return the configuration of a preset (see `full_name`), where `settings` override its values."""
+    """Return the configuration of a preset. `settings` override the values of the preset.
+
+    The name may be abbreviated as for `full_name`.
+    """
     return preset_for_data(name, families, settings, {})
 
 
 def preset_for_data(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:
-    """Return the configuration of a preset for data that has been read.
+    """Return the configuration of a preset for a given data set.
 
     settings  settings of the user
     decided   values that the data or the task determine, such as the size of a learned vocabulary. Raises UserError if
@@ -283,7 +298,10 @@ def preset_for_data(name: str, families: Sequence[str], settings: Settings, deci
 
 
 def make_config(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:
-    """Return a configuration of this class from `base`, `settings` and `decided` (see `preset_for_data`)."""
+    """Return a configuration of the given class from preset values (`base`), `settings` and `decided` values.
+
+    The last two are the arguments of `preset_for_data`.
+    """
     known = {f.name for f in fields(kind)}
     if unknown := sorted(settings.keys() - known):
         valid = sorted(known - decided.keys())
@@ -299,8 +317,8 @@ def make_config(kind: type[C], settings: Settings, decided: Settings, *, base: S
 def build(config: Config) -> Any:
     """Return the model of a configuration of any family.
 
-    Raises UserError before memory is allocated if the model is too large: if parameters and position tables exceed
-    `MAX_PARAMETERS` numbers or the memory of this machine.
+    Raises UserError before memory is allocated if the model is too large: if parameters and position tables have more
+    than `MAX_PARAMETERS` numbers, or do not fit into the memory of this machine.
     """
     import torch
 

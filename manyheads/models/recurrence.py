@@ -1,21 +1,22 @@
-"""Recurrence in depth with halting, as in the Universal Transformer.
+"""Repeated application of one Transformer block with halting, as in the Universal Transformer.
 
-One block is applied repeatedly (Dehghani 2018). With halting (adaptive computation time, Graves 2016), each position
-decides when to stop.
+One block is applied repeatedly (Dehghani 2018), with the same weights at every step:
 
-    repeat:  state = block(state + coordinates(position, step))        with the same weights at every step
+    repeat:  state = block(state + coordinates(position, step))
 
-With halting, each position accumulates the probabilities sigmoid(w . state + b), and halts at the step N where their
-sum exceeds 1 - epsilon. This step gets the remainder R as its weight, so that the weights p of the steps sum to one.
-The output y of a position is, for each type of halting:
+With halting (adaptive computation time, Graves 2016), each position decides when to stop. At every step, a position
+adds its halting probability sigmoid(w . state + b), and it halts at the step N where the sum exceeds 1 - epsilon. The
+weight p of this last step is the remainder R, so that the weights of all steps sum to one. The output y of a position
+is, for each type of halting:
 
     "basic"        y = p * state + (1 - p) * y at each step, as in the published code. The factors compound: weights
                    .3 .3 .3 .1 mix the states by .132 .189 .27 .1, which do not sum to one.
     "accumulated"  y = y + p * state: the weighted mean that Graves describes (section 2.2).
 
 After halting, a position's output is frozen. Its state is still updated, so that other positions can attend to it. The
-ponder cost is the mean of N + R, where only R has a gradient. In the published code, a position that has not halted at
-the last step lacks its remainder. Here, as in Graves, the last step adds it.
+ponder cost, which is added to the loss, is the mean of N + R over the positions; only R has a gradient. In the
+published code, a position that has not halted at the last step gets no remainder. Here, as in Graves, the last step
+adds it.
 """
 
 from __future__ import annotations
@@ -39,20 +40,22 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable, sinusoidal
 from manyheads.errors import UserError
 
-KERNELS = (3, 5)  # kernel sizes of the two convolutions of a transition, as in the published code
+# kernel sizes of the two depthwise convolutions in a block with "separable" transition, as in the published code
+KERNELS = (3, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceConfig(Config):
-    """Sizes and choices of a recurrence in depth.
+    """Sizes and options of a block that is applied repeatedly.
 
     steps         number of applications of the block; with halting, the maximum
-    transition    "feed_forward", or "separable": two depthwise separable convolutions with a ReLU between them
+    transition    last sublayer of the block: "feed_forward", or "separable": two depthwise separable convolutions with
+                  a ReLU between them
     timing        step embeddings: "sinusoidal" as for positions (the paper), or "learned" (default of the published
                   code)
-    halting       "fixed": all steps; "basic" and "accumulated": see the docstring of this module
-    halting_bias  initial value of b: at 1, positions halt after two steps at first; lower values halt later
-    epsilon       maximum probability that may remain at a halt
+    halting       "fixed": all positions take all steps; "basic" and "accumulated": see the docstring of this module
+    halting_bias  initial value of the bias b: at 1, positions initially halt after two steps; lower values halt later
+    epsilon       a position halts when its remaining probability is below this value
     ponder        weight of the ponder cost in the loss
     norm          "post": after each residual sum, as published; "pre": before each sublayer, and once at the end
     """
@@ -83,11 +86,11 @@ class RecurrenceConfig(Config):
 
 
 class PonderState(NamedTuple):
-    """Number of steps of every position, with the weights of the steps.
+    """Number of steps that every position took before it halted, with the weights of the steps.
 
-    steps      number of steps N up to and including the halt, (B, T)
+    steps      number of steps N up to and including the last one, (B, T)
     remainder  weight R of the last step, (B, T)
-    weights    weight p of each computed step, (B, T, steps); for a real position they sum to one
+    weights    weight p of each computed step, (B, T, steps); they sum to one at positions that are not padding
     real       False at padding, (B, T); None: no padding
     """
 
@@ -98,7 +101,7 @@ class PonderState(NamedTuple):
 
     @property
     def cost(self) -> Tensor:
-        """Mean of N + R over the real positions."""
+        """Return the mean of N + R (steps and remainder) over the positions that are not padding."""
         return self._mean(self.steps + self.remainder)
 
     @property
@@ -109,24 +112,27 @@ class PonderState(NamedTuple):
         return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
 
 
-HaltingStatistics = dict[str, PonderState]  # by stack ("encoder", "decoder"); empty if the number of steps is fixed
+# ponder states by stack ("encoder", "decoder"); empty if the number of steps is fixed
+HaltingStatistics = dict[str, PonderState]
 
 
 @runtime_checkable
 class Halting(Protocol):
-    """Model with a recurrence in depth, which can return the steps of its positions."""
+    """Interface of a model with a repeated block and halting, which can return the number of steps of each position."""
 
     def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, HaltingStatistics]:
-        """Return the last states, as `hidden` of other models, and the steps that every position took."""
+        """Return the last hidden states, as the method `hidden` of other models, and the steps that every position
+        took.
+        """
         ...
 
 
 def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
-    """Return a function from the model's inputs to its last states and its ponder states by stack.
+    """Return a function from the model's inputs to its last hidden states and its ponder states by stack.
 
-    Without a recurrence, the ponder states are empty.
+    For a model without halting, the ponder states are empty.
 
-    compile  function applied to the method of the model
+    compile  function applied to the method of the model, such as torch.compile
     """
     if isinstance(model, Halting):
         return compile(model.forward_with_halting)
@@ -135,11 +141,13 @@ def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda functi
 
 
 class SeparableConvolution(FeedForward):
-    """Transition of two depthwise convolutions: depthwise over 3 positions, expand, ReLU, depthwise over 5, contract.
+    """Convolutional sublayer: depthwise over 3 positions, pointwise to more channels, ReLU, depthwise over 5, pointwise
+    back.
 
     Source: Dehghani 2018, section 2.1.
 
-    causal  use only earlier positions and not those on both sides. Outside the text, inputs are zeros.
+    causal  True: use only the current and earlier positions; False: positions on both sides. Positions outside the text
+            are zeros.
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, causal: bool) -> None:
@@ -150,7 +158,10 @@ class SeparableConvolution(FeedForward):
         self.causal = causal
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return the transition (B, T, D) of x (B, T, D). real (B, T): False at padding; None: no padding."""
+        """Apply the convolutions to x (B, T, D) and return (B, T, D).
+
+        real  mask (B, T), False at padding; None: no padding
+        """
         hidden = self.activation(self.expand(self._convolve(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
         return self.tap.on_residual(self.contract(self._convolve(self.between, hidden, real)))
@@ -163,7 +174,7 @@ class SeparableConvolution(FeedForward):
 
 
 class SeparableBlock(Block):
-    """Block whose last sublayer mixes neighboring positions."""
+    """Transformer block whose last sublayer mixes neighboring positions by convolutions."""
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         def convolve(x: Tensor) -> Tensor:
@@ -178,7 +189,10 @@ class SeparableBlock(Block):
 
 
 class StepCache(KVCache):
-    """Key-value cache for every step, and for a separable transition also a cache of its inputs."""
+    """Key-value cache with one entry for every step of the repeated block.
+
+    If the block contains convolutions, the cache also stores their inputs.
+    """
 
     def __init__(self, c: RecurrenceConfig, batch: int, capacity: int, like: Tensor) -> None:
         kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
@@ -189,7 +203,8 @@ class StepCache(KVCache):
     def inputs_with(self, step: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Store new inputs x (B, T, D) of a step, and return the inputs that the convolutions need.
 
-        Returns the new inputs after the necessary previous ones, (B, t, D), and a mask (B, t) of those that exist.
+        Returns the new inputs after the previous ones that the kernels reach, (B, t, D), and a mask (B, t), which is
+        False before the beginning of a text.
         """
         rows, new = torch.arange(self.batch, device=x.device)[:, None], x.shape[1]
         at = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
@@ -203,12 +218,15 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        capacity = min(self.capacity, other.capacity)  # neither cache has positions beyond this
+        capacity = min(self.capacity, other.capacity)  # Neither cache contains positions beyond the smaller capacity.
         self._inputs[:, rows, :capacity] = other._inputs[:, : len(rows), :capacity]
 
 
 class Recurrence(nn.Module):
-    """Repeated block for all positions at once. Each step adds embeddings of the position and of the step."""
+    """Block that is applied repeatedly to all positions.
+
+    Each step first adds embeddings of the position and of the step.
+    """
 
     timing: Tensor
 
@@ -219,7 +237,7 @@ class Recurrence(nn.Module):
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         if c.timing == "learned":
             self.timing = nn.Parameter(torch.empty(c.steps, c.width).normal_(std=0.02))
-        else:  # the paper counts steps from 1
+        else:  # the paper counts steps from 1, not from 0
             table = sinusoidal(c.steps + 1, c.width, c.positions)[1:].float()
             self.register_buffer("timing", table, persistent=False)
         self.halt = nn.Linear(c.width, 1) if c.halting != "fixed" else None
@@ -235,15 +253,16 @@ class Recurrence(nn.Module):
         cache: StepCache | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, PonderState | None]:
-        """Return the output (B, T, D) of x (B, T, D), and the steps of each position.
+        """Return the output (B, T, D) for x (B, T, D), and the ponder state with the steps of each position.
 
-        Row b starts at position offset[b].
-        With a cache, no step is skipped: later positions may take more steps and attend to the states of all steps.
+        Row b of the batch starts at position offset[b].
+        With a key-value cache, all steps are computed, because later positions may take more steps and attend to the
+        states of all steps.
         """
         c, real = self.config, None if mask.key_lengths is None else _real_mask(mask.key_lengths, x.shape[1])
         state, y = x, torch.zeros_like(x)
         running = x.new_ones(x.shape[:2], dtype=torch.bool)  # (B, T)
-        total = x.new_zeros(x.shape[:2])  # accumulated probability of halting
+        total = x.new_zeros(x.shape[:2])  # accumulated halting probability of each position
         steps, remainder = total, total
         weights: list[Tensor] = []
         for step in range(c.steps):
@@ -262,7 +281,7 @@ class Recurrence(nn.Module):
             factor = weight[..., None]
             y = y + factor * state if c.halting == "accumulated" else factor * state + (1 - factor) * y
             active = running if real is None else running & real
-            # the meta device runs all steps, so that all FLOPs are counted
+            # On the meta device, which only counts FLOPs, all steps run.
             if cache is None and not x.is_meta and not active.any():
                 break
         y = y if self.norm is None else self.norm(y)
@@ -271,9 +290,9 @@ class Recurrence(nn.Module):
 
 @contextmanager
 def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
-    """Record the steps of every position while the block runs, by the names of the model's recurrences.
+    """Record the number of steps of every position while the block runs, by the names of the model's repeated blocks.
 
-    Several passes keep only the last. The result is empty for a model without halting.
+    If the model is called several times, the last call counts. The result is empty for a model without halting.
     """
     halting: HaltingStatistics = {}
     with ExitStack() as undo:
@@ -289,7 +308,7 @@ def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
 
 
 def ponder_cost(model: Any, halting: HaltingStatistics) -> Tensor | float:
-    """Return the ponder cost per token to add to the loss; 0 if the model has no halting."""
+    """Return the ponder cost per token, which is added to the loss. It is 0 if the model has no halting."""
     return model.config.ponder * sum(ponder.cost for ponder in halting.values()) if halting else 0.0
 
 

@@ -6,11 +6,11 @@ stem                                     residual block: relu(x + f(x)), every c
 "7x7"  7 x 7, stride 2, 3 x 3 max-pool   "basic"       f = 3 x 3, relu, 3 x 3
 "3x3"  3 x 3, for images of 32 x 32      "bottleneck"  f = 1 x 1 to a quarter of the width, relu, 3 x 3, relu, 1 x 1
 
-In a block that halves the resolution, the first 3 x 3 convolution has the stride (v1.5; in the paper, the first 1 x 1).
-If f changes the shape, a 1 x 1 convolution projects x. The last norm of each branch starts at zero, so that a new
-network behaves like a shallow one (Goyal 2017, section 5.1).
+In a block that halves the resolution, the first 3 x 3 convolution has stride 2. This is the variant v1.5; in the paper,
+the first 1 x 1 convolution has stride 2. If f changes the shape, a 1 x 1 convolution projects x. The last norm of each
+branch f starts with a scale of zero, so that a new network behaves like a shallow one (Goyal 2017, section 5.1).
 
-Networks with attention between or instead of the convolutions derive from this class, through `mixing` or other blocks.
+Subclasses with attention between or instead of the convolutions pass other layers as `mixing`, or add blocks.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from manyheads.core.config import Config, Layers, Pixels, Range, Size
 from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
-# Constructor of the layer that mixes neighboring positions: (channels, width, stride, number of the stage, from 1) ->
-# module with output (B, width, Y, X).
+# Constructor of a layer that mixes neighboring positions. Its arguments are input channels, output width, stride, and
+# the stage number, from 1. The returned module maps images to (B, width, Y, X).
 Mixing = Callable[[int, int, int, int], nn.Module]
-REDUCTION = 4  # channel reduction of a bottleneck
-FEW_CHANNELS = 16  # maximum number of channels for the workaround in Convolution
-Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, from 1
+REDUCTION = 4  # factor by which a bottleneck block reduces the number of channels
+FEW_CHANNELS = 16  # convolutions with at most this number of channels use the workaround in the class Convolution
+Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted from 1
 
 
 @dataclass(frozen=True)
 class ResNetConfig(Config):
-    """Sizes and choices of a ResNet. The defaults are those of ResNet-50.
+    """Sizes and options of a ResNet. The defaults are those of ResNet-50.
 
-    labels         classes by the index of the logit; empty: the model returns its features
+    labels         classes in the order of the logits; empty: the model returns features instead of logits
     image_size     intended size of the images; other sizes work, too
     depths         number of residual blocks per stage
     widths         output channels of each stage
-    squeeze        reduction of squeeze-and-excitation in every block, 16 in its paper; None: none
-    stride_in_1x1  put the stride of a bottleneck into its first 1 x 1 convolution (the original), not into the 3 x 3
+    squeeze        channel reduction of the squeeze-and-excitation in every block, 16 in its paper; None: none
+    stride_in_1x1  True: the first 1 x 1 convolution of a bottleneck has the stride (original paper); False: the 3 x 3
+                   has
     halve_first    halve the resolution in the first stage, too
     """
 
@@ -71,7 +72,7 @@ class ResNetConfig(Config):
 
 
 class ResNet(nn.Module):
-    """ResNet classifier. Images in, label logits out.
+    """ResNet image classifier. Images in, label logits out.
 
     mixing  constructor of the mixing layers in the blocks; None: 3 x 3 convolutions
     stem    module before the stages; None: the stem of the configuration
@@ -94,7 +95,9 @@ class ResNet(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw He normal weights for convolutions (He 2015b), and zero the last norm scale of each branch."""
+        """Draw He normal weights for convolutions (He 2015b), and zero the scale of the last norm in each residual
+        branch.
+        """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -108,7 +111,7 @@ class ResNet(nn.Module):
         return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the input of the classifier, (B, D), for images (B, C, Y, X)."""
+        """Return the pooled features, the input of the classifier, (B, D), for images (B, C, Y, X)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -116,7 +119,9 @@ class ResNet(nn.Module):
 
 
 class NormalizedLayer(nn.Module):
-    """Mixing layer (convolution or attention) followed by a batch norm, without activation."""
+    """Layer that mixes neighboring positions (convolution or attention), followed by a batch norm, without
+    activation.
+    """
 
     def __init__(self, mixer: nn.Module, width: int) -> None:
         super().__init__()
@@ -130,8 +135,8 @@ class NormalizedLayer(nn.Module):
 class Convolution(nn.Conv2d):
     """Convolution in the channels-last memory format, which trains 25 to 33% faster.
 
-    Exception: training with few channels on a CPU. The backward pass of oneDNN (in PyTorch 2.13) then writes beyond the
-    gradient of a strided 1 x 1 convolution, and the process crashes without a message.
+    The format is not used for training on a CPU with few channels. In that case, the backward pass of oneDNN (in
+    PyTorch 2.13) writes beyond the gradient of a strided 1 x 1 convolution, and the process crashes without a message.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,7 +147,10 @@ class Convolution(nn.Conv2d):
 
 
 class Stem(NormalizedLayer):
-    """Stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / 4, X / 4), or (B, width, Y, X) if `small`."""
+    """Stem of a ResNet, the layers before the stages: images (B, C, Y, X) -> (B, width, Y / 4, X / 4).
+
+    If `small`, the stem keeps the resolution: (B, width, Y, X).
+    """
 
     def __init__(self, channels: int, width: int, *, small: bool) -> None:
         kernel, stride = (3, 1) if small else (7, 2)
@@ -197,5 +205,5 @@ class Residual(nn.Module):
 
 
 def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:
-    """Return the mixing layer of a plain ResNet, a 3 x 3 convolution in every stage."""
+    """Return the layer of a residual block that mixes neighboring positions: a 3 x 3 convolution, in every stage."""
     return Convolution(channels, width, 3, stride, 1, bias=False)

@@ -1,6 +1,7 @@
 """Sequence-to-sequence model of two LSTMs without attention (Sutskever 2014), a baseline for translation.
 
-One LSTM reads the source. Its last state, of the same size for any length, is the initial state of the other LSTM.
+The encoder LSTM reads the source. Its last state has the same size for any source length, and is the initial state of
+the decoder LSTM.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from manyheads.core.config import Config, Layers, Length, Rate, Size, TokenId, V
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, pack_texts
 
-State = tuple[Tensor, Tensor]  # hidden state h and cell state c, (layers, B, D) each
+State = tuple[Tensor, Tensor]  # state of an LSTM: hidden state h and cell state c, (layers, B, D) each
 
 
 @dataclass(frozen=True)
 class Seq2SeqLSTMConfig(Config):
-    """Sizes and choices of the model. Source, target and output share one vocabulary and one embedding matrix.
+    """Sizes and options of the model. Source, target and output share one vocabulary and one embedding matrix.
 
-    max_positions  maximum number of tokens of a text; the model itself needs no limit
+    max_positions  maximum number of tokens of a text; the model itself has no such limit
     """
 
     vocab: Vocabulary
@@ -36,14 +37,14 @@ class Seq2SeqLSTMConfig(Config):
 
 
 class StateCache:
-    """Cache of the decoder: one LSTM state per row, of constant size."""
+    """State of the decoder during generation: one LSTM state per row, of constant size. Used like a key-value cache."""
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.lengths = torch.zeros(state[0].shape[1], dtype=torch.long, device=state[0].device)  # (B,)
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the given rows (N,), in that order; an index may repeat."""
+        """Keep only the rows with the given indices (N,), in that order; an index may repeat."""
         self.state = (self.state[0][:, rows], self.state[1][:, rows])
         self.lengths = self.lengths[rows]
 
@@ -75,7 +76,7 @@ class Seq2SeqLSTM(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the states of the decoder, (B, Tt, D).
+        """Return the hidden states of the decoder, (B, Tt, D).
 
         Target lengths and offsets have no effect, because no state depends on later padding or on absolute positions.
         """
@@ -91,11 +92,17 @@ class Seq2SeqLSTM(nn.Module):
         return self.embedding.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StateCache:
-        """Encode the source (B, Ts) and return a cache for `step`. `capacity` has no effect."""
+        """Encode the source (B, Ts) and return a cache for `step`.
+
+        `capacity` has no effect, because the cache has a constant size.
+        """
         return StateCache(self._read(source, source_lengths))
 
     def step(self, tokens: Tensor, cache: StateCache) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T), with the previous tokens in the cache."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T).
+
+        The cache contains the state after the previous tokens.
+        """
         states, cache.state = self._write(tokens, cache.state)
         cache.lengths = cache.lengths + tokens.shape[1]
         return self.project(states)

@@ -1,15 +1,15 @@
-"""Baselines for the text classifier: other ways to mix a sequence, on the same embedding.
+"""Baselines for text classification: recurrent and convolutional layers on the same embedding as the text classifier.
 
-kind      mixing layer                                                 parameters for width and hidden 32
+kind      layer that mixes the words                                   parameters for width and hidden 32
 "rnn"     h' = tanh(W x + U h + b), the last state (Elman 1990)        2,112
 "lstm"    gates and a cell (Hochreiter & Schmidhuber 1997)             8,448: 8,320 as in Keras and a second bias
 "bilstm"  one LSTM per direction (Schuster & Paliwal 1997)             16,896: 16,640 as in Keras and two second biases
 "conv1d"  two convolutions, 7 words wide, with pooling between them    2 x 7,200 (Chollet, section 6.4)
 "conv2d"  two 3 x 3 convolutions over the words x features "image"     320 + 9,248
 
-Dropout of one half and one sigmoid unit follow, as in the text classifier. PyTorch's recurrent layers have two biases,
-although one would be enough. They start at zero, except the bias of the forget gate, which starts at one as in Keras.
-Padding after a text changes nothing.
+After the mixing layer follow dropout with probability 1/2 and one sigmoid unit, as in the text classifier. PyTorch's
+recurrent layers have two biases, although one would be enough. Both start at zero, except that the bias of the forget
+gate starts at one as in Keras. Padding after a text has no effect on the result.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Neighbors = Annotated[int, Range(1, 1000)]
 
 @dataclass(frozen=True)
 class SequenceBaselineConfig(Config):
-    """Sizes and choices of a sequence baseline.
+    """Sizes and options of a baseline for text classification.
 
-    labels         classes by the index of the logit
+    labels         classes in the order of the logits
     hidden         units of a recurrent layer in each direction, or channels of a convolution
     kernel         width of a convolution along each of its axes
-    pooling        width of the pooling between two convolutions along each axis
+    pooling        width of the pooling between two convolutions, along each axis
     max_positions  maximum number of words of a text
     dropout        dropout before the output
     """
@@ -64,7 +64,7 @@ class SequenceBaselineConfig(Config):
 
 
 class SequenceBaseline(nn.Module):
-    """Text classifier with one of five mixing layers. Tokens in, label logits out."""
+    """Text classifier with a recurrent or convolutional layer. Tokens in, label logits out."""
 
     def __init__(self, config: SequenceBaselineConfig) -> None:
         super().__init__()
@@ -76,9 +76,9 @@ class SequenceBaseline(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+        """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        Segments are ignored.
+        lengths  number of real tokens of each row, (B,); None: all tokens
         """
         c = self.config
         if tokens.shape[1] > c.max_positions:
@@ -92,7 +92,7 @@ class SequenceBaseline(nn.Module):
 class Recurrent(nn.Module):
     """Recurrent layer that returns its last state: x (B, T, D), lengths (B,) or None -> (B, features).
 
-    With two directions, both last states are concatenated.
+    With two directions, the last states of both directions are concatenated.
     """
 
     def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
@@ -108,7 +108,8 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
                 if gated and name.startswith("bias_ih"):
-                    nn.init.ones_(parameter[hidden : 2 * hidden])  # bias of the forget gate
+                    # The second quarter of an LSTM's bias vector belongs to the forget gate.
+                    nn.init.ones_(parameter[hidden : 2 * hidden])
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         _, states = self.layer(pack_texts(x, lengths))
@@ -122,7 +123,7 @@ class Recurrent(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Two convolutions and a maximum over the text: x (B, T, D), lengths (B,) or None -> (B, features).
+    """Two convolutions, then a maximum over the text: x (B, T, D), lengths (B,) or None -> (B, features).
 
     axes  1: convolutions along the words, over all features. 2: along the words and along the features.
     """
@@ -139,10 +140,10 @@ class Convolutional(nn.Module):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        # channels, then words, then features: (B, D, T) or (B, 1, T, D)
+        # The channels come first, then the words, then the features: (B, D, T) or (B, 1, T, D).
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
         x = _zero_padding(self.first(_zero_padding(image, lengths)).relu(), lengths)
-        # After a ReLU no value is negative. So the zeros after a text are never a wrong maximum.
+        # After a ReLU no value is negative. So the zeros after a text never exceed the true maximum.
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
         x = pool(x, self.pooling, ceil_mode=True)
         shorter = None if lengths is None else -(-lengths // self.pooling)
@@ -151,7 +152,7 @@ class Convolutional(nn.Module):
 
 
 def _zero_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return x (B, C, T, ...) with zeros after each text."""
+    """Return x (B, C, T, ...) with the padding after each text set to zero."""
     if lengths is None:
         return x
     real = torch.arange(x.shape[2], device=x.device) < lengths[:, None]  # (B, T)

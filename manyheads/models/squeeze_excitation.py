@@ -1,19 +1,24 @@
-"""Squeeze-and-excitation: a learned factor for each channel (Hu, Shen & Sun 2017).
+"""Squeeze-and-excitation block: scales each channel of an image by a learned factor (Hu, Shen & Sun 2017).
 
 x -> mean over the image -> linear, to 1/16 -> ReLU -> linear -> sigmoid -> a factor for every channel of x
 
-Used at the end of a residual branch (figure 3 of the paper), as in the presets "...-se" of models/resnet.py.
+It is used at the end of a residual branch (figure 3 of the paper), as in the presets "...-se" of models/resnet.py.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-MULTIPLE = 8  # the inner width is a multiple of 8, at least 8, as in common implementations; in the paper it is C / r
+# The number of hidden units of a squeeze-and-excitation block is a multiple of 8, as in common implementations.
+# In the paper it is C / r, for C channels and a reduction r.
+MULTIPLE = 8
 
 
 class SqueezeExcitation(nn.Module):
-    """Scale each channel of x (B, C, Y, X) by a factor between 0 and 1. `reduction` is r in the paper."""
+    """Squeeze-and-excitation: scale each channel of x (B, C, Y, X) by a factor between 0 and 1.
+
+    reduction  ratio of the number of channels to the number of hidden units, r in the paper
+    """
 
     def __init__(self, channels: int, reduction: int = 16) -> None:
         super().__init__()
@@ -25,5 +30,5 @@ class SqueezeExcitation(nn.Module):
         return x * self.weights(x)[:, :, None, None]
 
     def weights(self, x: Tensor) -> Tensor:
-        """Return the factor of each channel of x, (B, C), from 0 to 1."""
+        """Return the factor of each channel of the image x, (B, C), from 0 to 1."""
         return self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()

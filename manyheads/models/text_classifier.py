@@ -1,15 +1,15 @@
-"""The text classifier of Chollet's textbook: Keras-style encoder blocks, pooled into one vector.
+"""The text classifier of Chollet's textbook: Transformer encoder blocks as in Keras, pooled into one vector.
 
     words -> embed (+ positions) -> N x [self-attention, feed-forward] -> max or mean over the text -> dropout -> logits
 
-Source: Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter. The
-block has 10,656 parameters, the model 650,689. In Keras the heads do not divide the width: each of the 2 heads is 32
-wide, as is the model.
+Source: Chollet, "Deep Learning with Python" (second edition, section 11.4), in the smaller size of the chapter. One
+block has 10,656 parameters, the whole model 650,689. In Keras, the heads do not divide the width of the model: each of
+the 2 heads is 32 wide, like the model. The parameters of a block are:
 
     query, key, value  3 x (32 x 64 + 64) =  6,336        feed-forward  2 x (32 x 32 + 32) = 2,112
     output                  64 x 32 + 32  =  2,080        layer norms   2 x (32 + 32)      =   128
 
-As published, every text is padded to 600 words, the padding is processed and pooled like words, and there are no
+In the published model, every text is padded to 600 words, and padding is processed and pooled like words. There are no
 positions, so the order of the words is lost. The preset `corrected` has positions and masks the padding.
 """
 
@@ -35,12 +35,13 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class TextClassifierConfig(Config):
-    """Sizes and choices of the text classifier. The defaults are those of the chapter.
+    """Sizes and options of the text classifier. The defaults are those of the textbook.
 
-    labels         classes by the index of the logit
-    head_width     width of each head, independent of `width`
+    labels         classes in the order of the logits
+    head_width     width of each attention head, independent of `width`
     positions      "none", "learned", or one of the sinusoidal layouts
-    masked         False: texts are padded to `max_positions`, and padding is processed like words
+    masked         True: padding is masked; False: texts are padded to `max_positions`, and padding is processed like
+                   words
     max_positions  maximum number of words of a text
     dropout        dropout before the output
     """
@@ -62,27 +63,32 @@ class TextClassifierConfig(Config):
 
 
 class TextClassifier(nn.Module):
-    """Text classifier of encoder blocks and pooling. Tokens in, label logits out."""
+    """Text classifier of Transformer encoder blocks and pooling. Tokens in, label logits out."""
 
     def __init__(self, config: TextClassifierConfig) -> None:
         super().__init__()
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else PositionTable(c.max_positions, c.width, c.positions)
-        biased = not c.masked and self.positions is None  # `_read_padding` then weighs the padding by a bias
+        # an attention bias then gives one padding token the weight of all of them; see `_read_padding`
+        biased = not c.masked and self.positions is None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))
         self._initialize()
 
     def _initialize(self) -> None:
-        """Initialize as Keras: Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05)."""
+        """Initialize the weights as Keras does:
+
+        Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05).
+        """
         c = self.config
         xavier_uniform(self)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         if c.positions == "learned" and self.positions is not None:
             nn.init.uniform_(self.positions.table, -0.05, 0.05)
-        # Keras stores the heads as an axis of the kernel and computes fan-in and fan-out as for a convolution. Query
-        # (D, H, Dh) has fan-in H * D and fan-out D * Dh; output (H, Dh, D) has fan-in H * Dh and fan-out H * D.
+        # Keras stores attention projections as tensors with an axis for the heads, and computes fan-in and fan-out as
+        # for a convolution. Query (D, H, Dh) has fan-in H * D and fan-out D * Dh; output (H, Dh, D) has fan-in H * Dh
+        # and fan-out H * D.
         inwards = math.sqrt(6 / (c.heads * c.width + c.width * c.head_width))
         outwards = math.sqrt(6 / (c.heads * c.head_width + c.heads * c.width))
         for attention in (module for module in self.modules() if isinstance(module, Attention)):
@@ -91,9 +97,9 @@ class TextClassifier(nn.Module):
             nn.init.uniform_(attention.output.weight, -outwards, outwards)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+        """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        Segments are ignored.
+        lengths  number of real tokens of each row, (B,); None: all tokens
         """
         c = self.config
         if tokens.shape[1] > c.max_positions:
@@ -113,11 +119,11 @@ class TextClassifier(nn.Module):
         return both_logits(self.output(dropout(pooled, c.dropout, self.training)))
 
     def _read_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Pad texts to `max_positions`; return tokens, lengths, and the count of each token (B, T).
+        """Pad texts to `max_positions`, but represent all padding tokens of a text by one token.
 
-        Without positions, all padding tokens of a text are equal, and n equal keys have the same weight as a single key
-        whose score is log(n) higher. So one padding token represents them all, which gives the same result in a
-        fraction of the time.
+        Returns tokens, lengths, and the number of tokens that each token represents, (B, T). Without positions, all
+        padding tokens of a text are equal, and n equal keys have the same attention weight as a single key whose score
+        is log(n) higher. So one token gives the same result in a fraction of the time.
         """
         c = self.config
         at = torch.arange(tokens.shape[1], device=tokens.device)
@@ -133,21 +139,24 @@ class TextClassifier(nn.Module):
 
 
 def units(labels: tuple[str, ...]) -> int:
-    """Return the number of output units: one for two labels (sigmoid, as in the chapter), otherwise one per label."""
+    """Return the number of output units: one for two labels (sigmoid, as in the textbook), otherwise one per label."""
     return 1 if len(labels) == 2 else len(labels)
 
 
 def both_logits(outputs: Tensor) -> Tensor:
-    """Convert output units (B, 1) or (B, L) to logits (B, L).
+    """Convert output units (B, 1) or (B, L) to label logits (B, L).
 
-    softmax(0, z) is (1 - sigmoid(z), sigmoid(z)): one unit is enough for two labels, and cross-entropy on these logits
-    is the binary cross-entropy of the chapter.
+    For two labels, the logits are (0, z): softmax(0, z) is (1 - sigmoid(z), sigmoid(z)). So one unit is enough, and
+    cross-entropy on these logits is the binary cross-entropy of the textbook.
     """
     return F.pad(outputs, (1, 0)) if outputs.shape[1] == 1 else outputs
 
 
 def pool(x: Tensor, lengths: Tensor, how: str, counts: Tensor | None = None) -> Tensor:
-    """Pool x (B, T, D) over the real positions to (B, D), by maximum or mean. counts (B, T): weights of the mean."""
+    """Pool x (B, T, D) over the positions of each text to (B, D), by maximum or mean.
+
+    counts  weight of each position in the mean, (B, T)
+    """
     real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, T)
     if how == "max":
         return x.masked_fill(~real[..., None], -math.inf).amax(1)

@@ -1,4 +1,4 @@
-"""TF-IDF with a linear classifier, the baseline that every sequence model has to beat.
+"""TF-IDF features with a linear classifier, a baseline that sequence models should exceed.
 
     word counts -> 1 + log(count), times the inverse document frequency -> unit length
     -> (components -> unit length) -> linear -> logits
@@ -23,10 +23,10 @@ from manyheads.models.text_classifier import both_logits, units
 
 @dataclass(frozen=True)
 class TfidfConfig(Config):
-    """Sizes and choices of a TF-IDF model.
+    """Sizes and options of a TF-IDF model.
 
-    labels         classes by the index of the logit
-    components     number of LSA components, such as 100; None: no LSA
+    labels         classes in the order of the logits
+    components     number of components of the latent semantic analysis, such as 100; None: no such analysis
     max_positions  maximum number of words of a text; None: no limit
     """
 
@@ -39,20 +39,20 @@ class TfidfConfig(Config):
 
 
 class Tfidf(nn.Module):
-    """TF-IDF classifier, fitted without gradients. Tokens in, label logits out."""
+    """TF-IDF text classifier, fitted without gradients. Tokens in, label logits out."""
 
     def __init__(self, config: TfidfConfig) -> None:
         super().__init__()
         self.config = config
-        self.idf = nn.Parameter(torch.zeros(config.vocab))  # the entries of ignored tokens stay zero
+        self.idf = nn.Parameter(torch.zeros(config.vocab))  # ignored tokens, such as padding, keep the weight zero
         size = config.components
         self.components = None if size is None else nn.Parameter(torch.zeros(size, config.vocab))
         self.output = nn.Linear(size or config.vocab, units(config.labels))
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Return logits (B, L) for tokens (B, T). lengths (B,): number of real tokens; None: all.
+        """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        Segments are ignored.
+        lengths  number of real tokens of each row, (B,); None: all tokens
         """
         real = torch.ones_like(tokens, dtype=self.idf.dtype)
         if lengths is not None:
@@ -61,5 +61,6 @@ class Tfidf(nn.Module):
         counts.scatter_add_(1, tokens, real)  # (B, V)
         frequencies = torch.where(counts > 0, 1 + counts.clamp(min=1).log(), 0)
         words = F.normalize(frequencies * self.idf, dim=1)
-        features = words if self.components is None else F.normalize(words @ self.components.T, dim=1)  # (B, V or K)
+        # (B, V) word weights, or (B, K) components
+        features = words if self.components is None else F.normalize(words @ self.components.T, dim=1)
         return both_logits(self.output(features))

@@ -32,14 +32,15 @@ TargetId = Annotated[int, Below("target_vocab")]
 
 @dataclass(frozen=True)
 class TransformerConfig(Config):
-    """Sizes and choices of a Transformer. The vocabularies come from the data, other values from a preset or the user.
+    """Sizes and options of a Transformer. Vocabulary sizes come from the data, other values from a preset or the user.
 
-    tie            "all": one matrix for source, target and output (section 3.4); "target": for target and output
+    tie            matrices that are shared: "all": source embedding, target embedding and output (section 3.4);
+                   "target": target embedding and output
     norm           "post": after each residual sum, as published; "pre": before each sublayer
-    final_norm     a norm after each stack, as in torch.nn.Transformer but not in the paper
-    key_width      width of the queries and keys of a head; None: the width of the values (Table 3, row B, has less)
+    final_norm     add a norm after each stack of blocks, as in torch.nn.Transformer but not in the paper
+    key_width      width of the queries and keys of a head; None: the width of the values (smaller in Table 3, row B)
     start          token that starts decoding; in Marian, the padding token
-    source_pad     padding token of a separate source vocabulary
+    source_pad     padding token of the source, if source and target have separate vocabularies
     embedding_init "normal": N(0, 1 / width); "xavier": as for all other matrices (the PyTorch tutorial)
     """
 
@@ -78,7 +79,7 @@ class TransformerConfig(Config):
 
 
 def check_vocabularies(config: Any) -> None:
-    """Raise UserError if the two vocabularies of an encoder-decoder cannot share a matrix or a padding token."""
+    """Raise UserError if an encoder-decoder shares a matrix or a padding token between two different vocabularies."""
     source, target = config.source_vocab, config.target_vocab
     if config.tie == "all" and source != target:
         raise UserError(
@@ -127,8 +128,8 @@ class Transformer(nn.Module):
         """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
 
         The target begins with the start token.
-        Lengths (B,) are the numbers of real tokens of each row. Target lengths are optional, because the causal mask
-        hides later padding from real positions.
+        The arguments for lengths, (B,), are the number of real tokens of each row. Target lengths are optional, because
+        the causal mask hides later padding from real positions.
         """
         return self.project(self.hidden(source, source_lengths, target, target_lengths))
 
@@ -136,7 +137,7 @@ class Transformer(nn.Module):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the states of the last decoder layer, (B, Tt, D), before the output projection.
+        """Return the hidden states of the last decoder layer, (B, Tt, D), before the output projection.
 
         offset  first position of source and target of each row, (B,); None: 0
         """
@@ -149,7 +150,7 @@ class Transformer(nn.Module):
         )
 
     def encode(self, source: Tensor, mask: Mask | None = None, offset: int | Tensor | None = None) -> Tensor:
-        """Return the encoder output (memory) (B, Ts, D) of source (B, Ts)."""
+        """Return the encoder output, called memory, (B, Ts, D), for source (B, Ts)."""
         return self.encoder(self._embed(self.source_embedding, source, offset), mask=mask)
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -158,7 +159,7 @@ class Transformer(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the matrix of the output projection, (V, D), tied or not."""
+        """Return the matrix of the output projection, (V, D), which may be shared with the embeddings."""
         return self.target_embedding.weight if self.output is None else self.output.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
@@ -174,7 +175,7 @@ class Transformer(nn.Module):
         return cache
 
     def step(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T), with T = 1 during generation."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T). During generation, T = 1."""
         queries = tokens.shape[1]
         hidden = self.decoder(
             self._embed(self.target_embedding, tokens, cache.offset),

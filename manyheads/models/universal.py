@@ -1,9 +1,10 @@
-"""The Universal Transformer (Dehghani 2018): an encoder-decoder or a single stack with recurrence in depth.
+"""The Universal Transformer (Dehghani 2018): one block applied repeatedly, as an encoder-decoder or a single stack.
 
     source  -> embed * sqrt(D) -> one block [self-attention, transition], repeated                   -> memory
     target  -> embed * sqrt(D) -> one block [causal self-attention, cross, transition], repeated     -> logits
 
-All steps share their weights, so the block learns an operation and not a layer. See `recurrence.py`.
+The transition is a feed-forward network or a pair of convolutions. All steps share their weights, so the block learns
+an operation and not a layer. See `recurrence.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from manyheads.models.transformer import SourceId, TargetId, check_vocabularies
 
 @dataclass(frozen=True, kw_only=True)
 class UniversalConfig(RecurrenceConfig):
-    """Sizes and choices of an encoder-decoder.
+    """Sizes and options of a Universal Transformer encoder-decoder.
 
-    tie         "all": one matrix for source, target and output; "target": for target and output
+    tie         matrices that are shared: "all": source embedding, target embedding and output; "target": target
+                embedding and output
     start       token that starts decoding
-    source_pad  padding token of a separate source vocabulary
+    source_pad  padding token of the source, if source and target have separate vocabularies
     """
 
     source_vocab: Vocabulary
@@ -47,7 +49,7 @@ class UniversalConfig(RecurrenceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class UniversalSequenceConfig(RecurrenceConfig):
-    """Sizes and choices of a single recurrence.
+    """Sizes and options of a Universal Transformer with a single stack.
 
     head  "decoder": a position attends to itself and earlier positions; "encoder": to all positions
     end   token between documents, if the vocabulary has one
@@ -59,7 +61,7 @@ class UniversalSequenceConfig(RecurrenceConfig):
 
 
 class _Universal(nn.Module):
-    """Common part of both forms of the Universal Transformer."""
+    """Base class of the two forms of the Universal Transformer: encoder-decoder and single stack."""
 
     config: Any
 
@@ -69,7 +71,7 @@ class _Universal(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the matrix of the output projection, (V, D), tied to the output embedding."""
+        """Return the matrix of the output projection, (V, D), which is the target embedding."""
         raise NotImplementedError
 
     def _initialize(self) -> None:
@@ -104,7 +106,7 @@ class Universal(_Universal):
         """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
 
         The target begins with the start token.
-        Lengths (B,) are the numbers of real tokens of each row.
+        The arguments for lengths, (B,), are the number of real tokens of each row.
         """
         return self.project(self.forward_with_halting(source, source_lengths, target, target_lengths)[0])
 
@@ -112,7 +114,8 @@ class Universal(_Universal):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, HaltingStatistics]:  # fmt: skip
-        """Return the decoder's last states (B, Tt, D), before the output projection, and the steps of every position.
+        """Return the decoder's last hidden states (B, Tt, D), before the output projection, and the steps of every
+        position.
 
         offset  first position of source and target of each row, (B,); None: 0
         """
@@ -126,7 +129,7 @@ class Universal(_Universal):
         return hidden, {stack: ponder for stack, ponder in states.items() if ponder is not None}
 
     def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
-        """Return the last states of the encoder, (B, Ts, D)."""
+        """Return the last hidden states of the encoder, (B, Ts, D)."""
         return self._read(source, mask or Mask())[0]
 
     @property
@@ -138,14 +141,14 @@ class Universal(_Universal):
         memory, _ = self._read(source, Mask(key_lengths=source_lengths))
         cache = StepCache(self.config, source.shape[0], capacity, memory)
         assert self.decoder.block.cross is not None
-        # the block is the same at every step, so these entries are, too
+        # The block is the same at every step, so the keys and values of the encoder output are computed once.
         entries = self.decoder.block.cross.project_keys_values(memory)
         for step in range(self.config.steps):
             cache.set_cross(step, *entries, source_lengths)
         return cache
 
     def step(self, tokens: Tensor, cache: StepCache) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T), with T = 1 during generation."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T). During generation, T = 1."""
         hidden, _ = self.decoder(
             self._embed(self.target_embedding, tokens), mask=cache.mask(tokens.shape[1]),
             memory_mask=cache.cross_mask(), cache=cache, offset=cache.offset,
@@ -160,7 +163,10 @@ class Universal(_Universal):
 
 
 class UniversalSequence(_Universal):
-    """Single recurrence. Tokens in, logits of the next token (decoder) or of each token (encoder) out."""
+    """Universal Transformer with a single stack.
+
+    Tokens in, logits of the next token (decoder) or of each token (encoder) out.
+    """
 
     def __init__(self, config: UniversalSequenceConfig) -> None:
         super().__init__()
@@ -170,17 +176,23 @@ class UniversalSequence(_Universal):
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return logits (B, T, V) for tokens (B, T). lengths (B,): number of real tokens; None: all."""
+        """Return logits (B, T, V) for tokens (B, T).
+
+        lengths  number of real tokens of each row, (B,); None: all tokens
+        """
         return self.project(self.hidden(tokens, lengths))
 
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the states after the last step, (B, T, D)."""
+        """Return the hidden states after the last step, (B, T, D)."""
         return self.forward_with_halting(tokens, lengths)[0]
 
     def forward_with_halting(
         self, tokens: Tensor, lengths: Tensor | None = None, offset: int | Tensor | None = None
     ) -> tuple[Tensor, HaltingStatistics]:
-        """Return the last states (B, T, D), and the steps of every position. Row b begins at position offset[b]."""
+        """Return the last hidden states (B, T, D), and the number of steps of every position.
+
+        Row b of the batch begins at position offset[b].
+        """
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
         hidden, ponder = self.stack(self._embed(self.embedding, tokens), mask=mask, offset=offset)
         return hidden, {} if ponder is None else {self.config.head: ponder}
@@ -195,7 +207,7 @@ class UniversalSequence(_Universal):
         return StepCache(self.config, batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: StepCache, at: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T); argument `at` as in `GPT.step`."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T). The argument `at` is that of `GPT.step`."""
         x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
         hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.offset)
         cache.advance(tokens.shape[1])

@@ -1,12 +1,11 @@
-"""ViT and DeiT: Transformer encoders that read an image as patches.
-
-ViT: Dosovitskiy 2020. DeiT (Touvron 2021) also learns from a teacher.
+"""ViT (Dosovitskiy 2020) and DeiT (Touvron 2021): Transformer encoders whose tokens are patches of an image.
 
 patches -> linear -> [class token, (distillation token,) patches] + positions -> N x [self-attention, feed-forward]
 -> norm -> state of the class token, or mean of the patch states -> (tanh(linear)) -> linear -> logits
 
-Patches interact only in attention. The distillation token of DeiT has a separate head, which learns the predictions of
-the teacher, while the head of the class token learns the true labels. The prediction is the sum of both softmaxes.
+Patches interact only in attention. DeiT also learns from a teacher model. Its distillation token has a separate head,
+which learns the predictions of the teacher, while the head of the class token learns the true labels. The prediction is
+the sum of the softmaxes of both heads.
 """
 
 from __future__ import annotations
@@ -30,25 +29,26 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class ViTConfig(Config):
-    """Sizes and choices of a ViT. The defaults are those of ViT-B/16.
+    """Sizes and options of a ViT. The defaults are those of ViT-B/16.
 
-    labels            classes by the index of the logit; (): no head. Names may repeat, as in ImageNet.
+    labels            classes in the order of the logits; (): no head. Names may repeat, as in ImageNet.
     image_size        side of the square images in pixels
     pool              input of the head: the state of a class token, or the mean of the patches (without a class token)
     distilled         add a distillation token (DeiT)
-    fused             combination of both heads in a prediction: "softmax": the log of the mean of both softmaxes (the
-                      paper's sum); "logits": the mean of both logits (the authors' code); "none": the token has no head
+    fused             combination of class head and distillation head in a prediction: "softmax": the log of the mean of
+                      both softmaxes (the paper's sum); "logits": the mean of both logits (the authors' code); "none":
+                      the distillation token has no head
     representation    width of a tanh layer before the head (pretraining, section 3.1); None: no such layer
-    qkv_bias          add biases to queries, keys and values
+    qkv_bias          add biases to the query, key and value projections
     registers         number of learned tokens without a position, after the class token, for global information
                       (Darcet 2023)
     layer_scale       initial value of a factor per channel of each sublayer output (Touvron 2021b); None: no factors
     dropout           dropout after every linear layer but query, key and value, and on the embeddings (section B.1)
     stochastic_depth  probability of skipping the last layer; it grows linearly from 0 at the first layer
     init              initialization of matrices: "truncated_normal" with std 0.02 (DeiT); "xavier": Glorot uniform
-                      (ViT's code), which does not start narrow networks near zero
-    position_std      initial standard deviation of the positions. Patch embeddings start with a deviation of 1, so that
-                      positions with 0.02 have little effect at first.
+                      (ViT's code), better for narrow networks, whose matrices would otherwise start near zero
+    position_std      initial standard deviation of the position embeddings. Patch embeddings start with a deviation of
+                      1, so position embeddings with 0.02 have little effect at first.
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
@@ -84,20 +84,21 @@ class ViTConfig(Config):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of the patch grid."""
+        """Return the number of rows and columns of the patch grid."""
         side = count_patches(self.image_size, self.patch)
         return side, side
 
     @property
     def tokens(self) -> int:
-        """Number of encoder tokens: class token, distillation token, registers and patches."""
+        """Return the number of encoder tokens: class token, distillation token, registers and patches."""
         return (self.pool == "class") + self.distilled + self.registers + math.prod(self.grid)
 
 
 class ViT(nn.Module):
     """Vision Transformer. Images (B, C, Y, X) in, label logits (B, L) out."""
 
-    # parameters without weight decay, as in DeiT's code; its tokens are vectors, which are never decayed
+    # Names of parameters without weight decay, as in DeiT's code. The class token and similar tokens are vectors, which
+    # never decay.
     undecayed: tuple[str, ...] = ("positions.table",)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -119,7 +120,9 @@ class ViT(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw weights from normals cut at two deviations (Touvron 2021, section 6), and zero the biases."""
+        """Draw weights from normal distributions cut at two deviations (Touvron 2021, section 6), and zero the
+        biases.
+        """
         c = self.config
         for parameter, std in (
             (self.class_token, 0.02), (self.distillation_token, 0.02), (self.register_tokens, 0.02),
@@ -150,29 +153,33 @@ class ViT(nn.Module):
         return both if self.training else self.fuse(*both)
 
     def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
-        """Return the joint prediction (B, L) of both heads, from logits (B, L) each (Touvron 2021, section 4)."""
+        """Return the joint prediction (B, L) of the class head and the distillation head, from the logits (B, L) of
+        each.
+
+        Source: Touvron 2021, section 4.
+        """
         if self.config.fused == "logits":
             return (by_class + by_distillation) / 2
         return torch.logaddexp(by_class.log_softmax(-1), by_distillation.log_softmax(-1)) - math.log(2)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the input of the (class) head, (B, D), for images (B, C, Y, X)."""
+        """Return the input of the class head, (B, D), for images (B, C, Y, X)."""
         return self.pool(self.encode(images))
 
     def pool(self, states: Tensor) -> Tensor:
-        """Pool normalized states (B, T, D) to (B, D), or to the width of the representation layer."""
+        """Pool normalized hidden states (B, T, D) to (B, D), or to the width of the representation layer."""
         pooled = states.mean(1) if self.class_token is None else states[:, 0]
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the states after the final norm, (B, T, D), for images (B, C, Y, X).
+        """Return the hidden states after the final norm, (B, T, D), for images (B, C, Y, X).
 
-        Special tokens come first, then the patches, row by row.
+        The class token and other special tokens come first, then the patches, row by row.
         """
         return self.encoder(self.embed(images))
 
     def states(self, images: Tensor) -> list[Tensor]:
-        """Return the embeddings and the output of every layer, each (B, T, D), before the final norm."""
+        """Return a list of the embeddings and the output of every layer, each (B, T, D), before the final norm."""
         return self.encoder.states(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
@@ -193,7 +200,7 @@ class ViT(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
     def grids(self) -> tuple[Grid, Grid]:
-        """Return the grids of queries and keys, which are the same in all layers."""
+        """Return the image grids of the queries and keys of each attention layer, which are the same in all layers."""
         named = (("[class]", self.class_token), ("[distillation]", self.distillation_token))
         registers = [f"[register {number}]" for number in range(self.config.registers)]
         grid = Grid(*self.config.grid, (*(name for name, token in named if token is not None), *registers))

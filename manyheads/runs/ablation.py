@@ -1,4 +1,4 @@
-"""Ablation of a recipe: a small run for each row of a paper's table, each with one change to the base configuration."""
+"""Ablation of a recipe: one small run for each row of a paper's table, with one change to the base configuration."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from manyheads.runs.run import Run
 from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C")
-Rows = dict[str, dict[str, Any]]  # settings of each row that differ from the base, by dotted key
+Rows = dict[str, dict[str, Any]]  # changed settings of each table row, by dotted key such as model.heads
 
 
 def ablate(
     rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
 ) -> str | dict[str, Any] | None:
-    """Train each row, resumable in a subdirectory of `run.out`, and return the table of all rows.
+    """Train each row of the ablation table, resumable in a subdirectory of `run.out`, and return the table of all
+    results.
 
-    columns  {metric: column name in the table}
+    columns  names of the columns by metric
     """
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}
@@ -30,7 +31,7 @@ def ablate(
     for name, changes in rows.items():
         row = replace(run.part(re.sub(r"\W+", "-", name), begun), overrides={**run.overrides, **changes})
         result = train(apply(config, from_mapping(changes)), row)
-        if result is None:  # stopped by --max-minutes; the same command resumes the run
+        if result is None:  # The run was stopped by --max-minutes; the same command resumes it.
             return None
         scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
         lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")

@@ -1,4 +1,4 @@
-"""Cost estimate of a run for `--dry-run`."""
+"""Estimate of the duration and memory of a training run, for the option `--dry-run`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
 from manyheads.training.config import TrainingConfig
 
-UTILIZATION = 0.3  # fraction of the machine's matrix-product rate that training reaches
-MAX_LABELS = 12  # maximum labels of a model in the estimate
+UTILIZATION = 0.3  # speed of training as a fraction of the machine's speed in matrix products
+MAX_LABELS = 12  # maximum number of labels that the printed configuration shows
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Model and batch of a run to estimate.
+    """Model and batch whose training cost is estimated.
 
-    model  may be on the meta device
+    model  model, which may be on the meta device
     batch  size of a micro-batch in `unit`s ("token" or "image")
     items  units per epoch, if known before the data are read
     """
@@ -31,7 +31,7 @@ class Plan:
 
 
 def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> dict[str, Any]:
-    """Return the whole configuration, and the estimated cost of the run."""
+    """Return the whole configuration of a run, and its estimated training cost."""
     summary, unit = costs.summary(plan.model), plan.unit
     training: TrainingConfig = config.training
     flops = summary["flops"]["training"] / (summary["flops"]["tokens"][-1] if unit == "token" else 1)
@@ -58,7 +58,7 @@ def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> di
 
 
 def _truncate_labels(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a model configuration with only the first labels."""
+    """Return a copy of a model configuration that lists only the first labels."""
     labels = config.get("labels", ())
     if len(labels) <= MAX_LABELS:
         return config

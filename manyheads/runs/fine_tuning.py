@@ -1,4 +1,6 @@
-"""Fine-tuning from another model's weights (`--init`): the body is loaded, and the head of the task is new."""
+"""Fine-tuning from the weights of another model (`--init`): the model is loaded, and its head is replaced for the
+task.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,28 @@ from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
 
-BILSTM_LAYERS = {"last": 1, "last-four": 4}  # number of layers that a BiLSTM reads
+# number of BERT layers, counted from the last, whose states are the input of a BiLSTM
+BILSTM_LAYERS = {"last": 1, "last-four": 4}
 LSTM_RATE = 1e-3
-# settings that the loaded model determines
+# settings that users cannot change, because the loaded model determines them
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 
 
 def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
-    """Load the model of `--init`, check its kind, apply settings, and log which tensors are new.
+    """Load the model of `--init`, check its class, apply settings, and log which tensors are newly initialized.
 
-    origin  expected model, for the error message
+    kind    expected class of the model
+    origin  description of the expected model for the error message
     """
     loaded = opened(run, kind, origin)
     return adapted(run, loaded, **settings), loaded
 
 
 def opened(run: Run, kind: Any, origin: str) -> Loaded:
-    """Load the model of `--init` unchanged. Raises UserError if it is of another kind; see `start`."""
+    """Load the model of `--init` unchanged. Raises UserError if it is not of the class `kind`.
+
+    The arguments are those of `start`.
+    """
     assert run.init is not None
     loaded = load(run.init)
     if not isinstance(loaded.model, kind):
@@ -47,7 +54,7 @@ def opened(run: Run, kind: Any, origin: str) -> Loaded:
 
 
 def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
-    """Apply settings to a loaded model, and log which tensors are new."""
+    """Apply settings to the loaded model, and log which tensors are newly initialized."""
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
     if unknown := [f"model.{name}" for name in given if name not in known]:
@@ -81,14 +88,14 @@ def dropout_rates(run: Run) -> dict[str, Any]:
 
 
 def model_settings(run: Run) -> dict[str, Any]:
-    """Return the user's settings below `model.`."""
+    """Return the user's settings whose keys begin with `model.`."""
     return {key.removeprefix("model."): value for key, value in run.given.items() if key.startswith("model.")}
 
 
 def start_bert(
     run: Run, head: Head, labels: tuple[str, ...] = (), rates: Mapping[str, float] | None = None
 ) -> tuple[Bert, Tokenizer]:
-    """Load the BERT of `--init` with a new head, and its tokenizer.
+    """Load the BERT model of `--init` with a new head, and its tokenizer.
 
     rates  default dropout rates of the recipe; the user's settings take precedence
     """
@@ -106,9 +113,10 @@ def start_tuned(
     scratch: bool = False,
     rates: Mapping[str, float] | None = None,
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
-    """Load the BERT of `--init` with a new head for full fine-tuning, or frozen with a BiLSTM that reads its layers.
+    """Load the BERT model of `--init` with a new head for full fine-tuning, or frozen with a BiLSTM that reads its
+    layers.
 
-    scratch  True: initialize new weights anyway
+    scratch  True: keep the sizes of the loaded model, but initialize new weights
     rates    default dropout rates of the recipe; the user's settings take precedence
     """
     if tuned == "all":
@@ -127,10 +135,11 @@ def start_tuned(
 
 
 def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned = "all") -> TrainingConfig:
-    """Adapt a training configuration to fine-tuning.
+    """Return the training configuration adapted to fine-tuning.
 
     The warm-up is limited to a tenth of the steps, as in BERT's code, because on little data the recipe's warm-up could
-    exceed the run. If only a BiLSTM is trained, its learning rate is used. The user's settings do not change.
+    be longer than the run. If only a BiLSTM is trained, the learning rate for BiLSTMs is used. Settings that the user
+    has made do not change.
 
     batches  number of batches per epoch
     """

@@ -1,4 +1,4 @@
-"""User settings for a nested dataclass, from dotted `key=value` arguments and YAML files.
+"""User settings for a nested configuration (dataclass), from dotted `key=value` arguments and YAML files.
 
 Both sources give text, and the type of the field determines how it is parsed: `1e-3` is a number and `no` a language
 code if the field has that type, independent of YAML's rules.
@@ -22,13 +22,13 @@ from manyheads.files import parse_json, regular
 
 Config = TypeVar("Config")
 
-OTHER_NAMES = {  # names of settings in other tools
+OTHER_NAMES = {  # names of settings in other training tools, with our names, for hints in error messages
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
 MAX_BYTES = 100_000  # in bytes
-MAX_DEPTH = 50  # maximum levels of nesting
+MAX_DEPTH = 50  # maximum number of nested levels in a YAML file
 _OPENING = (
     yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
 )  # fmt: skip
@@ -40,9 +40,9 @@ _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One value for one dotted key: text, a list of texts, or a Python value.
+    """Value that the user sets for one dotted key: text, a list of texts, or a Python value.
 
-    place  location of the setting, such as `run.yaml:3`
+    place  location of the setting for error messages, such as `run.yaml:3`
     """
 
     key: str
@@ -69,15 +69,15 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
 
 
 def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
-    """Convert Python values, nested or with dotted keys, as in the arguments of `manyheads.train`."""
+    """Convert a dictionary of Python values, nested or with dotted keys, as passed to `manyheads.train`."""
     return [Setting(key, value) for key, value in leaves(_to_plain(values))]
 
 
 def from_file(path: str | Path) -> list[Setting]:
-    """Read a YAML file: a mapping, nested or with dotted keys. Raises a UserError that names file and line."""
+    """Read settings from a YAML file: a mapping, nested or with dotted keys. Raises a UserError with file and line."""
     try:
         file = regular(Path(path))
-        if file.stat().st_size > MAX_BYTES:  # PyYAML takes seconds per megabyte
+        if file.stat().st_size > MAX_BYTES:  # limit the size, because PyYAML takes seconds per megabyte
             raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes of settings, found {file.stat().st_size:,}")
         text = file.read_text(encoding="utf-8")
         if token := _find_unbounded(text):
@@ -104,9 +104,11 @@ def from_file(path: str | Path) -> list[Setting]:
 
 
 def _find_unbounded(text: str) -> yaml.Token | None:
-    """Return the first YAML alias, or the first bracket or block beyond the maximum nesting; None if there is neither.
+    """Return the first YAML alias, or the first bracket or block beyond the maximum nesting depth; None if neither
+    exists.
 
-    Aliases of aliases expand exponentially, and PyYAML's time is quadratic in the depth.
+    Aliases are rejected because aliases of aliases expand exponentially. The depth is limited because PyYAML's time is
+    quadratic in it.
     """
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
@@ -117,9 +119,9 @@ def _find_unbounded(text: str) -> yaml.Token | None:
 
 
 def apply(config: Config, settings: Iterable[Setting]) -> Config:
-    """Return `config` with the settings applied; later ones take precedence.
+    """Return a copy of `config` with the settings applied; later settings take precedence over earlier ones.
 
-    Raises a UserError that names the key, its location and a remedy.
+    Raises a UserError that names the key, its location and a possible correction.
     """
     settings = list(settings)
     for setting in settings:
@@ -128,14 +130,14 @@ def apply(config: Config, settings: Iterable[Setting]) -> Config:
 
 
 def as_dict(config: Any) -> Any:
-    """Convert the configuration to plain nested data for JSON or YAML."""
+    """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
     if is_dataclass(config) and not isinstance(config, type):
         return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
     return _to_plain(config)
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each setting with its dotted key."""
+    """Yield each setting of a configuration as a pair of dotted key and value."""
     for key, value in settings.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -144,7 +146,7 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def setting_words(value: Any) -> str:
-    """Format a setting's value for `key=value`.
+    """Format a setting's value as text that `key=value` can parse.
 
     A list of fewer than two items requires brackets. A nested list, or a list of words with separators, requires
     quotes.
@@ -162,7 +164,7 @@ def _needs_quotes(item: Any) -> bool:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """Return the end of an error message: the nearest valid name, or all valid names."""
+    """Return the end of an error message about an unknown name: the most similar valid name, or all valid names."""
     names = list(valid)
     close = get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"valid are {', '.join(names)}"
@@ -218,7 +220,7 @@ def _check_key(config: Any, setting: Setting) -> None:
 
 
 def _suggest(key: str, valid: list[str]) -> str:
-    """Suggest the nearest key, or a key with the same last part: `steps` -> `training.steps`."""
+    """Suggest the most similar key, or a key with the same last part: `training.steps` for `steps`."""
     last = {name.rpartition(".")[2]: name for name in reversed(valid)}
     word = key.rpartition(".")[2]
     if (meant := OTHER_NAMES.get(word)) in last:
@@ -230,9 +232,9 @@ def _suggest(key: str, valid: list[str]) -> str:
 
 
 def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
-    """Return a copy of `config`, whose keys begin with `prefix`, with all changes applied at once.
+    """Return a copy of the configuration with all changes applied at once. Its keys begin with `prefix`.
 
-    The checks of the dataclass therefore see all new values together.
+    So the checks of the dataclass see all new values together.
     """
     hints = get_type_hints(type(config))
     changes: dict[str, Any] = {}
@@ -246,7 +248,8 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
             and isinstance(value, dict)
             and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
         ):
-            value = changes["model"] = {}  # another preset discards the recipe's settings for its model
+            # if the user selects another model preset, the recipe's settings for its own model are discarded
+            value = changes["model"] = {}
         if not matching:
             continue
         applied += matching
@@ -256,7 +259,7 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         for setting in matching:
             if setting.key == key:
                 value = _convert(setting, setting.value, hints[f.name])
-            else:  # an entry of a dictionary
+            else:  # the key names an entry of a dictionary, not a field
                 value = {**value, setting.key[len(key) + 1 :]: _convert(setting, setting.value, Any)}
         changes[f.name] = value
     try:
@@ -270,14 +273,17 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
 
 
 def _convert(setting: Setting, value: Any, hint: Any) -> Any:
-    """Convert text, or a list of texts, to the type of a field. The dataclass itself checks Python values."""
+    """Convert text, or a list of texts, to the type of a field.
+
+    Python values are checked later by the dataclass itself.
+    """
     origin, arguments = get_origin(hint), get_args(hint)
     if not isinstance(value, str | list):
-        return (value,) if origin is tuple else value  # a single number for a tuple
+        return (value,) if origin is tuple else value  # a single number for a field that expects a tuple
     if origin in (Union, types.UnionType):
         if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
-        # str last, because it accepts any text
+        # str is tried last, because it accepts any text
         kinds = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is str)
         for kind in kinds[:-1]:
             try:
@@ -318,7 +324,7 @@ def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, 
 
 
 def _items(text: str) -> list[Any]:
-    """Split a list `a,b`, with or without brackets. The words of a JSON list may contain any characters."""
+    """Split the text of a list `a,b`, with or without brackets. The words of a JSON list may contain any characters."""
     try:
         words = parse_json(text)
         if isinstance(words, list) and words and all(isinstance(word, (str, list)) for word in words):
@@ -330,9 +336,9 @@ def _items(text: str) -> list[Any]:
 
 
 def _strip_enclosing(text: str, *pairs: str) -> str:
-    """Return the text inside an enclosing pair of brackets or quotes, or the whole text.
+    """Return the text inside the brackets or quotes that enclose the whole text; without these, return the whole text.
 
-    `(a) b (c)` has no such pair.
+    The text `(a) b (c)` has no enclosing pair.
     """
     text = text.strip()
     inner = text[1:-1]
@@ -346,18 +352,19 @@ def _load(setting: Setting, value: Any) -> Any:
         return [_load(setting, item) for item in value]
     if not isinstance(value, str):
         return value
-    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value  # a list without brackets
+    # a list that is written without brackets
+    text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value
     try:
         if len(text) <= MAX_BYTES and not _find_unbounded(text):
             return _parse_numbers(yaml.safe_load(text))
-    except Exception as error:  # PyYAML may raise any exception for values that do not match their tags
+    except Exception as error:  # PyYAML may raise any exception for values that do not match their YAML tags
         raise setting.error(f"failed to parse the value {value[:40]!r}") from error
     bounds = f"at most {MAX_BYTES:,} characters, {MAX_DEPTH} levels of brackets and no aliases (*name)"
     raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
 def _parse_numbers(loaded: Any) -> Any:
-    """Convert numbers such as 1e-3, which YAML 1.1 reads as text."""
+    """Convert text to a number. YAML 1.1 reads numbers such as 1e-3 as text."""
     if isinstance(loaded, dict):
         return {key: _parse_numbers(item) for key, item in loaded.items()}
     if isinstance(loaded, list):

@@ -1,10 +1,10 @@
 """Estimates of memory per device and time per step for training on several devices, with DDP or FSDP2.
 
-The step of one device is simulated (`simulation.py`); communication follows from the sizes of the weights. Adam is
-assumed: weights, gradients and two moments are float32, 16 bytes per parameter (Rajbhandari 2020, section 3.1, has the
-same count). DDP keeps another copy of the gradients in its all-reduce buckets. FSDP2 shards all of these. It gathers
-the weights outside of the blocks for a whole pass, and those of the current block and the next. Communicated data are
-copied into and out of buffers.
+The training step of one device is simulated (`simulation.py`). The time of communication follows from the sizes of
+the weights. Adam is assumed: weights, gradients and two moments are float32, 16 bytes per parameter (Rajbhandari
+2020, section 3.1, has the same count). DDP keeps another copy of the gradients in its all-reduce buckets. FSDP2
+shards weights, gradients and moments. It gathers the weights outside of the blocks for a whole pass, and the weights of
+the current block and the next. Data that are sent or received are copied into and out of buffers.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
 MOMENTS = 2
-# numbers read and written to update one weight: weight, gradient and two moments are read, all but the gradient written
+# Count of numbers read and written to update one weight with Adam. Weight, gradient and two moments are read; all but
+# the gradient are written.
 UPDATE_NUMBERS = 7
-# ratio of memory held by `train` on a CPU to memory needed, including the next step; measured: 1.04 to 1.32
+# Ratio of the memory that `train` holds on a CPU to the memory that it needs, including the next step. Measured: 1.04
+# to 1.32.
 CPU_MEMORY_FACTOR = 1.15
-# numbers read and written to shard one weight: gathered in the forward pass, in the backward pass, and its gradient
+# Count of numbers read and written to shard one weight: gathered in the forward pass and in the backward pass, and its
+# gradient.
 COPY_NUMBERS = 6
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices for training.
+    """Devices on which a model would be trained, for the estimate.
 
     devices       number of identical devices; `machine` describes one of them
     memory        bytes of memory per device
     interconnect  bytes/s that a device can send while it receives at the same rate; None: communication takes no time
     taken         bytes of memory in use before training
-    gpu           True: attention does not store its weights, and communication overlaps with computation, unlike on a
-                  CPU
+    gpu           True: attention does not store its weights, and communication overlaps with computation; False: as on
+                  a CPU
     """
 
     devices: int
@@ -49,7 +52,9 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of float32 weights: all weights, those outside of blocks, and those of the largest block."""
+    """Sizes of the float32 weights in bytes: all weights, the weights outside of blocks, and the weights of the
+    largest block.
+    """
 
     all: int
     outside: int
@@ -69,13 +74,13 @@ def plan(
     model: nn.Module, rows: int, lengths: tuple[int, ...], hardware: Hardware, *, precision: str = "float32",
     accumulate: int = 1, checkpointing: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Plan the training of a model on `rows` texts or images per device.
+    """Estimate memory and time for training a model on `rows` texts or images per device.
 
     lengths  tokens per text, for the source and the target
 
-    Returns plain data: parameters, and for "ddp" and "fsdp" the bytes per device by purpose, whether they fit, the
-    memory held, the seconds per step by purpose, and the bottleneck. A single device requires neither; its key is
-    "alone". Raises UserError if the cost of a step depends on the data.
+    Returns a dictionary: the number of parameters, and for "ddp" and "fsdp" the bytes per device by purpose, whether
+    they fit, the memory held, the seconds per step by purpose, and the bottleneck. A single device uses neither DDP nor
+    FSDP2; its key is "alone". Raises UserError if the cost of a step depends on the data.
     """
     weights, is_bf16 = sizes(model), precision == "bf16"
 
@@ -107,7 +112,7 @@ def _strategy_plan(
 ) -> dict[str, Any]:
     sharded = strategy == "fsdp"
     shards = hardware.devices if sharded else 1
-    gathered_fraction = 0.5 if is_bf16 else 1.0  # fraction of a block's bytes
+    gathered_fraction = 0.5 if is_bf16 else 1.0  # size of gathered weights, relative to float32
     purposes = {
         "weights": weights.all / shards,
         "moments": MOMENTS * weights.all / shards,
@@ -142,18 +147,19 @@ def _strategy_plan(
 def _communication_wait(
     strategy: str, weights: Sizes, gathered_fraction: float, step: Step, hardware: Hardware, accumulate: int
 ) -> float:
-    """Return the seconds for which a device waits for others.
+    """Return the seconds per step for which a device waits for communication.
 
-    On a GPU, communication that overlaps with computation is free.
+    On a GPU, communication that overlaps with computation costs no time.
     """
     if strategy == "alone" or hardware.interconnect is None:
         return 0.0
-    # seconds per byte for one pass around the ring
+    # seconds per byte for passing data once around the ring of devices
     pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect
     hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
-    if strategy == "ddp":  # the gradients of the last micro-batch are all-reduced during its backward pass
+    if strategy == "ddp":  # Only the gradients of the last micro-batch are all-reduced, during its backward pass.
         return max(0.0, 2 * pass_on * weights.all - hidden_backward)
     gather = pass_on * (weights.all - weights.outside) * gathered_fraction
-    forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)  # computation starts after the first gather
+    # the computation starts after the first block is gathered
+    forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)
     backward = max(0.0, gather + pass_on * weights.all - hidden_backward)
     return accumulate * (forward + backward)

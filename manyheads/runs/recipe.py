@@ -1,4 +1,4 @@
-"""Recipes: tested training configurations as values. The package of each task contains its recipes."""
+"""Recipes: tested training configurations. The package of each task contains its recipes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 Threads = Annotated[int, Range(1, 1024)]
-Tuned = Literal["all", "last", "last-four"]  # layers of the initial model that are trained, or that a BiLSTM reads
+# layers of the loaded model: which of them are trained, or whose states a BiLSTM reads
+Tuned = Literal["all", "last", "last-four"]
 
-# Devlin 2018, appendix A.3: 2 to 4 epochs at 2e-5 to 5e-5
+# Fine-tuning settings from Devlin 2018, appendix A.3: 2 to 4 epochs at learning rates from 2e-5 to 5e-5.
 FINE_TUNING = TrainingConfig(
     epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
     weight_decay=0.01, clip=1.0, log_every=20,
@@ -23,10 +24,10 @@ FINE_TUNING = TrainingConfig(
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Settings of all runs whose data have training, validation and test splits.
+    """Data settings of all runs whose data have training, validation and test splits.
 
     validation, test  data that take precedence over the splits found with the training data
-    scored            split that is evaluated at the end
+    scored            split on which the final model is evaluated
     threads           CPU threads; None: PyTorch's default
     """
 
@@ -39,18 +40,18 @@ class DataConfig(Config):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Recipe: trained model, source paper, and required input.
+    """Recipe: a tested training configuration, with its source paper and its required input.
 
     summary    one-line description
     config     all settings with values; its docstring explains them
-    module     name of a module with `train(config, run)`, which returns a report, and, if one model is trained,
-               `planned_model(config)`. It is imported late, because it requires PyTorch
+    module     name of a module with `train(config, run)`, which returns a report. If one model is trained, the module
+               also has `planned_model(config)`. It is imported late, because it requires PyTorch
     about      further description: output, duration, published results
     options    further options of the command
     requires   required settings, such as {"data": "DIR with train and test of IMDB"}; the first word is the placeholder
     init       whether the run may, must or never starts from another model (`--init`)
     with_init  configuration for a run with `--init`, if it differs
-    spreads    True if several processes may train it; False: there is nothing to train, and one process runs
+    spreads    True if several processes may train the model; False: nothing is trained, and one process runs
     """
 
     summary: str
@@ -65,14 +66,14 @@ class Recipe:
     spreads: bool = True
 
     def command(self, name: str) -> str:
-        """Return the command that runs the recipe under a name."""
+        """Return the command that runs the recipe, where `name` is the name of the recipe."""
         given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
         model = ["--init MODEL"] if self.init == "must" else []
         return " ".join(["manyheads train", name, *given, *model, self.options]).rstrip()
 
     @property
     def needs(self) -> str:
-        """Required settings and options, as text."""
+        """Return the required settings and options as text."""
         needs = [f"{key}={value}" for key, value in self.requires.items()]
         return "; ".join([*needs, *(["--init MODEL"] if self.init == "must" else [])]) or "nothing"
 
@@ -83,9 +84,9 @@ class Recipe:
         return import_module(self.module).train(config, run)
 
     def planned_model(self) -> Any:
-        """Return the model that the recipe trains, on the meta device.
+        """Return the model that the recipe trains, on the meta device, that is, without weights in memory.
 
-        Raises UserError if it does not train a single model.
+        Raises UserError if the recipe does not train a single model.
         """
         planned = getattr(import_module(self.module), "planned_model", None)
         if planned is None:

@@ -1,4 +1,4 @@
-"""Steps common to all training runs. The package of each task contains the parts that differ."""
+"""Steps common to all training runs. The package of each task contains the steps that differ."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Run:
     """Options of `manyheads train` that all recipes support.
 
     given        the user's settings, by dotted key
-    overrides    those that differ from the recipe, as saved in `result.json`
+    overrides    settings of the user that differ from the recipe, as saved in `result.json`
     precision    "float32" or "bf16"; None: float32
-    max_minutes  stop after this time, resumable; does not affect the schedule. A part run gets the time left of the
-                 whole
+    max_minutes  time after which the run stops, so that it can be resumed; does not affect the schedule. A partial run
+                 gets the remaining time of the whole run
     processes    number of local processes that the command requested
     progress     callback for the progress of training
-    whole        run that this one is a part of, and that the user resumes
+    whole        whole run, if this is a partial run; the user resumes the whole run
     """
 
     recipe: str
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """Command that resumes this run."""
+        """Return the command that resumes this run."""
         if self.whole is not None:
             return self.whole.resume_command
         settings = (f"{key}={setting_words(value)}" for key, value in self.given.items())
@@ -81,17 +81,23 @@ class Run:
         return shlex.join([*words, "--resume"])
 
     def part(self, name: str, begun: float) -> Run:
-        """Return a part run in the subdirectory `name`; `begun` is the start of the whole run (`time.monotonic()`)."""
+        """Return the options of a partial run, which trains in the subdirectory `name`.
+
+        begun  time at which the whole run started (`time.monotonic()`)
+        """
         out, left = self.out / name, self.max_minutes
         if left is not None:
             spent = distributed_context().broadcast(
                 lambda: time.monotonic() - begun
-            )  # all ranks must agree on when to stop
+            )  # all ranks must use the same remaining time
             left = max(0.0, left - spent / 60)
         return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
 
     def compute(self, threads: int | None) -> ComputeConfig:
-        """Return device, precision and threads for the run; `threads` is the recipe's setting."""
+        """Return the compute configuration of the run: device, precision and threads.
+
+        `threads` is the recipe's setting.
+        """
         if self.precision not in (None, *TRAINING_PRECISIONS):
             raise UserError(
                 f"precision is {self.precision!r}; expected {' or '.join(TRAINING_PRECISIONS)} for training. int8 "
@@ -100,14 +106,17 @@ class Run:
         return prepare(self.precision or "float32", threads, self.compile)
 
     def refuse(self, keys: tuple[str, ...], reason: str) -> None:
-        """Raise UserError if the user set an option that has no effect; a key that ends in a dot is a group."""
+        """Raise UserError if the user set an option that has no effect in this run.
+
+        A key that ends in a dot is a group of options.
+        """
         idle = [key for key in self.given if key in keys or key.startswith(tuple(k for k in keys if k.endswith(".")))]
         if idle:
             raise UserError(f"{', '.join(idle)}: {reason}")
 
 
 class Data(Protocol[D]):
-    """Protocol for a run's data; `Source` (`data/sources/source.py`) implements it."""
+    """Interface of a run's data, which `Source` (`data/sources/source.py`) implements."""
 
     unit: ClassVar[str]
 
@@ -126,13 +135,14 @@ class Data(Protocol[D]):
 class Job(Generic[D]):
     """Model and training task of a run, built from its data.
 
-    model     model that is trained, either in the loop as `task` with the settings `training`, or directly by `fit`
-    score     called after the model is saved, with the test data (or the validation data, for `scored=validation`). Its
-              metrics are added to those of the last validation
+    model     model that is trained. The training loop trains it as `task` with the settings `training`, or `fit` trains
+              it without the loop
+    score     function called after the model is saved, with the test data (or the validation data, for
+              `scored=validation`). Its metrics are added to those of the last validation
     flops     training FLOPs per unit of the task (token, image, ...)
     identity  further values that identify the run, in addition to settings and data
     record    further entries of result.json; `score` may add entries
-    close     called at the end in any case
+    close     function called at the end, even after an error
     """
 
     model: nn.Module
@@ -157,20 +167,20 @@ def carry_out(
 ) -> dict[str, Any] | None:
     """Carry out the run of a recipe, from its settings to result.json.
 
-    Returns its content; None if the run was stopped.
+    Returns the content of result.json; None if the run was stopped.
 
-    plan        returns the model without memory, or that of `--init`. It is called first, so that invalid settings are
-                reported before any data are read; --dry-run prints it
-    build       builds the task from the data. Called after seeding
-    may_change  settings for the use of the model, which may change when a run is resumed
+    plan        function that returns the model on the meta device, or the model of `--init`. It is called first, so
+                that invalid settings are reported before any data are read; --dry-run prints the model
+    build       function that builds the task from the data. Called after seeding
+    may_change  settings that only affect the use of the trained model, and may change when a run is resumed
     """
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.compute(config.threads))
-    commit()  # the commit of the running code, which may change before the run ends
+    commit()  # record the commit of the running code now, because the source files may change before the run ends
     compute = run.compute(config.threads)
     ranks = distributed_context()
-    # the lock prevents other processes from training, evaluating or recording this run
+    # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         if run.init is None:
             plan()
@@ -194,7 +204,7 @@ def _trained(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any],
     compute: ComputeConfig, upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Train, save, evaluate and record. Rank 0 performs the last two."""
+    """Train and save the model, evaluate it, and write result.json. Only rank 0 evaluates and writes result.json."""
     ranks = distributed_context()
     if job.fit is not None:
         summary = ranks.broadcast(job.fit)
@@ -235,7 +245,9 @@ def _recorded(
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
-    """Return the record of an earlier session for the same weights and settings, including those of the evaluation."""
+    """Return the result.json of an earlier session if it has the same weights and settings, including evaluation
+    settings.
+    """
     path = run.out / "result.json"
     result = read_json(path, "delete it, and the model is evaluated again") if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
@@ -243,7 +255,7 @@ def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
 
 
 def located(config: Any, run: Run) -> dict[str, Any]:
-    """Return the location of the user's data, for a `Source`."""
+    """Return the location of the user's data, as an argument for `Source`."""
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
@@ -251,9 +263,10 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 
 
 def _fingerprints(out: Path) -> dict[str, str]:
-    """Return the fingerprints of the data in the last checkpoint, so that a resumed run keeps its splits.
+    """Return the fingerprints of the data that the last checkpoint contains, so that a resumed run keeps its data
+    splits.
 
-    Returns an empty dictionary if there is no readable checkpoint; training reports that.
+    Returns an empty dictionary if there is no readable checkpoint; the training loop reports this error later.
     """
     for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
         try:
@@ -265,24 +278,27 @@ def _fingerprints(out: Path) -> dict[str, str]:
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
-    """Log the files of each split, the held-out data and the skipped items."""
+    """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):
         logger.info(line)
-    # Keys name the file, so equal counts of the training and held-out data are reported once.
+    # Each key contains a file name, so a file that serves as training and held-out data is reported once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
         logger.info(f"skipped {count:,} {data.unit} of {reason}")
 
 
 def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings that identify a run. Paths of data and settings for the use of the result do not."""
+    """Return the settings that identify a run.
+
+    Data paths and settings that affect only the use of the result are excluded.
+    """
     apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
 
 
 @contextmanager
 def log_warnings() -> Iterator[None]:
-    """Log the warnings of libraries."""
+    """Turn the warnings of libraries into log messages."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

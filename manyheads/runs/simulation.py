@@ -1,8 +1,8 @@
 """Simulation of a training step on tensors without memory, which adds up the cost of each operation.
 
-An operation takes the time of its products at the machine's rate, or of reading its inputs and writing its outputs,
-whichever is longer (roofline model, Williams et al. 2009). Small operands are read from the CPU's cache. The memory is
-the maximum of all live tensors.
+The duration of an operation is the time of its products at the machine's rate, or the time of reading its inputs and
+writing its outputs, whichever is longer (roofline model, Williams et al. 2009). Small operands are read from the CPU's
+cache. The memory of the step is the maximum total size of all tensors that exist at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
 from manyheads.training.loss import upcast, vocabulary_loss
 
-MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts (Devlin 2018, section 3.1)
+MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts in pretraining (Devlin 2018, section 3.1)
 ATEN = torch.ops.aten
-# operations that only allocate memory or create a view
+# PyTorch operations that only allocate memory or create a view, and take no time
 IDLE = {ATEN.empty, ATEN.empty_like, ATEN.empty_strided, ATEN.new_empty, ATEN._unsafe_view}
 
 
@@ -41,7 +41,7 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
 
 
-PRODUCTS: dict[Any, Any] = {  # includes operations that PyTorch's counter lacks
+PRODUCTS: dict[Any, Any] = {  # FLOP formulas of operations, including operations that PyTorch's FLOP counter lacks
     **flop_registry,
     ATEN.addmm_: flop_registry[ATEN.addmm],
     ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -53,7 +53,7 @@ PRODUCTS: dict[Any, Any] = {  # includes operations that PyTorch's counter lacks
 class Machine:
     """Speed of a machine.
 
-    products   FLOP/s by precision ("float32", "bf16")
+    products   FLOP/s of matrix products by precision ("float32", "bf16")
     bandwidth  bytes/s of the memory
     cached     bytes/s of cached data, for operations that touch at most `CACHED` bytes; None: `bandwidth`
     """
@@ -63,16 +63,16 @@ class Machine:
     cached: float | None = None
 
     def transfer_seconds(self, size: int) -> float:
-        """Return the seconds of an operation that reads and writes `size` bytes."""
+        """Return the number of seconds of an operation that reads and writes `size` bytes in total."""
         return size / (self.cached if self.cached and size <= CACHED else self.bandwidth)
 
 
 @dataclass(frozen=True)
 class Step:
-    """Cost of a step on one device, without the update of the weights.
+    """Cost of a training step on one device, without the update of the weights.
 
-    forward, backward  seconds
-    products           seconds of operations that are bound by products, not by memory
+    forward, backward  duration of the forward and the backward pass in seconds
+    products           seconds of operations that are limited by matrix products, not by memory
     flops              FLOPs of all products
     activations        maximum bytes in use, except weights and gradients. Gradients rarely reuse the memory of
                        activations, because an allocator splits freed memory, so both are counted
@@ -88,7 +88,10 @@ class Step:
 
 
 class _CostCounter(TorchDispatchMode):
-    """Dispatch mode that counts time and memory of the enclosed operations. `known`: existing tensors."""
+    """PyTorch dispatch mode that counts time and memory of all operations in its block.
+
+    known  tensors that exist before the block
+    """
 
     def __init__(self, machine: Machine, known: list[Tensor]) -> None:
         super().__init__()
@@ -129,7 +132,7 @@ class _CostCounter(TorchDispatchMode):
         self.activations = max(self.activations, self.alive - self.gradients)
 
     def add_gradient(self, parameter: Tensor) -> None:
-        """Count the gradient of a parameter, which stays in memory."""
+        """Count the memory of a parameter's gradient, which is kept until the end of the step."""
         self.gradients += parameter.numel() * parameter.element_size()
 
 
@@ -154,7 +157,7 @@ def simulate(
         model = type(model)(model.config).train()
     for module in model.modules():
         if isinstance(module, Attention) and fused:
-            # a GPU kernel does not store the dropout mask; a CPU kernel does
+            # A GPU kernel does not store the dropout mask, a CPU kernel does.
             module.explicit, module.dropout = False, 0.0
         if isinstance(module, Stack):
             module.checkpointing = checkpointing
@@ -180,7 +183,9 @@ def simulate(
 
 
 def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
-    """Compute the loss like the model's task: over the vocabulary in chunks, and for BERT only at masked words."""
+    """Compute the loss like the training task of the model: over the vocabulary in chunks, and for BERT only at
+    masked words.
+    """
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)
         words = model.transform_states(states[: max(1, round(MASKED_FRACTION * len(states)))])

@@ -1,4 +1,4 @@
-"""Decisions of the training loop from its settings and counters: when to validate, and when to stop."""
+"""Decisions of the training loop from the settings and the step counters: when to validate, save a model, and stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from manyheads.training.state import Counters
 
 
 def validation_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if a validation is due and the current weights have not been validated."""
+    """Return True if a validation is due at this step and has not yet been done for the current weights."""
     if counters.validated >= counters.step:
         return False
     every = config.validate_every
@@ -15,17 +15,21 @@ def validation_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the model of this epoch is to be saved under `kept/`."""
+    """Return True if the model is to be saved under `kept/` after this epoch."""
     return config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0
 
 
 def snapshot_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the weights of this step are to be part of the final mean."""
+    """Return True if the weights of this step are to be part of the final weights, which are a mean of several
+    snapshots.
+    """
     return config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0
 
 
 def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) -> float:
-    """Return the finished fraction of the run, by the budget that is closest to its end.
+    """Return the finished fraction of the run, from 0 to 1.
+
+    If steps, epochs and minutes are all limited, the limit that is closest counts.
 
     batches  number of micro-batches in an epoch
     """
@@ -38,7 +42,9 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
-    """Return the reason why the run is finished, or None if it is not."""
+    """Return the reason why the run is finished (a limit is reached, or no improvement), or None if the run
+    continues.
+    """
     if config.patience is not None and counters.without_best >= config.patience:
         return f"no better {config.metric} in {_with_unit(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:

@@ -38,22 +38,23 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 class Checkpoints:
-    """Checkpoints of one run. Unusable checkpoints are logged as warnings.
+    """Reader and writer of the checkpoints of one run. Checkpoints that cannot be used are logged as warnings.
 
     At most one checkpoint and one set of weights wait in the queue; `save` and `snapshot` block while the previous
-    write is pending. After a failed write, the next call raises its error, and nothing more is written. On exit, the
+    write is pending. If a write failed, the next call raises its error, and nothing more is written. On exit, the
     context manager waits for pending writes.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._files_by_step: dict[int, set[str]] = {}  # step -> files that its checkpoint needs
-        self._digests: dict[str, str] = {}  # SHA-256 of each weights file
-        self._last_step = -1  # last step with a checkpoint, which may still wait in the queue
-        # buffers, reused because allocating memory is slow
+        self._files_by_step: dict[int, set[str]] = {}  # names of the files that the checkpoint of each step needs
+        self._digests: dict[str, str] = {}  # SHA-256 of each weights file, by file name
+        self._last_step = -1  # step of the last checkpoint, which may still wait to be written
+        # CPU copies of the tensors, reused for every checkpoint because allocating memory is slow
         self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}
         self._writing: dict[str, Future[None]] = {}
-        self._thread = ThreadPoolExecutor(1, "checkpoints")  # a single thread, so that files are written in order
+        # one thread, so that files are written in the order of the calls
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._failed = False
 
     def __enter__(self) -> Self:
@@ -63,7 +64,10 @@ class Checkpoints:
         self._thread.shutdown()
 
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Write the weights of a step next to the checkpoints. The next checkpoint must contain the returned entry."""
+        """Write the weights of a step into a separate file.
+
+        The next checkpoint must contain the returned entry for this file.
+        """
         file = f"weights-{step:08d}.safetensors"
 
         def write(copies: Mapping[str, Tensor]) -> None:
@@ -76,10 +80,9 @@ class Checkpoints:
         self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any],
         sync_log: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Write the checkpoint of a step, then remove superfluous files.
+        """Write the checkpoint of a step, then remove older files that no remaining checkpoint needs.
 
-        A checkpoint that is already written for this step is not written again. `sync_log` is called before the JSON
-        file is written.
+        A step that already has a checkpoint is not written again. `sync_log` is called before the JSON file is written.
         """
         if step == self._last_step:
             return
@@ -98,12 +101,12 @@ class Checkpoints:
         self._last_step = step
 
     def wait(self) -> None:
-        """Wait until everything is written. Raises the error of a failed write."""
+        """Wait until all pending files are written. Raises the error of a failed write."""
         for writing in self._writing.values():
             writing.result()
 
     def check(self) -> None:
-        """Raise the error of a failed write, if there is one. Does not wait."""
+        """Raise the error of a failed write, if there is one. Does not wait for pending writes."""
         for writing in self._writing.values():
             if writing.done():
                 writing.result()
@@ -116,7 +119,7 @@ class Checkpoints:
         copies = self._copies[kind] = {name: _cpu_copy(t, self._copies[kind].get(name)) for name, t in tensors.items()}
 
         def run() -> None:
-            if self._failed:  # a checkpoint must not be written if one of its files is missing
+            if self._failed:  # a checkpoint must not become valid if writing one of its files failed
                 return
             self._failed = True
             write(copies)
@@ -133,10 +136,11 @@ class Checkpoints:
                     path.unlink()
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return content and tensors of the last complete checkpoint, or None if the run has no checkpoint.
+        """Return the JSON content and the tensors of the last complete checkpoint, or None if the run has no
+        checkpoint.
 
-        If no checkpoint is complete, returns the last one that lacks only weights files; `files` of its content omits
-        them.
+        If every checkpoint lacks some weights files, returns the last one whose other files are intact. The entry
+        `files` of the content then omits the missing ones.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
         complete: list[tuple[Path, dict[str, Any]]] = []
@@ -166,14 +170,15 @@ class Checkpoints:
             logger.warning(f"using the previous good checkpoint of step {self._last_step}")
         try:
             return content, load_file(path.with_suffix(".safetensors"))
-        except SafetensorError as error:  # its SHA-256 matches, so the file is not damaged by accident
+        # The file has the expected SHA-256, so it was not damaged after it was written.
+        except SafetensorError as error:
             raise UserError(f"{path.with_suffix('.safetensors')}: not a safetensors file ({error})") from error
 
     def _verify(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
-        """Return the content of a checkpoint, and the errors of its weights files.
+        """Return the JSON content of a checkpoint, and the errors of its weights files.
 
-        `files` of the content omits weights files that are missing or damaged. Raises an error if another part is
-        damaged.
+        The entry `files` of the content omits weights files that are missing or damaged. Raises an error if another
+        part of the checkpoint is damaged.
         """
         saved = parse_json(regular(path).read_bytes())
         content: dict[str, Any] = saved["content"]
@@ -199,7 +204,7 @@ class Checkpoints:
 
 @torch.no_grad()
 def _cpu_copy(tensor: Tensor, copy: Tensor | None) -> Tensor:
-    """Return a copy of the tensor on the CPU; it reuses the memory of an earlier copy if shape and dtype match."""
+    """Return a copy of the tensor on the CPU. An earlier copy with the same shape and dtype is overwritten."""
     if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     return copy.copy_(tensor)
@@ -210,7 +215,10 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the mean of `last` and the weights in `files`, computed in float64. Integers are taken from `last`."""
+    """Return the mean of the tensors `last` and of the tensors in `files`, computed in float64.
+
+    Integer tensors, such as counters, are taken from `last`.
+    """
     loaded = [load_file(file) for file in files]  # memory-mapped
     return {
         name: torch.stack([*(w[name].to(tensor.device).double() for w in loaded), tensor.double()]).mean(0).to(tensor)

@@ -1,4 +1,4 @@
-"""Settings of a training run."""
+"""Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -7,16 +7,19 @@ from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate,
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
-DECAY_SCHEDULES = ("linear", "cosine")  # schedules whose shape depends on the budget
+DECAY_SCHEDULES = ("linear", "cosine")  # learning-rate schedules that depend on the total number of steps
 Beta = Annotated[float, Range(0, 1, below=True)]
 
 
 @dataclass(frozen=True)
 class TrainingConfig(Config):
-    """Budgets, optimizer, schedule and intervals of a run. The defaults are those of Vaswani 2017, section 5.3.
+    """Limits, optimizer, learning-rate schedule and intervals of a training run.
+
+    The defaults are those of Vaswani 2017, section 5.3.
 
     A step is one update with an effective batch of `accumulate` micro-batches, fewer at the end of an epoch. The run
-    ends when the first budget is reached. `minutes` counts the wall time of all sessions and never affects a schedule.
+    ends at the first limit that is reached: `steps`, `epochs` or `minutes`. `minutes` counts the wall time of all
+    sessions and never affects the learning rate.
     """
 
     steps: Count | None = None
@@ -24,40 +27,44 @@ class TrainingConfig(Config):
     minutes: Positive | None = None
     optimiser: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
-    # peak learning rate; for noam, a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5)
+    # Peak learning rate. For the schedule "noam" it is a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5).
     learning_rate: Positive = 1.0
-    width: Size | None = None  # width of the model, for noam
-    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps
+    width: Size | None = None  # width of the model, used by the schedule "noam" only
+    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps of the learning rate
     floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
-    # the first is the momentum of sgd; rmsprop ignores both and uses rho = 0.9 as in Keras
+    # The first value is also the momentum of sgd. The optimizer rmsprop ignores both and uses rho = 0.9 as in Keras.
     betas: tuple[Beta, Beta] = (0.9, 0.98)
     eps: Epsilon = 1e-9
-    # For matrices only. Ignored by adam and rmsprop, decoupled for adamw and bert_adam, part of the gradient for sgd.
+    # Weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in adamw and
+    # bert_adam, and part of the gradient in sgd.
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
-    clip: Positive | None = None  # maximum global norm of the gradient
-    accumulate: Count = 1  # micro-batches per effective batch
-    # Gradient checkpointing: the backward pass recomputes each block. The gradients are the same and need less memory.
+    clip: Positive | None = None  # gradients with a larger global norm are scaled down to this norm
+    accumulate: Count = 1  # number of micro-batches whose gradients are accumulated for one step
+    # Gradient checkpointing: the backward pass computes each block again instead of storing its activations. The
+    # gradients are identical and need less memory.
     checkpointing: bool = False
-    # With several processes: True splits weights, gradients and optimizer state over them (FSDP2), False copies them
-    # (DDP).
+    # With several processes: True splits weights, gradients and optimizer state over the processes (FSDP2), False
+    # copies them to each process (DDP).
     shard: bool = False
-    # number of snapshots in the final mean of the weights, including the final weights
+    # number of saved weights whose mean becomes the final weights, including the last weights
     average: Annotated[int, Range(1, 1000)] = 1
-    average_every: Count | None = None  # steps between snapshots; None: checkpoint_every
-    # Decay, such as 0.9999, of an exponential moving average of the weights, which become the final weights. While (1 +
-    # step) / (10 + step) is smaller, it is the decay, so that early weights do not dominate a short run.
+    average_every: Count | None = None  # steps between the saved weights of this mean; None: as `checkpoint_every`
+    # Decay, such as 0.9999, of an exponential moving average of the weights, which replaces the final weights. The
+    # decay of early steps is at most (1 + step) / (10 + step), so that early weights do not dominate a short run.
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     validate_every: Count | None = None  # steps between validations; None: at the end of every epoch
     checkpoint_every: Count = 500  # steps between checkpoints
-    # Epochs between saved models kept/epoch-0 (before training), ..., which show how a model changes; None: none are
-    # saved.
+    # Epochs between models saved as kept/epoch-0 (before training), kept/epoch-N, ..., which show how a model changes.
+    # None: no models are saved.
     keep_every: Count | None = None
-    log_every: Count = 50  # steps between log entries
-    # Number of steps that may be skipped before the run stops, because their loss or gradient is not finite. A skipped
-    # step changes no weight.
+    log_every: Count = 50  # steps between two entries of the training log
+    # The run stops if more than this number of steps were skipped because their loss or gradient was not finite. A
+    # skipped step changes no weight.
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
-    metric: str | None = None  # name from `Task.metrics`; if set, the run keeps the best weights by this metric
-    patience: Count | None = None  # stop after this number of validations in a row without a new best
+    # name of a validation metric; if set, the weights with its best value become the final weights
+    metric: str | None = None
+    # stop the run after this number of validations in a row without a new best value of `metric`
+    patience: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
 
     def __post_init__(self) -> None:
@@ -84,14 +91,15 @@ class TrainingConfig(Config):
             raise UserError("patience needs a metric: set the validation metric to monitor")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings with the types that JSON returns."""
+        """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""
         return {**asdict(self), "betas": list(self.betas)}
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """Return the settings that differ from those of a saved run, as texts `key: saved -> now`.
 
-        Empty if this config can resume the saved run. A resume may raise a budget that does not shape the schedule,
-        raise skip_nonfinite, and change shard or checkpointing. Fields that the saved config lacks have their defaults.
+        The result is empty if this configuration can resume the saved run. A resumed run may have a later end if the
+        learning-rate schedule does not depend on it, a higher skip_nonfinite, and other values of shard or
+        checkpointing. Settings that are missing in the saved run have their default values.
         """
         now = self.as_dict()
         saved = with_defaults(self, saved)

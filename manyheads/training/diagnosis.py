@@ -1,6 +1,6 @@
-"""Diagnosis of training steps whose loss or gradient is not finite.
+"""Diagnosis of training steps whose loss or gradient is NaN or infinite.
 
-Finds the first bad tensor, then skips the step or stops the run.
+Finds the first tensor with such values, then skips the step or stops the run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from manyheads.training.state import Counters, seed_step
 
 
 def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
-    """Return the name of the first tensor that is not finite, given the gradients and losses of the step.
+    """Return the name of the first tensor with NaN or infinite values, given the gradients and losses of the step.
 
-    Collective. With several ranks, the gradients are already averaged, so each rank computes its local ones again.
+    Collective: all ranks must call it. With several ranks, the gradients have already been averaged, so each rank
+    computes its local gradients again.
     """
     if session.ranks.world > 1:
         session.optimizer.zero_grad()
@@ -31,7 +32,7 @@ def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: 
 
 
 def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
-    """Count a skipped step and return a message. Raise NonFiniteError if `budget` steps were already skipped."""
+    """Count a skipped step and return a warning. Raise NonFiniteError if `budget` steps were already skipped."""
     message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
     if counters.skipped == budget:
         used_up = f" the limit of {budget} skipped steps is reached;" * (budget > 0)
@@ -44,7 +45,10 @@ def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: f
 
 
 def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: Sequence[Tensor]) -> str:
-    """Search parameters, inputs, losses and gradients for the first bad tensor, in the order of their computation."""
+    """Return the name of the first tensor with NaN or infinite values.
+
+    Searches parameters, inputs, losses and gradients, in the order of their computation.
+    """
     model, strategy, ranks = session.model, session.strategy, session.ranks
     suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]
     if len(batches) == 1:

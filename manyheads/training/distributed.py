@@ -1,7 +1,8 @@
-"""Communication between the processes (ranks) of a run, started by `torchrun` or `train --processes N`.
+"""Communication between the processes (ranks) of a training run.
 
-Only rank 0 writes files and prints. Objects and numbers are sent over gloo, even if gradients are sent over nccl. A run
-with a single process does not import torch here.
+The processes are started by `torchrun` or `train --processes N`. Only rank 0 writes files and prints. Objects and
+numbers are sent over gloo, even if gradients are sent over nccl. A run with a single process does not import torch
+here.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_SECONDS = 5.0  # seconds between two heartbeats of a process
-MAX_MISSED = 8  # missed heartbeats after which a process counts as dead
-MAX_WAIT = timedelta(days=30)  # maximum wait for a live process: rank 0 may validate or write for hours
+MAX_MISSED = 8  # number of missed heartbeats after which a process is considered dead
+# Maximum wait in a collective call. It is long, because rank 0 may validate or write files for hours.
+MAX_WAIT = timedelta(days=30)
 PEER_ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
 
 
-_stores: list[Any] = []  # key-value store of all processes, once they are connected
+_stores: list[Any] = []  # key-value store shared by all processes; None before they are connected
 
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """Rank of this process in the run. A single process is rank 0 of 1.
+    """Rank of this process in the training run. A single process is rank 0 of 1.
 
     rank   index of this process, from 0
     world  number of processes
-    local  index of this process on its machine, and of its GPU
+    local  index of this process among those on its machine, which is also the index of its GPU
     """
 
     rank: int = 0
@@ -57,11 +59,11 @@ class DistributedContext:
         return self.rank == 0
 
     def total(self, *numbers: float) -> list[float]:
-        """Return the sum over all ranks of each number. Collective."""
+        """Return each number summed over all ranks. Collective: all ranks must call it."""
         return self._all_reduce("SUM", numbers)
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
-        """Return the maximum over all ranks of each number. Collective."""
+        """Return the maximum of each number over all ranks. Collective: all ranks must call it."""
         return self._all_reduce("MAX", numbers)
 
     def _all_reduce(self, operation: str, numbers: tuple[float, ...]) -> list[float]:
@@ -75,7 +77,7 @@ class DistributedContext:
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """Replace the tensor by its sum over all ranks, in place, and return it. Collective."""
+        """Replace the tensor in place by its sum over all ranks, and return it. Collective: all ranks must call it."""
         if self.world > 1:
             import torch.distributed as dist
 
@@ -83,7 +85,7 @@ class DistributedContext:
         return tensor
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """Call `make` on rank 0 and return its result on all ranks. Collective."""
+        """Call `make` on rank 0 and return its result on all ranks. Collective: all ranks must call it."""
         if self.world == 1:
             return make()
         import torch
@@ -94,7 +96,7 @@ class DistributedContext:
         return objects[0]
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, ordered by rank. Collective."""
+        """Return a list of the values that the ranks passed, ordered by rank. Collective: all ranks must call it."""
         if self.world == 1:
             return [value]
         import torch.distributed as dist
@@ -104,12 +106,12 @@ class DistributedContext:
         return values
 
     def wait(self) -> None:
-        """Wait until all ranks call this method (barrier)."""
+        """Wait until all ranks have called this method (barrier)."""
         self.total(0.0)
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        """Run the block on rank 0 first, then on the other ranks, which find the files that rank 0 wrote."""
+        """Run the block on rank 0 first, then on the other ranks, which can read the files that rank 0 wrote."""
         if not self.first:
             self.wait()
         yield
@@ -118,7 +120,7 @@ class DistributedContext:
 
     @property
     def shown(self) -> dict[str, int]:
-        """Number of ranks for records; empty for a single process."""
+        """Return the number of ranks as an entry for result.json; empty for a single process."""
         return {"ranks": self.world} if self.world > 1 else {}
 
 
@@ -128,13 +130,13 @@ def is_rank() -> bool:
 
 
 def was_restarted() -> bool:
-    """Return True if `torchrun --max-restarts` restarted the processes after one of them died."""
+    """Return True if `torchrun --max-restarts` has restarted the processes after one of them failed."""
     return is_rank() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @cache
 def distributed_context() -> DistributedContext:
-    """Return the rank of this process.
+    """Return the rank and the number of processes, as a `DistributedContext`.
 
     The first call joins the process group, and redirects the output of all ranks but 0 to the null device.
     """
@@ -166,7 +168,10 @@ def distributed_context() -> DistributedContext:
 
 
 def _attempt_store(store: Any) -> Any:
-    """Return a view of the store for this attempt, because after a restart it still contains the old addresses."""
+    """Return the part of the key-value store for this start of the processes.
+
+    After a restart, the store still contains the addresses of the failed processes.
+    """
     from torch.distributed import PrefixStore
 
     return PrefixStore(f"manyheads/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
@@ -176,17 +181,17 @@ def _shut_down(heartbeat: _Heartbeat) -> None:
     import torch.distributed as dist
 
     heartbeat.stopped.set()
-    # if Python ended the thread during a call of the store, the process would crash
+    # The process would crash if Python stopped this thread while it calls the store.
     heartbeat.join(MAX_MISSED * HEARTBEAT_SECONDS)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 class _Heartbeat(threading.Thread):
-    """Thread that sends heartbeats, and ends this process if another rank stops sending them.
+    """Thread that sends heartbeats to the other ranks, and ends this process if a rank stops sending them.
 
-    The connections of a lost machine stay open, so that only its missing heartbeats show the failure. Time is counted
-    in heartbeats of this process, so that a suspended process does not time out its peers.
+    Connections to a machine that has failed stay open, so only missing heartbeats show the failure. Time is counted in
+    heartbeats of this process, so that a suspended process does not time out its peers.
     """
 
     def __init__(self, ranks: DistributedContext) -> None:
@@ -199,11 +204,12 @@ class _Heartbeat(threading.Thread):
         self._store = _attempt_store(store)
         _stores.append(self._store)
         self._store.set(f"alive{ranks.rank}", "0")
-        ranks.wait()  # every rank has sent its first heartbeat
+        ranks.wait()  # set after every rank has sent its first heartbeat
 
     def run(self) -> None:
         last: dict[int, bytes] = {}
-        missed = dict.fromkeys(range(self._ranks.world), 0)  # missed heartbeats of each rank
+        # number of consecutive heartbeats that each rank has missed
+        missed = dict.fromkeys(range(self._ranks.world), 0)
         parent = os.getppid()
         pool = ThreadPoolExecutor(1)
         for beat in range(1, sys.maxsize):
@@ -237,25 +243,28 @@ def _wait_for(answer: Future[Any]) -> bool:
 
 
 def _end_process(reason: str, quietly: bool = False) -> None:
-    """End this process from a thread. The main thread may be blocked in a call that no exception can interrupt."""
+    """End this process at once from a background thread.
+
+    The main thread may be blocked in a call that no exception can interrupt.
+    """
     if not quietly:
         logger.error(f"{reason}: stopping all processes; resume training from the last checkpoint with --resume")
     os._exit(1)
 
 
 def post_failure(message: str) -> None:
-    """Send the error message of rank 0 to the other ranks."""
+    """Send the error message of rank 0 to the other ranks, which print nothing themselves."""
     if _stores:
         _stores[0].set("complaint", message)
 
 
 def failure_of_first_rank() -> str | None:
-    """Return the error message of rank 0, or None if none arrives within seconds."""
+    """Return the error message that rank 0 sent, or None if no message arrives within a few seconds."""
     for _ in range(int(2 * HEARTBEAT_SECONDS)):
         try:
             if _stores and _stores[0].check(["complaint"]):
                 return _stores[0].get("complaint").decode()
-        except RuntimeError:  # rank 0 hosted the store and has ended
+        except RuntimeError:  # rank 0 hosted the key-value store and has ended
             return None
         time.sleep(0.5)
     return None
@@ -263,7 +272,10 @@ def failure_of_first_rank() -> str | None:
 
 @contextmanager
 def reraise_peer_failure() -> Iterator[None]:
-    """Turn a lost connection to another process, which must have ended, into a one-line error for the user."""
+    """Turn a lost connection to another process into a one-line error for the user.
+
+    The other process must have ended.
+    """
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Distributed evaluation: each batch is computed by one rank, and every rank gets all results.
+"""Distributed evaluation: each batch is computed by one rank, and every rank gets the results of all batches.
 
 The batches do not depend on the number of ranks, so the results do not either.
 """
@@ -20,7 +20,7 @@ SINGLE_PROCESS = DistributedContext()
 
 
 class _Division(NamedTuple):
-    """Ranks among which `distributed_map` divides its batches.
+    """Settings of the current division of batches among ranks.
 
     same_calls  True if every rank must compute the same number of batches
     """
@@ -42,12 +42,12 @@ class _RemoteError(NamedTuple):
 
 @contextmanager
 def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
-    """Divide the batches of `distributed_map` among the ranks while the block runs.
+    """Divide the batches of all `distributed_map` calls in this block among the ranks.
 
     Collective: all ranks make the same calls.
 
-    same_calls  in the last round, a rank without a batch computes the batch of another rank and drops the result.
-                Sharded models need this, because all ranks take part when a block is gathered.
+    same_calls  True: if a rank has no batch left in the last round, it computes the batch of another rank and drops the
+                result. Sharded models need this, because all ranks take part when a block is gathered.
     """
     with reraise_peer_failure():
         before = _division.set(_Division(distributed_context(), same_calls))
@@ -60,12 +60,12 @@ def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
 def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterator[R]:
     """Yield the results of all batches in order. In each round, every rank computes one batch.
 
-    The results are sent between processes, so `run_batch` must return tensors on the CPU.
+    The results are sent between processes, so the function `run_batch` must return tensors on the CPU.
     """
     ranks, same_calls = _division.get()
     for first in range(0, len(batches), ranks.world):
         index = first + ranks.rank
-        has_batch = index < len(batches)  # in the last round, some ranks have no batch
+        has_batch = index < len(batches)  # In the last round, some ranks may have no batch.
 
         def results(index: int = index, has_batch: bool = has_batch, first: int = first) -> list[R]:
             if has_batch:
@@ -79,14 +79,20 @@ def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterat
 
 
 def read_once(chunks: Iterator[R]) -> Iterator[R]:
-    """Yield on all ranks the chunks that rank 0 reads, for a source that can be read only once."""
+    """Yield on all ranks the chunks of data that rank 0 reads.
+
+    For sources that can be read only once, such as a pipe.
+    """
     ranks = _division.get().ranks
     while (chunk := _gather_results(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
         yield chunk
 
 
 def _gather_results(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
-    """Return the results of `make` on all ranks, ordered by rank. A UserError of one rank is raised on all ranks."""
+    """Return a list of the results of `make` on all ranks, ordered by rank.
+
+    A UserError of one rank is raised on all ranks.
+    """
     if ranks.world == 1:
         return [make()]
     result: R | _RemoteError

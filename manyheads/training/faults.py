@@ -1,4 +1,4 @@
-"""Errors of training steps: loss or gradients that are not finite, and insufficient memory. Does not import torch."""
+"""Errors of training steps: NaN or infinite loss or gradients, and insufficient memory. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class NonFiniteError(UserError):
-    """Loss or gradient that is NaN or infinite."""
+    """Error for a loss or gradient that is NaN or infinite."""
 
 
 class BatchTooLargeError(UserError):
-    """Training step that needs more memory than available."""
+    """Error for a training step that needs more memory than is available."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True for an out-of-memory error of Python, or of PyTorch on a GPU or CPU (there a plain RuntimeError)."""
+    """Return True for an out-of-memory error of Python or PyTorch. On a CPU, PyTorch raises a plain RuntimeError."""
     return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
 @contextmanager
 def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedContext) -> Iterator[None]:
-    """Turn an out-of-memory error into a BatchTooLargeError that describes the batch."""
+    """Turn an out-of-memory error into a BatchTooLargeError that reports the shapes of the batch."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -40,7 +40,7 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
         from manyheads.core.block import trainable_stacks
 
-        # False for a model without stacks
+        # gradient checkpointing can save memory if a stack of blocks does not use it yet
         can_checkpoint = any(not stack.checkpointing for stack in trainable_stacks(model))
         raise BatchTooLargeError(
             f"step {step}: out of memory{where} with a batch of {shapes}: "
@@ -50,7 +50,7 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
 
 
 def batch_arrays(batch: Any) -> dict[str, Any]:
-    """Return the tensors and arrays of a batch by name.
+    """Return the tensors and arrays of a batch, by field name.
 
     A batch is a dataclass, a NamedTuple or an object with attributes.
     """

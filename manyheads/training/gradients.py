@@ -1,4 +1,4 @@
-"""Gradients of an effective batch, accumulated over forward and backward passes of its micro-batches."""
+"""Gradients of an effective batch, accumulated over the forward and backward passes of its micro-batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from manyheads.training.task import Loss
 
 
 class LossSums(NamedTuple):
-    """Losses of the micro-batches of a group on this rank. Their gradients are in the parameters.
+    """Losses of the micro-batches of one step on this rank. Their gradients have been added to the parameters.
 
-    losses       loss of each micro-batch without gradient, in units of the first part (`Loss.scaled`)
-    window       sums to add to the window of the log: the loss and the number of correct targets
-    has_classes  False if the task does not count correct targets
+    losses       loss of each micro-batch without gradient, scaled by `Loss.scaled`
+    window       sums for the next log entry: the loss and the number of correctly predicted targets
+    has_classes  False if the task does not count correct predictions
     """
 
     losses: list[Tensor]
@@ -27,10 +27,10 @@ class LossSums(NamedTuple):
 
 
 def accumulate_gradients(session: TrainingSession, group: Group, counts: list[int], *, local: bool = False) -> LossSums:
-    """Accumulate the gradients of a group in the parameters, normalized by the number of targets of all ranks.
+    """Accumulate the gradients of the micro-batches of one step, normalized by the number of targets on all ranks.
 
-    counts  target counts of the whole effective batch (`Group.counts`)
-    local   exclude the gradients of other ranks, unless the model is sharded
+    counts  number of targets of the whole effective batch (`Group.counts`)
+    local   True: keep the gradients of this rank only, unless the model is sharded
     """
     losses, window, has_classes = [], torch.zeros_like(session.window), False
     for batch, counted in zip(group.batches, group.counted, strict=True):
@@ -42,8 +42,8 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
             with session.compute.autocast():
                 parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
                 loss = parts.scaled(counts)
-            # DDP and FSDP average the gradients of the ranks; the factor world turns the mean into a sum. A batch that
-            # another rank counts takes part in the all-reduce with zero gradients.
+            # DDP and FSDP average the gradients of all ranks. The factor `world`, the number of ranks, turns this mean
+            # into a sum. A rank without rows computes rows that another rank counts, and contributes zero gradients.
             ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
         assert parts.count == batch.items, "the loss must be a sum over the targets of its batch"
         losses.append(loss.detach())

@@ -10,15 +10,15 @@ from typing import Any, Self
 
 
 class Interrupted(KeyboardInterrupt):
-    """Interrupted run whose checkpoint is written. The command line exits with status 130."""
+    """Error raised when a run was interrupted after writing a checkpoint. The command line exits with status 130."""
 
 
 class Signals:
-    """Context manager that records a signal to stop the run in `received`.
+    """Context manager that stores the first interrupting signal in `received`, so that the training loop can stop.
 
-    The second signal aborts without damage, because files are only replaced atomically. A signal that the process
-    ignores (as with nohup) stays ignored. A handler that was not installed from Python stays, because Python cannot
-    restore it.
+    A second signal aborts at once, which is safe because files are only replaced atomically. Signals that the process
+    ignores (as with nohup) stay ignored. A handler that was not installed from Python stays installed, because Python
+    could not restore it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Launcher of several training processes on this machine, based on the library behind `torchrun`."""
+"""Launcher of several training processes on this machine, based on the library that `torchrun` uses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from collections.abc import Sequence
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SECONDS = 120  # seconds in which the processes may write a checkpoint before they are killed
+SHUTDOWN_SECONDS = 120  # seconds that the processes have to write a checkpoint before they are killed
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
     """Run `manyheads` with these arguments in several processes and return the exit status.
 
-    The processes write to the terminal themselves. If one of them dies, the others are stopped, and an error names it.
+    The processes write to the terminal themselves. If a process fails, the others are stopped, and an error names it.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # Errors are reported below, in one line.
+    # The library prints long error reports; one line is printed below instead.
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
-    # the default of older PyTorch versions is 30 seconds
+    # the default grace period of older PyTorch versions is 30 seconds
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
@@ -43,5 +44,5 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
                 "processes; resume training from the last checkpoint with --resume"
             )
             return 1
-        return failure.exitcode  # the process has already reported its error
+        return failure.exitcode  # The failed process has already reported its error.
     return 0

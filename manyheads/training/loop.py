@@ -1,4 +1,4 @@
-"""Training loop, from batches to a model directory."""
+"""Training loop: trains a task on batches of data and writes the trained model into a directory."""
 
 from __future__ import annotations
 
@@ -51,21 +51,23 @@ def train(
     flops: float | None = None,
     progress: ProgressCallback | None = None,
 ) -> Summary:
-    """Train `task.model` until a budget of `config` is reached, then write the model directory into `out`.
+    """Train `task.model` until a limit of `config` is reached, then write the model directory into `out`.
 
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
     the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.
 
-    settings  other settings that define the run (JSON). A resume with different settings or another config is refused.
-    upgrade   function that adds missing settings, with their defaults, to the saved settings of an older run.
+    settings  other settings that define the run (JSON). Resuming with different settings or another config is refused.
+    upgrade   function that adds settings introduced later, with their defaults, to the saved settings of an older run.
     flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
     progress  callback that receives the progress of the run every half second.
 
-    The final weights are the last ones by default, the mean of the last `average` snapshots if it is above 1, or the
-    moving average with `ema`. With `config.metric`, the best weights by validation replace them, unless they are worse.
+    The final weights are the last weights by default, the mean of the last `average` snapshots if `average` is above 1,
+    or the exponential moving average if `ema` is set. If `config.metric` is set, the weights with the best validation
+    metric replace the final weights, unless they are worse.
 
-    Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`); any number of ranks
-    can resume. The result is the same as with one process, except for dropout, which each rank draws separately.
+    Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`); the run can be
+    resumed with any number of ranks. The result is the same as with one process, except for dropout, which each rank
+    draws separately.
     """
     batches = len(task.batches(0))
     if not batches:
@@ -100,7 +102,7 @@ def train(
 
 
 def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:
-    """Train until the run ends and return the reason, or return the summary of a session that stops earlier."""
+    """Train until the run ends and return the reason. If the session stops earlier, return its summary."""
     config, counters = session.config, session.counters
     session.save(log.sync)
     session.model.train()
@@ -123,7 +125,10 @@ def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) ->
 
 
 def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
-    """Save and return a summary after `max_minutes`; save and raise `Interrupted` after a signal. Collective."""
+    """Write a checkpoint and end the session if its time is over or a signal arrived.
+
+    Returns a summary after `max_minutes`; raises `Interrupted` after a signal. Collective: all ranks must call it.
+    """
     seconds, received = session.ranks.all_reduce_max(session.elapsed(), session.signals.received or 0)
     session.counters.seconds = session.seconds_before + seconds
     session.checkpoints.check()
@@ -140,7 +145,7 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
 
 
 def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
-    """Choose the final weights, and write the model directory and the summary."""
+    """Select the final weights, then write the model directory and the summary of the run."""
     out = session.out
     session.save(log.sync, wait=True)
     description, values = final_weights(session)
@@ -154,7 +159,10 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
 
 
 def _raise_if_interrupted(session: TrainingSession) -> None:
-    """Raise `Interrupted` if a signal arrived too late to stop the training. Collective."""
+    """Raise `Interrupted` if a signal arrived after the last step of the training.
+
+    Collective: all ranks must call it.
+    """
     if max(session.ranks.all_reduce_max(session.signals.received or 0)):
         raise Interrupted(
             f"interrupted after training; the model in {session.out} is complete; to evaluate it: "
@@ -164,7 +172,7 @@ def _raise_if_interrupted(session: TrainingSession) -> None:
 
 @contextmanager
 def _report_disk_errors(out: Path) -> Iterator[None]:
-    """Turn the error of a disk that is full or disconnected into a UserError."""
+    """Raise a UserError if a write failed because the disk is full or disconnected."""
     full = errno.ENOSPC, errno.EDQUOT
     try:
         yield

@@ -8,18 +8,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 512  # positions per chunk: 512 x 10,000 float32 logits are 20 MB, which fit into the cache of a CPU
+# Positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the cache of a CPU.
+CHUNK = 512
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Convert a tensor to the precision of losses: float64 stays, narrower types become float32."""
+    """Convert a tensor to the precision in which losses are computed: float64 stays, narrower types become float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def smoothed_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Return the sum of the label-smoothed cross-entropy (Szegedy 2016; Vaswani 2017, section 5.4), float32, 0-dim.
+    """Return the sum over N positions of the label-smoothed cross-entropy, a float32 scalar.
+
+    Source: Szegedy 2016; Vaswani 2017, section 5.4.
 
     hidden (N, D), weight (V, D), bias (V,), target (N,)
 
@@ -38,9 +41,10 @@ def smoothed_cross_entropy(
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Return the loss of `smoothed_cross_entropy` if no target is padding or negative."""
+    """Return the loss of `smoothed_cross_entropy` for targets without padding and negative values."""
     assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
-    if not torch.is_grad_enabled():  # Without detach, a parameter would request its gradient even in this mode.
+    # Without detach, PyTorch would compute the gradient of a parameter even in inference.
+    if not torch.is_grad_enabled():
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     total = _SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing, pad)
     assert isinstance(total, Tensor)
@@ -48,14 +52,15 @@ def vocabulary_loss(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Label-smoothed cross-entropy with a hand-written gradient.
+    """Autograd function for label-smoothed cross-entropy with a hand-written gradient.
 
-    With logits z, model probabilities p, the smoothing e of every token, and the one-hot vector of the true token:
+    With logits z, model probabilities p, the smoothing probability e of every token, and the one-hot vector of the true
+    token:
 
         loss      = logsumexp(z) - (1 - smoothing) * z_true - e * sum(z)
         dloss/dz  = p - (1 - smoothing) * onehot - e
 
-    The last term of both needs no pass over the logits: sum(z) = hidden . sum of the rows of weight (+ sum of bias).
+    The terms with e need no pass over the logits: sum(z) = hidden . sum of the rows of weight (+ sum of bias).
     """
 
     @staticmethod
@@ -64,7 +69,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         device = hidden.device.type
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # autocast does not apply to float64
+        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # Autocast leaves float64 unchanged.
         product_dtype = torch.get_autocast_dtype(device) if autocasts else dtype
         rows, table = hidden.to(dtype), weight.to(dtype)
         product_rows, product_table = rows.to(product_dtype), table.to(product_dtype)
@@ -92,7 +97,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 smooth = h @ weight_sum + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
                 total -= (confidence * true_log_p + spread * smooth).sum()
                 if not any(ctx.needs_input_grad):
-                    continue  # validation needs only the value
+                    continue  # validation needs the loss without its gradients
                 probability = log_p.exp_()
                 probability[at, t] -= confidence
                 if grad_bias is not None:

@@ -1,4 +1,4 @@
-"""Optimizers. The schedule sets their learning rate before every step."""
+"""Optimizers for training. The learning rate is set before every step by the schedule."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from manyheads.training.config import TrainingConfig
 
 
 def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of the config for the trainable parameters of a model.
+    """Return the configured optimizer for the trainable parameters of a model.
 
     adam, adamw  PyTorch's fused kernels (Vaswani 2017: betas 0.9 and 0.98, eps 1e-9)
     bert_adam    AdamW without bias correction, as in BERT's code
@@ -19,8 +19,8 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     sgd          SGD with Nesterov momentum betas[0], for convolutional networks (He 2016: learning rate 0.1, momentum
                  0.9, weight decay 1e-4)
 
-    Weight decay applies to matrices and embeddings, but not to biases and norms (Devlin 2018, Radford 2018), nor to the
-    parameters that the model lists in `undecayed`.
+    Weight decay applies to matrices and embeddings. It does not apply to biases and norms (Devlin 2018, Radford 2018),
+    nor to the parameters that the model lists in `undecayed`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -39,7 +39,7 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
-        # PyTorch's fused kernel fails if the first gradient of a parameter comes in a later step
+        # PyTorch's fused kernel fails if a parameter has no gradient in the first step and gets one in a later step.
         momentum = config.betas[0]
         return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)

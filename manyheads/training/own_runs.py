@@ -1,9 +1,9 @@
 """List of the runs that this user has trained on this machine.
 
-Commands open the data files that such a run names in its `result.json` without --trust. A run may also come from
-another person, so training stores a digest of the data record in the user's state directory ($XDG_STATE_HOME, or
-~/.local/state), which a copied run directory cannot contain. The file keeps the digests of at least the last
-`MAX_RUNS` runs; older runs need --trust again.
+A run names its data files in `result.json`. Commands open these files without --trust only for the user's own runs,
+because a run may come from another person. To recognize own runs, training stores a digest of the data record in the
+user's state directory ($XDG_STATE_HOME, or ~/.local/state), which a copied run directory cannot contain. The file
+keeps the digests of at least the last `MAX_RUNS` runs; older runs need --trust again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000
 
-_added: set[str] = set()  # digests added by this process, also if the file cannot be written
+_added: set[str] = set()  # digests of the runs of this process, kept here in case the file cannot be written
 
 
 def add(data: Mapping[str, Any]) -> None:
-    """Register a run with this data record as the user's own. Log a warning if the file cannot be written."""
+    """Register the run with this data record as a run of this user. Log a warning if the file cannot be written."""
     digest = _digest(data)
     if is_own(data):
         return
@@ -35,7 +35,7 @@ def add(data: Mapping[str, Any]) -> None:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         _append(file, digest)
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
+    except (OSError, RuntimeError) as error:  # RuntimeError is raised if the user has no home directory
         logger.warning(
             f"cannot register the run as your own ({error}): to evaluate it later, add --trust or --data PATH"
         )
@@ -52,9 +52,9 @@ def is_own(data: Mapping[str, Any]) -> bool:
 
 
 def _append(file: Path, digest: str) -> None:
-    """Append a digest. If the file has twice `MAX_RUNS` lines, keep only the last `MAX_RUNS`."""
+    """Append a digest to the file. If the file then has twice `MAX_RUNS` lines, keep only the last `MAX_RUNS`."""
     with file.open("a+", encoding="ascii", errors="replace") as lines:
-        with suppress(OSError):  # without file locks, one digest may be lost if two runs end at the same time
+        with suppress(OSError):  # without file locks, a digest may be lost if two runs end at the same time
             fcntl.flock(lines, fcntl.LOCK_EX)
         lines.seek(0)
         digests = lines.read().split()
@@ -71,5 +71,5 @@ def _file() -> Path:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    normalized = json.loads(json.dumps(data))  # JSON turns keys into strings, which are then sorted as strings
+    normalized = json.loads(json.dumps(data))  # JSON turns numeric keys into strings, so convert them before sorting
     return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()

@@ -18,37 +18,41 @@ T = TypeVar("T")
 
 
 class ParallelStrategy:
-    """Strategy for running the model in the training loop. This base class uses a single process."""
+    """Strategy for running the model in the training loop. This base class is for a single process."""
 
     def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
-        """Call a function that uses the model.
+        """Call a function that uses the model, and return its result.
 
         counted  False if the loss of this batch will be multiplied by zero
         """
         return function(*arguments)
 
     def accumulation(self, last: bool) -> AbstractContextManager[Any]:
-        """Return the context for the forward and backward pass of a micro-batch.
+        """Return the context manager for the forward and backward pass of a micro-batch.
 
-        last  True for the last micro-batch of its group
+        last  True for the last micro-batch of the step, after which gradients are averaged over the ranks
         """
         return nullcontext()
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
-        """Return the full tensors instead of shards, on rank 0, or on all ranks if `on_all_ranks`."""
+        """Return the full tensors of sharded ones, on rank 0 only, or on all ranks if `on_all_ranks`."""
         return dict(tensors)
 
     def save(self, save: Callable[[], T]) -> T | None:
-        """Call a function that writes the model, with full weights, on the rank that writes files."""
+        """Call a function that writes the model to disk, on the rank that writes files.
+
+        The model then has its full weights.
+        """
         return save()
 
 
 def parallelize(
     model: nn.Module, ranks: DistributedContext, compute: ComputeConfig, *, shard: bool
 ) -> ParallelStrategy:
-    """Return the strategy for these ranks, and copy the weights of rank 0 to all ranks.
+    """Return the parallel strategy for these ranks, and copy the weights of rank 0 to all ranks.
 
-    shard  True splits parameters, gradients and optimizer state over the ranks; False copies them to every rank.
+    shard  True: split parameters, gradients and optimizer state over the ranks (FSDP2); False: copy them to every rank
+           (DDP)
     """
     if ranks.world == 1:
         return ParallelStrategy()
@@ -60,7 +64,7 @@ def parallelize(
 
 
 class _CallModule(nn.Module):
-    """Module whose forward pass calls any function that uses the model.
+    """Module whose forward pass calls any given function that uses the model.
 
     DDP and FSDP2 wrap this module, so that a task may call any part of its model.
     """
@@ -77,7 +81,8 @@ class _Replicated(ParallelStrategy):
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
         self._ranks = ranks
         self._norms = _synchronize_norms(model)
-        # Buffers are equal on all ranks. A parameter that a batch does not use has no gradient, as in one process.
+        # Buffers need no broadcast, because they are equal on all ranks. A parameter that a batch does not use gets no
+        # gradient, as in a single process.
         self._model = nn.parallel.DistributedDataParallel(
             _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
@@ -99,9 +104,10 @@ class _Replicated(ParallelStrategy):
 
 
 class _Sharded(ParallelStrategy):
-    """FSDP2 strategy: each block of a stack is gathered when it runs, and the other parameters once per pass.
+    """FSDP2 strategy for sharded weights.
 
-    With bf16, blocks are gathered in bf16; gradients are summed and weights are updated in float32.
+    The weights of each block are gathered when the block runs; the other parameters are gathered once per pass. With
+    bf16, blocks are gathered in bf16, but gradients are summed and weights are updated in float32.
     """
 
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
@@ -127,7 +133,7 @@ class _Sharded(ParallelStrategy):
             norm.counted = counted
         result = self._model(function, *arguments)
         if not torch.is_grad_enabled():
-            self._model.reshard()  # in training, the backward pass reshards the model
+            self._model.reshard()  # During training, the backward pass frees the gathered weights.
         return result
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
@@ -145,13 +151,13 @@ class _Sharded(ParallelStrategy):
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a shard, or the tensor itself. Collective for shards."""
+    """Return the full tensor of a sharded tensor; return other tensors unchanged. Collective for sharded tensors."""
     full = getattr(tensor, "full_tensor", None)
     return tensor if full is None else full()
 
 
 class _AllReduceSum(torch.autograd.Function):
-    """Sum of a tensor over all ranks, with gradients to all ranks."""
+    """Sum of a tensor over all ranks, whose backward pass sends gradients to all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -171,7 +177,10 @@ class _AllReduceSum(torch.autograd.Function):
 
 
 class _SyncNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalization with mean and variance over all ranks. PyTorch's SyncBatchNorm supports only GPUs."""
+    """Batch normalization with the mean and variance of the batches of all ranks.
+
+    PyTorch's SyncBatchNorm supports only GPUs.
+    """
 
     group: Any
     counted: bool
@@ -208,9 +217,9 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
-    """Convert every batch normalization of the model to one over all ranks.
+    """Convert every batch normalization of the model to one that computes its statistics over all ranks.
 
-    Their messages use a separate process group, apart from the gradients.
+    The statistics are sent in a separate process group, so that they do not mix with the gradients.
     """
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Groups of micro-batches for the training steps, prepared in a background thread."""
+"""Micro-batches for the training steps, grouped by step and prepared in a background thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from manyheads.training.task import Task
 
 @dataclass(frozen=True)
 class Group:
-    """Micro-batches of one step: all rows, or with several ranks the rows of this rank.
+    """Micro-batches of one step: all rows of a single process, or the rows of this rank.
 
-    counted       False for a micro-batch without rows for this rank; the rank computes rows of another rank, without
-                  effect
-    epoch, index  position in the data after this group
+    counted       False for a micro-batch without rows for this rank. The rank then computes rows of another rank, and
+                  its result is ignored.
+    epoch, index  position in the data after this group: epoch, and index of the next micro-batch
     """
 
     batches: list[Any]
@@ -28,7 +28,9 @@ class Group:
     index: int
 
     def counts(self, ranks: DistributedContext) -> list[int]:
-        """Return the target counts over all ranks, followed by the counts of further loss parts (`Batch.counts`)."""
+        """Return the number of targets on all ranks, followed by the number of terms of each further part of the
+        loss.
+        """
         local = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
@@ -39,14 +41,15 @@ class Group:
 def prefetch(
     task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Generator[Group, None, None]:
-    """Yield groups of micro-batches from this position on, without end."""
+    """Yield the groups of micro-batches of all following steps, from this position in the data on, without end."""
     return _run_ahead(_groups(task, epoch, index, accumulate, ranks))
 
 
 def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
-    """Yield groups without end. The last group of an epoch may be smaller; no step spans two epochs.
+    """Yield the groups of micro-batches of all following steps, without end.
 
-    A smaller group is a full step, normalized by its number of tokens, so that no data is dropped.
+    The last group of an epoch may be smaller, because no step spans two epochs. A smaller group is a full step,
+    normalized by its number of tokens, so that no data is dropped.
     """
     while True:
         batches = task.batches(epoch)
@@ -66,7 +69,7 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
 
 
 def _run_ahead(items: Iterator[Group]) -> Generator[Group, None, None]:
-    """Yield the items of an endless iterator, which runs in a thread, two items ahead."""
+    """Yield the items of an endless iterator. The iterator runs in a thread that prepares up to two items ahead."""
     pool = ThreadPoolExecutor(1)
     try:
         pending = deque(pool.submit(next, items) for _ in range(2))

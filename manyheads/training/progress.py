@@ -1,4 +1,4 @@
-"""Progress and metrics of a run: the progress line, metrics.jsonl, TensorBoard events, loss.png."""
+"""Progress and metrics of a training run: progress line, metrics.jsonl, TensorBoard events and the plot loss.png."""
 
 import json
 import logging
@@ -16,22 +16,23 @@ logger = logging.getLogger(__name__)
 
 _WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
 REPORT_SECONDS = 0.5  # seconds between two progress reports
-MIN_WAITING = 0.05  # minimum fraction of time spent waiting for data that the progress line shows
-# Metrics from 0 to 1. loss.png shows the first one that was measured; training measures "accuracy" for the first two.
+MIN_WAITING = 0.05  # The progress line shows the time spent waiting for data if it exceeds this fraction of the time.
+# Names of metrics from 0 to 1; loss.png shows the first of them that was measured. The training log calls the first two
+# "accuracy".
 FRACTIONS = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a training run. As a string: one line.
+    """Progress of a training run. Converted to a string, it is one line of text.
 
     fraction      finished fraction of the run, 0 to 1
-    loss          mean over the last `log_every` steps; None before the first log entry
+    loss          mean loss over the last `log_every` steps; None before the first log entry
     rate          units (tokens, images, ...) per second
     unit          name of the unit of `rate`
-    peak          fraction of the rate at the machine's peak of matrix products; None if unknown
+    peak          `rate` as a fraction of the rate that the matrix products of this machine allow; None if unknown
     waiting       fraction of the time that the loop waited for data
-    seconds_left  remaining time; infinity if unknown
+    seconds_left  estimated remaining time; infinity if unknown
     """
 
     step: int
@@ -48,7 +49,7 @@ class Progress:
 
     @property
     def text(self) -> str:
-        """Return the progress line without the fraction."""
+        """Return the progress line without the finished fraction of the run."""
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
         peak = "" if self.peak is None else f"{self.peak:.0%} of peak  "
         waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
@@ -60,28 +61,29 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Meter that measures progress and reports it to a callback every half second.
+    """Meter of the progress of a run, which reports it to a callback every half second.
 
-    report  callback that receives each `Progress`; None measures nothing
+    report  callback that receives each `Progress`; None: nothing is measured
     unit    name of the units that a task counts: tokens, images, ...
-    peak    function that measures the peak rate of this machine in units per second, from matrix products alone. Called
-            once, before the first report, while the clock is stopped. None: unknown
+    peak    function that returns the maximum number of units per second of this machine, from its speed in matrix
+            products. It is called once, before the first report; its time is not counted. None: unknown
 
     The clock starts after the first step. That step is slower than the others, because worker processes start, files
-    are read for the first time and kernels are selected. Later work, including validation, counts.
+    are read for the first time and kernels are selected. All later time counts, including validation.
     """
 
     def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
         self._report, self._unit, self._measure_peak = report, unit, peak
         self._peak: float | None = None
-        self._start: tuple[float, float] | None = None  # time and finished fraction after the first step
+        # time after the first step, and the fraction of the run that was finished then
+        self._start: tuple[float, float] | None = None
         self._reported = time.monotonic()
-        self._counted = 0  # units counted since the first step
+        self._counted = 0  # number of units (tokens, images, ...) since the first step
         self.loss: float | None = None
         self.waiting = 0.0
 
     def step(self, step: int, count: int, fraction: float) -> None:
-        """Count a step of `count` units, after which this fraction of the run is finished."""
+        """Record a step on `count` units. After it, this fraction of the run is finished."""
         now = time.monotonic()
         if self._start is None:
             self._start = now, fraction
@@ -109,15 +111,17 @@ def _clock(seconds: float) -> str:
 
 
 class Metrics:
-    """Writer of metrics.jsonl and TensorBoard events under `out`. A resumed run continues them without duplicates.
+    """Writer of metrics.jsonl and TensorBoard events in the directory `out`.
 
-    step, validated  last step and last validation in the checkpoint. Later entries are dropped, because the resumed run
-                     writes them again.
+    A resumed run appends to the files of the earlier session without duplicate entries.
+
+    step, validated  last step and step of the last validation in the checkpoint. Later entries in the files are
+                     dropped, because the resumed run writes them again.
     """
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
         self.path = out / "metrics.jsonl"
-        if self.path.exists():  # the last line may be incomplete after a kill
+        if self.path.exists():  # if the process was killed, the last line may be incomplete
             earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
@@ -129,7 +133,7 @@ class Metrics:
                 " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
             )  # fmt: skip
         if "tensorboard" not in missing:
-            from torch.utils.tensorboard import SummaryWriter  # imported here because it is slow
+            from torch.utils.tensorboard import SummaryWriter  # imported here because importing TensorBoard is slow
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
@@ -151,7 +155,10 @@ class Metrics:
             self._events.add_scalar(f"{scope}/{name}", value, step)
 
     def sync(self) -> None:
-        """Write all logged entries to disk, before a checkpoint that relies on them is written."""
+        """Write all logged entries to disk.
+
+        Called before a checkpoint is written, because the checkpoint relies on them.
+        """
         os.fsync(self._file.fileno())
 
 
@@ -174,7 +181,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path, *, by_epoch: bool) -> None:
-    """Draw loss.png: training and validation loss, and a second plot of accuracy if the task measures one.
+    """Draw loss.png: training and validation loss, and a second plot of the accuracy if the task measures it.
 
     The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
     means over `log_every` steps, measured in training mode with dropout.
@@ -183,7 +190,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        return  # `Metrics` has already logged a warning
+        return  # `Metrics` has already logged a warning about this problem
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]
@@ -191,7 +198,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
     if by_epoch and validations:
         unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
     metric = next((name for name in FRACTIONS if any(name in entry["validation"] for entry in validations)), None)
-    # names of these values in the training entries
+    # names of the validation metrics, with the names of the same values in the training entries
     plots = {"loss": "loss"} | ({} if metric is None else {metric: "accuracy"})
     figure = Figure(figsize=(7 if metric is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""The file result.json: description and metrics of a finished run."""
+"""The file result.json, which describes a finished run and contains its metrics."""
 
 import os
 import subprocess
@@ -14,11 +14,12 @@ from manyheads.core.runtime import processor
 from manyheads.files import write_json
 from manyheads.training import own_runs
 
-Metrics = dict[str, dict[str, Any]]  # {name: {"value": x, "signature": method of measurement}}
+# Metrics by name: {name: {"value": number, "signature": description of the method of measurement}}
+Metrics = dict[str, dict[str, Any]]
 
 
 def hardware() -> dict[str, Any]:
-    """Return processor, threads, torch version and, if present, the GPU."""
+    """Return a description of this machine: processor, threads, torch version and, if present, the GPU."""
     machine: dict[str, Any] = {
         "cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
@@ -29,7 +30,8 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """Return the Git commit of the package's source tree at the first call, with `-dirty` if files are modified.
+    """Return the Git commit of the source code when this function was first called, with `-dirty` if files were
+    modified.
 
     Without a Git checkout, returns the version of the package.
     """
@@ -63,7 +65,8 @@ def write_result(
 ) -> dict[str, Any]:
     """Write `out`/result.json for a run of this user, and return its content.
 
-    `metrics`: {name: {"value": x, "signature": s}}; `more` is stored unchanged.
+    metrics  {name: {"value": number, "signature": description of the method}}
+    more     further entries, stored unchanged
     """
     result = {
         "recipe": recipe, "overrides": dict(overrides), "data": dict(data), "metrics": dict(metrics),

@@ -1,4 +1,7 @@
-"""Start of a session: from scratch or from a checkpoint. A finished run needs none."""
+"""Start of a training session, from scratch or from a checkpoint.
+
+If the run is already finished, nothing is trained.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from manyheads.training.summary import Summary
 logger = logging.getLogger(__name__)
 
 Upgrade = Callable[[Mapping[str, Any]], dict[str, Any]]
-Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # content and tensors of a checkpoint
+Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # JSON content and tensors of a checkpoint
 
 
 def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade = dict) -> Summary | None:
-    """Restore the last checkpoint into the session, or start at step 0, and start the clock.
+    """Restore the last checkpoint into the session, or start at step 0. Then start the clock.
 
-    Returns the summary if the run is already finished, else None. Raises UserError if the directory contains another
-    run.
+    Returns the summary of the run if it is already finished, else None. Raises UserError if the directory contains
+    another run.
     """
     checkpoint = session.checkpoints.latest() if resume else None
     _refuse_unshared_directory(session, checkpoint)
@@ -40,9 +43,9 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
-        # written after all checks, so that a refused resume changes nothing
+        # The file is written after all checks, so that a refused resume changes nothing.
         write_json(session.out / "state" / COMMAND, session.resume_command)
-        finished.unlink(missing_ok=True)  # the user raised a budget, so the run continues
+        finished.unlink(missing_ok=True)  # the user raised the number of steps, epochs or minutes, so the run continues
     if checkpoint:
         _resume(session, checkpoint)
     else:
@@ -70,7 +73,7 @@ def _start(session: TrainingSession, resume: bool) -> None:
 
 
 def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint | None) -> None:
-    """Raise UserError if the ranks do not read the same checkpoint."""
+    """Raise UserError if the ranks have not read the same checkpoint."""
     step = -1 if checkpoint is None else checkpoint[0]["step"]
     negative_min, max_step = session.ranks.all_reduce_max(-step, step)
     if -negative_min != max_step:

@@ -1,8 +1,8 @@
-"""The directory of a run: its status, its resume command and its lock. Does not import torch.
+"""Directory of a training run: its status, its lock, and the command that resumes it. Does not import torch.
 
 state/command.json     command that resumes the run
 state/checkpoint-*     see `checkpoints.py`
-state/finished.json    summary of a finished run; its model is saved next to `state/`
+state/finished.json    summary of a finished run; its model is saved in the run directory itself
 state/lock             locked by the process that trains there; contains its process id
 kept/epoch-N           model after N epochs, if `training.keep_every` is set
 """
@@ -24,11 +24,14 @@ logger = logging.getLogger(__name__)
 COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
 CONTINUE_HINT = "delete the file: --resume continues from the last checkpoint"
 
-_lock_owners: dict[Path, int] = {}  # thread that owns each lock of this process
+_lock_owners: dict[Path, int] = {}  # id of the thread that owns each lock of this process
 
 
 def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
-    """Return the status of the run in `out`: "none" for no run, "foreign" for other content."""
+    """Return the status of the run in the directory `out`.
+
+    The status is "none" if there is no run, and "foreign" if the directory contains other files.
+    """
     state = out / "state"
     if (state / FINISHED).exists():
         return "finished"
@@ -36,13 +39,14 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         names = [path.name for path in state.iterdir()]
         if any(name.startswith("checkpoint-") and name.endswith(".json") for name in names):
             return "unfinished"
-        if (out / "result.json").exists():  # a finished run without training steps
+        if (out / "result.json").exists():  # a finished run of a recipe that has no training steps
             return "finished"
-        # the run has started, but has no complete checkpoint
+        # the run has started, but has not written a complete checkpoint
         prefixes = (".", COMMAND, "checkpoint-", "weights-")
         is_run = all(name in ("tokens", "images", LOCK) or name.startswith(prefixes) for name in names)
         return "none" if is_run else "foreign"
-    # runs/translation may contain other runs such as runs/translation/multi30k and runs/translation/ablate/base
+    # A directory such as runs/translation may only contain the directories of other runs, such as
+    # runs/translation/multi30k.
     if out.is_dir():
         runs = (any((*folder.glob("state"), *folder.glob("*/state"))) for folder in out.iterdir())
         return "none" if all(runs) else "foreign"
@@ -50,7 +54,7 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
 
 
 def describe_unfinished(directory: Path) -> str | None:
-    """Return `unfinished at step 16: resume with: COMMAND` for a run without a model, else None."""
+    """Return `unfinished at step 16: resume with: COMMAND` for a run that has not saved its model, else None."""
     status = run_status(directory)
     if status == "none" and (directory / "state" / LOCK).exists():
         return "this run has no checkpoint yet; if it was stopped, start it again"
@@ -62,7 +66,7 @@ def describe_unfinished(directory: Path) -> str | None:
 
 def resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`."""
-    file = out / "state" / COMMAND  # older runs lack this file
+    file = out / "state" / COMMAND  # runs of older versions lack this file
     return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
 
 
@@ -80,7 +84,8 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
-        if not resume and status == "unfinished":  # the command of that run may have other settings
+        # resume with the saved command, because the current settings may differ from those of the unfinished run
+        if not resume and status == "unfinished":
             raise UserError(f"{out} contains an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
             hint = "choose another directory (--out)"
@@ -125,7 +130,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove incomplete files of a killed process. Call this only while the directory is locked."""
+    """Remove incomplete files that a killed process left behind. Call this only while the run directory is locked."""
     for folder in (out, out / "state", out / "state" / "tokens", *(out / KEPT).glob("*")):
         for path in folder.glob(f"{LEFTOVER}*"):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Log of a run: progress display, metrics.jsonl and TensorBoard events."""
+"""Log of a training run: progress display, metrics.jsonl and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Reporter of the steps and validations of a session. Only rank 0 reports progress and writes files.
+    """Reporter of the training steps and validations of a session. Only rank 0 reports progress and writes files.
 
     flops     training FLOPs per unit of the task; if given, progress shows model FLOPs utilization
     progress  callback that receives the progress of the run
@@ -41,12 +41,12 @@ class RunLog:
         self._contexts.__exit__(*error)
 
     def sync(self) -> None:
-        """Return after everything logged is on disk."""
+        """Write all logged entries to disk, and return when this is done."""
         if self._metrics is not None:
             self._metrics.sync()
 
     def next_group(self, groups: Iterator[Group]) -> Group:
-        """Return the next effective batch, and measure the time that training waits for it."""
+        """Return the micro-batches of the next step, and measure the time that training waits for them."""
         started = self._session.elapsed()
         group = next(groups)
         self._data_wait_seconds += self._session.elapsed() - started
@@ -57,7 +57,7 @@ class RunLog:
         logger.info(f"step {self._session.counters.step:,}  validation  {metrics_line(values)}")
 
     def step(self, result: StepResult) -> None:
-        """Report a step. Every `log_every` steps, log the means of the window and start a new one."""
+        """Report a training step. Every `log_every` steps, log the mean loss and accuracy since the last log entry."""
         config, counters = self._session.config, self._session.counters
         if result.skipped is not None:
             logger.warning(result.skipped)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as plain functions of the step. The first step is 1."""
+"""Learning-rate schedules as functions of the step. The first step is 1."""
 
 import math
 from collections.abc import Callable
@@ -7,29 +7,40 @@ from manyheads.training.config import TrainingConfig
 
 
 def noam(step: int, *, width: int, warmup: int, factor: float = 1.0) -> float:
-    """Linear warm-up, then decay with the inverse square root of the step (Vaswani 2017, section 5.3)."""
+    """Return the learning rate at a step: linear warm-up, then decay with the inverse square root of the step.
+
+    Source: Vaswani 2017, section 5.3.
+    """
     return factor * width**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def constant(step: int, *, peak: float, warmup: int = 0) -> float:
-    """Linear warm-up to `peak`, then a constant learning rate."""
+    """Return the learning rate at a step: linear warm-up to `peak`, then constant."""
     return peak * min(1.0, step / warmup) if warmup else peak
 
 
 def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """Linear warm-up to `peak`, then linear decay to `floor` * peak at step `total` (Devlin 2018, appendix A.2)."""
+    """Return the learning rate at a step: linear warm-up to `peak`, then linear decay to `floor` * peak at step
+    `total`.
+
+    Source: Devlin 2018, appendix A.2.
+    """
     return _decay(step, lambda progress: 1 - progress, peak, total, warmup, floor)
 
 
 def cosine(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """Linear warm-up to `peak`, then half a cosine to `floor` * peak at step `total` (Radford 2018, section 4.1)."""
+    """Return the learning rate at a step: linear warm-up to `peak`, then half a cosine to `floor` * peak at step
+    `total`.
+
+    Source: Radford 2018, section 4.1.
+    """
     return _decay(step, lambda progress: (1 + math.cos(math.pi * progress)) / 2, peak, total, warmup, floor)
 
 
 def _decay(step: int, shape: Callable[[float], float], peak: float, total: int, warmup: int, floor: float) -> float:
-    """Return the learning rate at a step, for a decay from 1 to 0 given by `shape`.
+    """Return the learning rate at a step: linear warm-up to the peak, then a decay given by the function `shape`.
 
-    The argument of `shape` is the progress of the decay, which rises from 0 to 1.
+    `shape` maps the progress of the decay, from 0 to 1, to a factor that falls from 1 to 0.
     """
     if step < warmup:
         return constant(step, peak=peak, warmup=warmup)
@@ -38,7 +49,7 @@ def _decay(step: int, shape: Callable[[float], float], peak: float, total: int, 
 
 
 def warmup_warning(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """Return a warning if the warm-up is longer than the run, else None."""
+    """Return a warning if the warm-up takes more steps than the run has, else None."""
     steps = run_length(config, steps_per_epoch)
     if steps is None or config.warmup <= steps:
         return None
@@ -49,21 +60,25 @@ def warmup_warning(config: TrainingConfig, steps_per_epoch: int) -> str | None:
 
 
 def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
-    """Return the number of effective batches in an epoch of `batches` micro-batches."""
+    """Return the number of training steps in an epoch of `batches` micro-batches."""
     return math.ceil(batches / config.accumulate)
 
 
 def run_length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
-    """Return the number of steps of the run: `steps` or `epochs`, whichever ends first. None if only minutes end it.
+    """Return the number of steps after which the run ends, by the settings `steps` or `epochs`, whichever ends first.
 
-    Assumes that every epoch has the same number of steps as the first one; the numbers may differ by a few.
+    Returns None if only `minutes` ends the run. Assumes that every epoch has the same number of steps as the first one;
+    the numbers may differ by a few.
     """
     budgets = (config.steps, config.epochs and config.epochs * steps_per_epoch)
     return min((steps for steps in budgets if steps is not None), default=None)
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
-    """Return the learning rate as a function of the step. A decay ends with the last step of the run."""
+    """Return the configured schedule: the learning rate as a function of the step.
+
+    A decay ends with the last step of the run.
+    """
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "noam":
         assert config.width is not None

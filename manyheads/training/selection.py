@@ -1,4 +1,6 @@
-"""Validation, and selection of the final weights of a run: the last, the best by validation, or a mean."""
+"""Validation, and selection of the final weights of a run: the last ones, the best by validation, or a mean of
+several.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ from manyheads.training.task import Task
 
 
 def check_metric(task: Task, config: TrainingConfig) -> None:
-    """Raise UserError if the task does not have the metric that selects the weights."""
+    """Raise UserError if the task does not measure the metric that selects the final weights."""
     if config.metric is not None and config.metric not in task.metrics:
         raise UserError(f"the validation has no metric {config.metric!r}: expected one of {', '.join(task.metrics)}")
 
 
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
-    """Return the metrics of the current weights on the validation split. Ranks divide it, and get the same values."""
+    """Return the metrics of the current weights on the validation split.
+
+    The ranks divide the batches among them, and all ranks get the same values.
+    """
     session.model.eval()
     with torch.no_grad(), divide_batches(same_calls=session.config.shard):
         values = session.strategy.compute(session.task.validate)
@@ -36,7 +41,7 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
 
 
 def validate(session: TrainingSession) -> dict[str, float]:
-    """Validate the current weights, keep them if they are the best so far, and return their metrics."""
+    """Validate the current weights, save them if they are the best so far, and return their metrics."""
     counters, values = session.counters, validation_metrics(session)
     counters.validated = counters.step
     update_best(session, values)
@@ -47,9 +52,9 @@ def validate(session: TrainingSession) -> dict[str, float]:
 
 
 def update_best(session: TrainingSession, values: dict[str, float]) -> None:
-    """Keep the current weights if their metrics are the best so far.
+    """Save the current weights if their metrics are the best so far.
 
-    Otherwise count one more validation without a new best.
+    Otherwise increase the number of validations in a row without an improvement.
     """
     config, counters = session.config, session.counters
     if config.metric is None:
@@ -63,28 +68,31 @@ def update_best(session: TrainingSession, values: dict[str, float]) -> None:
 
 
 def snapshot(session: TrainingSession) -> dict[str, Any]:
-    """Write the current weights next to the checkpoints; return the step and the file."""
+    """Write the current weights into a file in the checkpoint directory. Return the step and the file name."""
     tensors = session.strategy.full_tensors(weights(session.model))
     return session.ranks.broadcast(lambda: session.checkpoints.snapshot(session.counters.step, tensors))
 
 
 def add_snapshot(session: TrainingSession) -> None:
-    """Add the current weights to the final mean; drop the oldest if there are more than `average`."""
+    """Save the current weights as part of the final mean.
+
+    Drop the oldest saved weights if there are more than `average`.
+    """
     snapshots = session.counters.snapshots
     snapshots.append(snapshot(session))
     del snapshots[: -session.config.average]
 
 
 def _is_better(session: TrainingSession, value: float, than: float) -> bool:
-    """Return True if `value` of the monitored metric is better than the value `than`."""
-    if math.isnan(than):  # any number is better than NaN
+    """Return True if `value` is better than `than`. Both are values of the metric that selects the final weights."""
+    if math.isnan(than):  # any number is better than NaN, the metric of a diverged model
         return not math.isnan(value)
     assert session.config.metric is not None
     return value < than if session.task.metrics[session.config.metric] == "lower" else value > than
 
 
 def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:
-    """Load the final weights into the model; return their description and their metrics."""
+    """Load the final weights into the model. Return a description of these weights, and their validation metrics."""
     config, counters, model, strategy = session.config, session.counters, session.model, session.strategy
     state, description = session.out / "state", "last"
     earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]

@@ -1,4 +1,4 @@
-"""Session of a training run: model, optimizer, schedule, counters, averages, checkpoints."""
+"""Session of a training run: model, optimizer, learning-rate schedule, counters, averages and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from manyheads.training.task import Task
 
 @dataclass(kw_only=True)
 class TrainingSession:
-    """State of a run in this process, from its start or a checkpoint to its end.
+    """State of a training run in this process, from its start or a checkpoint until it ends or stops.
 
     identity        description of the run, saved with each checkpoint and compared on resume
     resume_command  command shown to the user if the run stops early
-    max_minutes     wall time of this session, after which it stops
+    max_minutes     wall time after which this session stops
     signals         received Ctrl-C or other signals that stop the session
-    release_memory  function called after each step (`retain_memory`)
-    learning_rate   learning rate as a function of the step, which begins at 1
-    window          sums since the last log entry: the loss, and the correct targets
-    ema_weights     moving average of the weights by name; empty without `config.ema`
+    release_memory  function called after each step, to return unused memory to the system (`retain_memory`)
+    learning_rate   function from the step, which begins at 1, to the learning rate
+    window          sums since the last log entry: the loss, and the number of correct predictions
+    ema_weights     exponential moving average of the weights by name; empty without `config.ema`
     validations     metrics by step: the last validation of this session, and the best one
     seconds_before  wall time of earlier sessions
     """
@@ -76,14 +76,14 @@ class TrainingSession:
         self.started, self.seconds_before = time.monotonic(), self.counters.seconds
 
     def elapsed(self) -> float:
-        """Return the seconds since the clock of this session was started."""
+        """Return the number of seconds since this session began training."""
         return time.monotonic() - self.started
 
     def save(self, sync_log: Callable[[], None], *, wait: bool = False) -> None:
         """Write a checkpoint of the current step in the background.
 
-        synced  function called before the commit; returns when the log that the checkpoint relies on is on disk
-        wait    return only after the checkpoint is committed, on all ranks
+        synced  function called before the checkpoint becomes valid; it returns when the log of the run is on disk
+        wait    True: return only after the checkpoint is on disk, on all ranks
         """
         tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
         tensors = self.strategy.full_tensors(tensors)
@@ -108,7 +108,7 @@ def new_session(
     signals: Signals,
     release_memory: Callable[[], None],
 ) -> TrainingSession:
-    """Create the session of a run at step 0 on the device of the model. All ranks get the weights of rank 0."""
+    """Create the session of a new run at step 0 on the device of the model. All ranks get the weights of rank 0."""
     model = task.model
     _set_checkpointing(model, config.checkpointing)
     strategy = parallelize(model, ranks, compute, shard=config.shard)

@@ -1,4 +1,4 @@
-"""State of a run at a step, saved and restored bit for bit: model, optimizer, RNG states, counters."""
+"""State of a training run at a step: model, optimizer, RNG states, counters. It is saved and restored bit for bit."""
 
 import random
 from collections.abc import Collection, Mapping
@@ -13,30 +13,34 @@ from manyheads.core.config import check_fields
 from manyheads.errors import UserError
 from manyheads.training.faults import is_out_of_memory
 
-WINDOW = ("loss", "right")  # sums between two log entries, by their names in checkpoints
+WINDOW = ("loss", "right")  # names, in checkpoints, of the sums since the last log entry
 
 
 @dataclass
 class Counters:
-    """Position of a run. `index`: next micro-batch of `epoch`; `window_*`: counts for the next log entry."""
+    """Counters of a training run: its position in the data and its totals.
+
+    `index` is the index of the next micro-batch of `epoch`; `window_*` are counts since the last log entry.
+    """
 
     step: int = 0
     epoch: int = 0
     index: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # wall time of all sessions
+    seconds: float = 0.0  # wall time of all sessions in seconds
     window_tokens: int = 0
-    validated: int = 0  # last step whose weights were validated
-    skipped: int = 0  # skipped steps with a loss or gradient that was not finite
-    without_best: int = 0  # validations in a row without a new best
+    validated: int = 0  # step of the last validation
+    skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
+    without_best: int = 0  # number of validations in a row without a new best value
     best: dict[str, Any] | None = None  # {"value", "step", "file"}
-    snapshots: list[dict[str, Any]] = field(default_factory=list)  # {"step", "file"}, oldest first
+    # saved weights for the final mean, oldest first: {"step": ..., "file": ...}
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
 
     def needed_files(self) -> list[dict[str, Any]]:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
-        """Forget weights whose files are not in `files`, and return a message for each loss."""
+        """Drop the records of saved weights whose files are not in `files`. Return a warning for each of them."""
         messages = [
             f"the weights of step {snapshot['step']:,} are lost, and with them their part in the final mean"
             for snapshot in self.snapshots
@@ -59,14 +63,17 @@ def seed_all(seed: int) -> None:
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed the RNG for one step on one rank. Ranks differ; a resumed run is identical."""
+    """Seed the RNG for one training step on one rank.
+
+    Ranks get different seeds; a resumed run gets the same seeds again.
+    """
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and persistent buffers by name, without copying.
+    """Return the parameters and persistent buffers of the model by name, without copying them.
 
-    A tied tensor appears once, under its first name.
+    A tensor that several modules share appears once, under its first name.
     """
     first: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
@@ -74,7 +81,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Copy `saved` into the model. Raises UserError if names or shapes differ."""
+    """Copy the saved tensors into the model. Raises UserError if names or shapes differ."""
     local = weights(model)
     wrong = [n for n in {**local, **saved} if n not in local or n not in saved or local[n].shape != saved[n].shape]
     if wrong:
@@ -87,7 +94,9 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
-    """Return the local shard of a saved tensor if `tensor` is sharded, else the saved tensor."""
+    """Return the part of a saved tensor that belongs to this rank if `tensor` is sharded, else the whole saved
+    tensor.
+    """
     if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
         return saved
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -98,7 +107,10 @@ def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
 
 @torch.no_grad()
 def update_ema(ema_weights: Mapping[str, Tensor], model: nn.Module, decay: float) -> None:
-    """Set ema_weights to decay * ema_weights + (1 - decay) * weights, in place; copy integers, such as counts."""
+    """Update the moving average in place: ema_weights = decay * ema_weights + (1 - decay) * weights.
+
+    Integer tensors, such as counts, are copied.
+    """
     for name, tensor in weights(model).items():
         if tensor.is_floating_point():
             ema_weights[name].lerp_(tensor, 1 - decay)
@@ -113,7 +125,7 @@ def capture(
     window: Tensor,
     ema_weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the JSON content of a checkpoint."""
+    """Return the current state of a training run as the tensors and the JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
     tensors |= {f"ema.{name}": tensor for name, tensor in ema_weights.items()}
     for name, parameter in model.named_parameters():
@@ -138,11 +150,14 @@ def restore(
     tensors: dict[str, Tensor],
     content: dict[str, Any],
 ) -> Counters:
-    """Restore the state that `capture` saved. Raises UserError for another model or an invalid checkpoint."""
+    """Restore the training state that `capture` returned.
+
+    Raises UserError for another model or an invalid checkpoint.
+    """
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
         return _restore_state(model, optimizer, window, ema_weights, tensors, content)
-    except Exception as error:  # a file from an unknown source may contain anything
+    except Exception as error:  # Check the types, because the file may come from an untrusted source.
         if is_out_of_memory(error):
             raise
         raise UserError(

@@ -1,4 +1,4 @@
-"""One training step: gradients of an effective batch, and an update of the weights if they are finite."""
+"""One training step: compute the gradients of an effective batch, and update the weights if they are finite."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from manyheads.training.state import seed_step, update_ema
 
 @dataclass(frozen=True)
 class StepResult:
-    """Result of a step over all ranks. Tensors are 0-dim and on the model's device: reading one synchronizes.
+    """Result of a training step over all ranks. Tensors are scalars on the model's device; reading their values
+    synchronizes.
 
     count          number of targets in the effective batch
-    loss           sum over the targets
+    loss           sum of the loss over the targets
     correct        number of correctly predicted targets; None for a task without classes
-    gradient_norm  norm before clipping
+    gradient_norm  norm of the gradient before clipping
     skipped        None, or the reason why the weights were not updated
     """
 
@@ -39,9 +40,9 @@ class StepResult:
 
 
 def train_step(session: TrainingSession, group: Group) -> StepResult:
-    """Train on an effective batch, and count the step.
+    """Train on an effective batch, and increment the step counter.
 
-    A step with a loss or gradient that is not finite changes no weight; see `diagnosis.py`.
+    If the loss or the gradient is not finite, no weight changes; see `diagnosis.py`.
     """
     config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
     counts = group.counts(ranks)
@@ -53,7 +54,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
     gradient_norm = full_tensor(total_norm)
     skipped = None
-    if math.isfinite((gradient_norm + window[0]).item()):  # the only synchronization with the device in a step
+    if math.isfinite((gradient_norm + window[0]).item()):  # The CPU waits for the GPU only here in each step.
         _update_weights(session, total_norm)
         session.window += window
         counters.window_tokens += counts[0]
@@ -61,7 +62,8 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         bad_tensor = diagnose(session, group, counts, sums.losses)
         skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm.item())
         for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(before)  # restores the statistics of batch normalization
+            # The forward pass has changed the statistics of batch normalization, so they are restored.
+            buffer.copy_(before)
     session.optimizer.zero_grad()
     counters.step += 1
     counters.epoch, counters.index = group.epoch, group.index

@@ -1,4 +1,4 @@
-"""Summary of a run: the reason for its end, its counters and the metrics of the final weights."""
+"""Summary of a training run: the reason for its end, its counters and the metrics of the final weights."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from manyheads.training.state import Counters
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a finished run or a stopped session. `metrics`: result of `Task.validate` for the final weights."""
+    """Summary of a finished run or a stopped session.
+
+    metrics  validation metrics of the final weights, as returned by `Task.validate`
+    """
 
     status: Literal["finished", "stopped"]
     reason: str
     step: int
     epoch: int
-    tokens: int  # target tokens in all sessions
-    seconds: float  # wall time of all sessions
-    weights: str  # description of the weights in the model directory
+    tokens: int  # number of target tokens in all sessions
+    seconds: float  # wall time of all sessions in seconds
+    weights: str  # description of the saved weights, such as "last"
     metrics: dict[str, float]
-    skipped: int = 0  # skipped steps with a loss or gradient that was not finite
+    skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
 
     @classmethod
     def stopped(cls, reason: str, counters: Counters) -> Self:
-        """Return the summary of a session that ended before the run did."""
+        """Return the summary of a session that stopped before the end of the run."""
         c = counters
         return cls("stopped", reason, c.step, c.epoch, c.tokens, c.seconds, "last", {}, c.skipped)
 

@@ -7,24 +7,25 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-Better = Literal["higher", "lower"]  # direction of the better values of a metric
+Better = Literal["higher", "lower"]  # direction in which the values of a metric improve
 
 
 class LossPart(NamedTuple):
-    """Additional sum of losses, with the number of its terms."""
+    """Further part of a loss: a sum, with the number of its terms."""
 
     total: Tensor
     count: int  # type: ignore[assignment]  # hides the method of tuple
 
 
 class Loss(NamedTuple):
-    """Loss of a batch as sums. The loop adds them up over the effective batch, then takes the mean.
+    """Loss of a batch as sums over its targets. The loop adds the sums over the effective batch, then takes the mean.
 
     total    0-dim float tensor: the sum (not the mean) over the targets of the batch
     count    number of targets, equal to `Batch.items`
     correct  0-dim tensor: number of targets predicted correctly, measured in training mode and before the update, as
              Keras does; None for a task without classes
-    others   further sums, each with its count, equal to `Batch.counts[1:]`; the means of all sums are added
+    others   further sums, each with its number of terms, equal to `Batch.counts[1:]`. The mean of each is added to the
+             mean loss.
 
     This is a tuple because DistributedDataParallel and FSDP find the tensors of a tuple, but not of a dataclass.
     """
@@ -35,9 +36,10 @@ class Loss(NamedTuple):
     others: tuple[LossPart, ...] = ()
 
     def scaled(self, counts: Sequence[int]) -> Tensor:
-        """Return the sum of all parts, scaled so that division by counts[0] gives the sum of their means.
+        """Return the sum of all parts of the loss, scaled so that division by counts[0] gives the sum of their means.
 
-        counts  counts of the whole effective batch: the targets, then the terms of each further sum
+        counts  counts of the whole effective batch: the number of targets, then the number of terms of each further
+                part
         """
         if not self.others:
             return self.total
@@ -46,17 +48,17 @@ class Loss(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
-        """Return the mean loss per target of this batch, plus the means of further sums."""
+        """Return the mean loss per target of this batch, plus the mean of each further part of the loss."""
         return self.scaled([self.count, *(part.count for part in self.others)]) / self.count
 
 
 class Batch(Protocol):
     @property
     def items(self) -> int:
-        """Number of targets (tokens or items) in the sum of the loss, known before the forward pass.
+        """Return the number of targets (tokens or items) that the loss sums over. Known before the forward pass.
 
-        If the loss has further parts, the batch also has `counts`: this number, then the number of terms of each
-        further part.
+        If the loss has further parts, the batch also has the attribute `counts`: this number, then the number of terms
+        of each further part.
         """
         ...
 
@@ -67,19 +69,21 @@ class Task(Protocol):
 
     @property
     def unit(self) -> str:
-        """Name of the unit that `Batch.items` counts, for the progress line: "tokens", "images", "texts", ..."""
+        """Return the name of the unit that `Batch.items` counts, for the progress line: "tokens", "images", "texts",
+        ...
+        """
         ...
 
     @property
     def metrics(self) -> Mapping[str, Better]:
-        """Names of all metrics that `validate` returns, each with the direction of its better values."""
+        """Return the names of all metrics that `validate` measures, with the direction in which each improves."""
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Return the `Batch`es of an epoch, collated when indexed.
+        """Return the batches of an epoch as a sequence. A batch is put together when it is indexed.
 
-        Their order depends on seed and epoch alone. They are indexed from a background thread, so collation must not
-        draw from the global random generators: that would make the run irreproducible.
+        The order depends on seed and epoch alone. Batches are indexed from a background thread, so putting them
+        together must not draw from the global random generators: that would make the run irreproducible.
 
         To train on several ranks, the sequence needs a method `part(index, rank, world)` (`data/batching.py`).
         """
@@ -90,12 +94,15 @@ class Task(Protocol):
         ...
 
     def validate(self) -> dict[str, float]:
-        """Return the value of each of `metrics` on the validation data.
+        """Return the value of each metric in `metrics` on the validation data.
 
-        The loop calls it in eval mode, without gradients and outside autocast.
+        The loop calls this method in eval mode, without gradients and outside autocast.
         """
         ...
 
     def save(self, directory: Path) -> str:
-        """Write the model directory with the current weights; return the model type under which it is saved."""
+        """Write the model directory with the current weights.
+
+        Return the name of the model type under which it is saved.
+        """
         ...
