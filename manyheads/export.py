@@ -214,8 +214,9 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
 
 
 def _without_pad(model: Transformer) -> Transformer:
-    """Return a copy of the model whose output bias prevents the padding token, for tools that cannot suppress a
-    token.
+    """Return a copy of the model whose output bias prevents the padding token.
+
+    Such a copy is exported to tools that cannot suppress a token.
     """
     c = model.config
     copy = Transformer(replace(c, output_bias=True))

@@ -1,5 +1,6 @@
-"""Line-based input and output of the commands: read texts from arguments, stdin or files, and write one result per
-line.
+"""Line-based input and output of the commands: read texts, and write one result per line.
+
+Texts are read from arguments, stdin or files.
 """
 
 from __future__ import annotations

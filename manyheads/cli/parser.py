@@ -66,9 +66,7 @@ class Verbs:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return an argparse type for integers from `least` to `most`, so that a wrong value is an error before any
-    loading.
-    """
+    """Return an argparse type for integers from `least` to `most`, to detect wrong values before any loading."""
 
     def convert(text: str) -> int:
         try:

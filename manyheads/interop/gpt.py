@@ -64,9 +64,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
 
 
 def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
-    """Return the tensors that follow from the configuration: the causal masks in files of older versions, and zero
-    biases.
-    """
+    """Return tensors that follow from the configuration: causal masks (files of older versions) and zero biases."""
     tensors: dict[str, Tensor | None] = {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")

@@ -1,5 +1,6 @@
-"""Keys of config.json that many models of `transformers` share: the activation function, and keys that have no effect
-on the output.
+"""Keys of config.json that many models of `transformers` share.
+
+They are the activation function, and keys that have no effect on the output.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": Fa
 
 
 def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
-    """Return the architecture that `architectures` in config.json names; if it names none, the first entry of
-    `known`.
+    """Return the architecture that `architectures` in config.json names.
+
+    If it names none, return the first entry of `known`.
     """
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):

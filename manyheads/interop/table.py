@@ -22,8 +22,9 @@ SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 @dataclass(frozen=True)
 class Setting:
-    """Setting that both configurations contain with the same value. The Manyheads configuration checks its type and
-    range.
+    """Setting that both configurations contain with the same value.
+
+    The Manyheads configuration checks the type and the range of the value.
 
         default  value if the key is missing or null: a constant, or a function of the settings in the file
         also     other names of the key in files; if several are present, their values must agree
@@ -281,8 +282,9 @@ def weights_to_ours(
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Return a triple for each row: the Manyheads names, the row, and the names in a file, the first of which is
-    written.
+    """Return a triple for each row: the Manyheads names, the row, and the names in a file.
+
+    Of the names in a file, the first is used for writing.
     """
     by_name = {name: row for row in rows for name in row.names}
     pairs = []

@@ -41,8 +41,9 @@ def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
 
 
 def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Convert `pretrained_cfg` of config.json to the content of preprocessor_config.json; return None if it is
-    missing.
+    """Convert `pretrained_cfg` of config.json to the content of preprocessor_config.json.
+
+    Returns None if the key is missing.
     """
     given = settings.get("pretrained_cfg")
     if given is None:

@@ -33,8 +33,9 @@ class Tokenizers(NamedTuple):
 
 
 def vocabulary_sizes(config: Any) -> tuple[int, int]:
-    """Return the sizes of the source and target vocabularies, which limit the token ids; 0 for a model without text
-    input.
+    """Return the sizes of the source and target vocabularies, which limit the token ids.
+
+    A size of 0 means that the model has no text input.
     """
     size = getattr(config, "vocab", 0)
     return getattr(config, "source_vocab", size), getattr(config, "target_vocab", size)

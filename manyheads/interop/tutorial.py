@@ -1,5 +1,6 @@
-"""Convert a `state_dict` of the translation model in the PyTorch tutorial to a Transformer. The format is never
-written.
+"""Convert a `state_dict` of the translation model in the PyTorch tutorial to a Transformer.
+
+This format is never written.
 
 The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define Seq2SeqTransformer.
 It consists of two embeddings (scaled by sqrt(D), plus positions with interleaved sines and cosines), of

@@ -256,8 +256,9 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
 
 
 def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Add settings from the separate files that transformers before 4.34 wrote to the content of
-    tokenizer_config.json.
+    """Return the content of tokenizer_config.json with the settings from further files.
+
+    Versions of transformers before 4.34 wrote these settings to separate files.
     """
     names = ("special_tokens_map.json", "added_tokens.json")
     special, added = (parse_json((path / n).read_text()) if (path / n).is_file() else {} for n in names)

@@ -34,8 +34,9 @@ CHECKSUM = "crc32"
 
 
 def weight_files(path: Path, name: str) -> list[Path]:
-    """Return the paths of a directory's weight files: the file `name`, or the shards of its index; [] if neither
-    exists.
+    """Return the paths of a directory's weight files: the file `name`, or the shards of its index.
+
+    The list is empty if neither exists.
     """
     index = path / f"{name}.index.json"
     if (path / name).is_file() or not index.is_file():

@@ -63,8 +63,9 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Buffer that collects texts. Texts of more than `MAX_CHARACTERS_IN_MEMORY` characters are moved to a temporary
-    file.
+    """Buffer that collects texts. Beyond a limit, they are moved to a temporary file.
+
+    The limit is `MAX_CHARACTERS_IN_MEMORY` characters in total.
 
         folder  directory of the temporary file; None: the system's directory for temporary files
     """

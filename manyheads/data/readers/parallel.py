@@ -83,8 +83,9 @@ def read_parallel(
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
-    """Return the names of the corpora in a directory: tables, and name prefixes for which files in both languages
-    exist.
+    """Return the names of the corpora in a directory.
+
+    They are tables, and name prefixes for which files in both languages exist.
     """
     names = {path.name for path in folder.iterdir() if path.is_file()}
     plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}

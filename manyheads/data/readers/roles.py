@@ -166,8 +166,9 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def class_folders_in(folder: Path) -> Path:
-    """Return the folder that directly contains the class folders of a split: for `seg_train/seg_train/CLASS`, the
-    inner folder.
+    """Return the folder that directly contains the class folders of a split.
+
+    For `seg_train/seg_train/CLASS`, it is the inner folder.
     """
     while len(inner := folders_in(folder)) == 1 and role_of(inner[0].name) == role_of(folder.name):
         (folder,) = inner
@@ -188,9 +189,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
 
 
 def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
-    """Return a line that lists the files or folders of each split, and the entries of the directory that are not
-    used.
-    """
+    """Return a line that lists the files or folders of each split, and the unused entries of the directory."""
     parts, used = [], set[str]()
     for role, paths in corpora.items():
         names = []

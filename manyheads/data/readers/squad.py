@@ -80,8 +80,9 @@ class Questions(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Each question with its context and answers as one string; the fingerprint of the data is computed from
-        these strings.
+        """Each question with its context and answers as one string.
+
+        The fingerprint of the data is computed from these strings.
         """
         return [json.dumps(item) for item in self.items]
 

@@ -171,8 +171,9 @@ class Texts:
         return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut)
 
     def sample(self, max_bytes: int) -> Iterator[str]:
-        """Yield all pieces of the texts, or a sample of about `max_bytes` bytes in which each piece is selected by
-        its hash.
+        """Yield all pieces of the texts, or a sample of about `max_bytes` bytes.
+
+        The hash of a piece decides whether it is in the sample.
         """
         limit = min(1.0, max_bytes / max(1, self.facts.bytes)) * 2**64
         for part in self.parts():

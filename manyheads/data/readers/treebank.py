@@ -38,9 +38,9 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Sentence:
-    """Sentence with its words. Each word has a head (word index, or ROOT), a dependency relation and a universal part
-    of speech.
+    """Sentence with its words. Each word has a head, a dependency relation and a universal part of speech.
 
+    heads     index of the head of each word, or ROOT
         spaces    True for each word that follows a space
         mentions  entity mentions, ordered by start; of mentions with the same start, the longest is first
         document  index of the document
