@@ -1,4 +1,4 @@
-"""Export models as Hugging Face or CTranslate2 directories, and convert pickled weights to safetensors."""
+"""Export models to the formats of Hugging Face or CTranslate2, and convert pickled weights to safetensors."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a file with `content`. Text is written as UTF-8."""
+    """Replace a file atomically with `content`. Text is written as UTF-8."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads attend`."""
+"""The command `manyheads attend`: show attention weights as an interactive page, a picture or arrays."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _attend(options: argparse.Namespace) -> None:
 
 
 def _channels(seen: list[Any], options: argparse.Namespace) -> None:
-    """Write the channel weights of a network with squeeze-and-excitation and without attention."""
+    """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention."""
     if len(seen) > 1:
         raise UserError(
             "channel weights are drawn for one image: for several, use manyheads draw channels MODEL IMAGE IMAGE"

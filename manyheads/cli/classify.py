@@ -1,4 +1,4 @@
-"""The verb `manyheads classify`."""
+"""The command `manyheads classify`: predict labels of texts or images."""
 
 from __future__ import annotations
 

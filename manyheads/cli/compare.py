@@ -1,4 +1,4 @@
-"""The verb `manyheads compare`."""
+"""The command `manyheads compare`: compare two runs on the same test data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads generate`."""
+"""The command `manyheads generate`: continue texts with a language model."""
 
 from __future__ import annotations
 

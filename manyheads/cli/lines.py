@@ -87,7 +87,7 @@ def text_of(file: Path) -> str:
 
 
 def decode(line: bytes, file: str, number: int) -> str:
-    """Decode a line. Remove a byte order mark before the first line and a carriage return at the end."""
+    """Decode a line of input. Remove a carriage return at its end and, on the first line, a byte order mark."""
     line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     try:
         return line.removesuffix(b"\r").decode("utf-8")

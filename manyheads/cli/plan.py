@@ -1,4 +1,4 @@
-"""The verb `manyheads plan`."""
+"""The command `manyheads plan`: estimate memory and time of a training run."""
 
 from __future__ import annotations
 

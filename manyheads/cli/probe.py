@@ -1,4 +1,4 @@
-"""The verb `manyheads probe`."""
+"""The command `manyheads probe`: find attention heads that follow syntactic dependencies or find antecedents."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is
 from manyheads.training.faults import is_out_of_memory
 
 LONGEST = 4000  # maximum number of characters of an error message
-FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
+FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses of the command
 
 
 class _Lines(logging.Handler):
@@ -43,10 +43,10 @@ def log_lines() -> Iterator[None]:
 
 
 def exit_status(error: BaseException, debug: bool) -> int:
-    """Report an error on stderr and return the exit status.
+    """Report an error on stderr and return the exit status of the command.
 
     Errors that users can fix take one line: `UserError`, errors of the operating system, too little memory, and texts
-    that the library `tokenizers` cannot read. All others are bugs and keep their traceback.
+    that the library `tokenizers` cannot read. All other errors are bugs and are printed with their traceback.
     """
     if isinstance(error, BrokenPipeError):  # the program that reads our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The verb `manyheads serve`."""
+"""The command `manyheads serve`: serve models over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads translate`."""
+"""The command `manyheads translate`: translate texts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _STACKS = [
     for stack in ("encoder", "decoder")
     for row in weights_and_biases(
         {f"{stack}.blocks.{{}}.{ours}": f"model.{stack}.layers.{{}}.{theirs}" for ours, theirs in _LAYER.items()}
-        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # in Pegasus only
+        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # This tensor exists only in Pegasus files.
     )
 ]
 _SHARED, _SOURCE, _TARGET, _OUTPUT = (

@@ -88,10 +88,11 @@ RESNET = Family(
 
 
 def _from_timm(name: str) -> str:
-    """Convert a tensor name of timm to the name in transformers. In timm, stages and the layers of a block count from
-    1.
+    """Convert a tensor name of timm to the name in transformers.
 
-        A name without a counterpart is returned unchanged, and is later reported as unexpected.
+    In timm, stages and the layers of a block count from 1.
+
+    A name without a counterpart is returned unchanged, and is later reported as unexpected.
     """
     if name.startswith("fc."):
         return f"{_CLASSIFIER}.{name[3:]}"

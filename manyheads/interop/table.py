@@ -26,9 +26,9 @@ class Setting:
 
     The Manyheads configuration checks the type and the range of the value.
 
-        default  value if the key is missing or null: a constant, or a function of the settings in the file
-        also     other names of the key in files; if several are present, their values must agree
-        null     True if null is a valid value (None) and does not mean a missing key
+    default  value if the key is missing or null: a constant, or a function of the settings in the file
+    also     other names of the key in files; if several are present, their values must agree
+    null     True if null is a valid value (None) and does not mean a missing key
     """
 
     ours: str

@@ -14,7 +14,7 @@ IGNORED = frozenset(
     ["architecture", "num_classes", "num_features", "model_args", "pretrained_cfg", "label_names", "label_descriptions"]
 )
 
-_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # resampling filters as constants of Pillow
 
 
 def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:

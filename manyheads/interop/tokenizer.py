@@ -16,7 +16,7 @@ from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 # language, in Manyheads models with two vocabularies.
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
 TOKENIZER_CONFIG = "tokenizer_config.json"
-MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
+MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
 
 
 class Tokenizers(NamedTuple):

@@ -20,7 +20,7 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 LABELS = tuple(map(str, range(10)))
-DIGIT = 8  # side in pixels
+DIGIT = 8  # height and width of a digit image in pixels
 MAX_SPEED = 2  # maximum speed of the digit in each direction, in pixels per frame
 
 

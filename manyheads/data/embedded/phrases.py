@@ -33,7 +33,8 @@ _SPLITS = ("train", "validation", "test")
 _HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and the same fraction for test
 # This table also removes invisible marks of the writing direction.
 PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")
-_TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not depend on the current date
+# Fixed date relative to which relative times are formatted, so that the corpus does not depend on the current date.
+_TODAY = date(2026, 1, 1)
 _EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
 # The longer formats come first: if two formats give the same source ("May 5, 2026"), the first determines the target.
 _DATE_FORMATS: tuple[Literal["full", "long", "medium", "short"], ...] = ("full", "long", "medium", "short")

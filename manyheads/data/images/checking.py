@@ -1,5 +1,6 @@
-"""Check of all images before training. Each image is decoded once, in threads, so that a faulty image stops a run
-early.
+"""Check of all images before training.
+
+Each image is decoded once, in threads, so that a faulty image stops a run early.
 
 The results may be saved in a file, so that a restarted or resumed run need not decode all images again.
 """

@@ -1,5 +1,6 @@
-"""Reader of video clips: folders of frames, or files with several frames (animated GIF, PNG or WebP, multi-page
-TIFF).
+"""Reader of video clips.
+
+A clip is a folder of frames, or a file with several frames (animated GIF, PNG or WebP, multi-page TIFF).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read_clip(path: str | Path, max_frames: int) -> Clip:
 
 
 def evenly_spaced(count: int, max_frames: int) -> list[int]:
-    """Return at most `max_frames` evenly spaced integers from 0 to count - 1, including both ends."""
+    """Return at most `max_frames` evenly spaced frame indices from 0 to count - 1, including both ends."""
     if count <= max_frames:
         return list(range(count))
     return [round(i * (count - 1) / max(max_frames - 1, 1)) for i in range(max_frames)]

@@ -161,7 +161,7 @@ def _may_lack_rows(image: Image.Image) -> bool:
 
 
 def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
-    """Return True if a PNG contains fewer bytes of pixels than its header says.
+    """Return True if a PNG file contains fewer bytes of pixel data than its header says.
 
     Source: PNG specification, sections 7.2, 8.2 and 9.
     """

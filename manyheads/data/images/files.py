@@ -69,12 +69,13 @@ class Entry(NamedTuple):
 
 
 def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple[Iterator[Entry], tuple[str, ...]]:
-    """List the images of a corpus. Return an iterator over the entries, and the names of the labels 0, 1, ..., if
-    known.
+    """List the images of a corpus.
 
-        images  False: read only the labels from a file that contains both images and labels
+    Returns an iterator over the entries, and the names of the labels 0, 1, ..., if known.
 
-        Raises FileNotFoundError or a one-line UserError.
+    images  False: read only the labels from a file that contains both images and labels
+
+    Raises FileNotFoundError or a one-line UserError.
     """
     if str(path).startswith(HUB):
         return _hub(str(path), columns)

@@ -150,7 +150,7 @@ class ImageLoader:
         return _Epoch(self._maker, epoch, self._pool, _BATCHES_AHEAD * self._workers)
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the worker processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

@@ -22,18 +22,19 @@ _FILE = "preprocessor_config.json"
 
 @dataclass(frozen=True)
 class Preprocessing(Config):
-    """Image preprocessing of a model: size, crop and normalization. The model directory stores it in
-    preprocessor_config.json.
+    """Image preprocessing of a model: size, crop and normalization.
 
-        size         height and width of the model's input, in pixels
-        crop         size of the center crop, as a fraction of the shorter side of the image
-        mean, std    mean and standard deviation of each channel for normalization, on a scale where white is 1
-        resample     resampling filter for resizing
-        channels     1: grayscale, 3: RGB
-        squash       True: resize the whole image to a square, ignoring its aspect ratio (like the ViT and DeiT
-                     processors of transformers)
+    A model directory stores it in preprocessor_config.json.
 
-        Raises UserError for values out of range.
+    size         height and width of the model's input, in pixels
+    crop         size of the center crop, as a fraction of the shorter side of the image
+    mean, std    mean and standard deviation of each channel for normalization, on a scale where white is 1
+    resample     resampling filter for resizing
+    channels     1: grayscale, 3: RGB
+    squash       True: resize the whole image to a square, ignoring its aspect ratio (like the ViT and DeiT
+                 processors of transformers)
+
+    Raises UserError for values out of range.
     """
 
     size: Annotated[int, Range(1, MAX_SIDE)]

@@ -59,15 +59,17 @@ class ImageSource(ClassSource[ImageData]):
         return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
-        """Check that all labels of the images also occur in the training data, because a model cannot predict other
-        labels.
+        """Check that all labels of the images also occur in the training data, and return the images.
+
+        A model cannot predict other labels.
         """
         known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
-        """Return a report on the splits: a table of sizes, modes, labels, duplicates and overlap with the training
-        data, and warnings.
+        """Return a report on the splits.
+
+        It is a table of sizes, modes, labels, duplicates and overlap with the training data, followed by warnings.
         """
         report, train = Report(splits.known, "images"), splits.train
         report.row("pixels (smallest / largest)", _sizes)

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from manyheads.files import WriteError
 
 MAX_CHARACTERS_IN_MEMORY = 2**26  # A text column with more characters than this is moved from memory to a file.
-WRITE_SIZE = 2**20  # bytes per write
+WRITE_SIZE = 2**20  # number of bytes per write to the file
 
 
 class Column(Sequence[str]):
     """Text column in a temporary file without a name. The file is removed when no column uses it any longer."""
 
     def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
-        """Initialize the column.
+        """Create a column of the texts in a file.
 
         ends  (N + 1,) byte offsets in the file at which the texts end, starting with 0
-        rows  (M,) indices of the texts in this column; None: all texts
+        rows  (M,) indices of the texts that belong to this column; None: all texts
         """
         self._file, self._ends, self._rows = file, ends, rows
 
@@ -67,7 +67,7 @@ class SpillingTextBuffer:
 
     The limit is `MAX_CHARACTERS_IN_MEMORY` characters in total.
 
-        folder  directory of the temporary file; None: the system's directory for temporary files
+    folder  directory of the temporary file; None: the system's directory for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:

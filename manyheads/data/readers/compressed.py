@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 from manyheads.errors import UserError, extra
 
 COMPRESSED = (".gz", ".zst")
-READ_SIZE = 2**20  # bytes per read
+READ_SIZE = 2**20  # number of bytes per read of the compressed file
 MAX_EXPANSION = 200  # maximum ratio of decompressed size to file size; ratios of 3 to 20 are typical for text
 UNCHECKED_BYTES = 2**26  # The ratio is not checked for files with a smaller decompressed size than this, in bytes.
 
 
 def format_suffix(file: str | Path) -> str:
-    """Return the suffix that names the format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
+    """Return the suffix of the uncompressed format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
     path = Path(file)
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 

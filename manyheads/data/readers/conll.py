@@ -39,7 +39,7 @@ from manyheads.errors import UserError
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".parquet")
-_WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # column names
+_WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # valid column names of a table
 _LISTS = "write a list of words and a list of tags of equal length"
 Sentence = tuple[list[str], list[str]]  # (words, tags)
 
@@ -209,7 +209,7 @@ def _table(file: Path) -> Iterator[Row[Sentence]]:
     one_cell = format_suffix(file) in (
         ".csv",
         ".tsv",
-    )  # a cell contains all words or tags of a sentence, separated by spaces
+    )  # A cell contains all words or tags of a sentence, separated by spaces.
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []

@@ -215,7 +215,7 @@ def cut(contents: Iterable[str]) -> Iterator[str]:
                     space = rest.rfind(" ", 0, end)
                 else:
                     line = rest.rfind("\n", 0, end)
-            end = end if end > 0 else MAX_PIECE  # no boundary found
+            end = end if end > 0 else MAX_PIECE  # The text contains no boundary, so it is cut at the maximum size.
             yield rest[:end]
             rest = rest[end:]
     yield rest

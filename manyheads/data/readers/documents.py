@@ -21,7 +21,7 @@ from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
-Document = list[str]  # list of sentences
+Document = list[str]  # a document as a list of sentences
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
 
 BREAK = "<br ?/?>"

@@ -17,7 +17,8 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # (fault, hint)
+# pair of strings: the fault of an item, and a hint on how to correct it
+UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 MAX_LINE_BYTES = 2**26  # maximum number of bytes in a line, because a whole line is read into memory
 # maximum number of characters in a text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000
@@ -157,12 +158,12 @@ def held_out(
 
 
 def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
-    """Return the hash of each key, (N,)."""
+    """Return the 64-bit hash of each key, (N,)."""
     return np.fromiter(map(hash_of, keys), np.uint64)
 
 
 def hash_of(key: str) -> int:
-    """Return a 64-bit hash; collisions are negligible for millions of keys."""
+    """Return the 64-bit hash of a text. Collisions are negligible for millions of texts."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 

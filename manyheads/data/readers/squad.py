@@ -71,7 +71,7 @@ class Questions(Dataset):
 
     @property
     def impossible(self) -> int:
-        """Number of unanswerable questions."""
+        """Number of unanswerable questions in the data set."""
         return sum(not item.answers for item in self.items)
 
     @property

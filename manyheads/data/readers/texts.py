@@ -27,9 +27,9 @@ class Facts(NamedTuple):
     """Facts about texts for reports: statistics, and the fingerprint of all texts (`files.fingerprint`)."""
 
     characters: int
-    bytes: int  # size in UTF-8
+    bytes: int  # total size of the texts in UTF-8, in bytes
     lines: int
-    alphabet: str  # distinct characters, sorted
+    alphabet: str  # distinct characters of the texts, sorted
     fingerprint: str
 
 
@@ -122,7 +122,7 @@ class Texts:
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        """Hash of each text, (N,)."""
+        """Hash of each selected text, (N,)."""
         if self.survey is not None and self.span is None:
             return self.survey.hashes[self._mask]
         digests: list[int] = []
@@ -232,7 +232,7 @@ def _count_facts(all_texts: Sequence[Texts]) -> Iterator[Facts]:
 
 
 class _Count:
-    """Accumulator for `Facts`."""
+    """Accumulator that computes `Facts` about texts from their pieces, which are added one at a time."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts

@@ -79,10 +79,9 @@ class Report(Generic[S]):
             self.count_row(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
-        """Add two rows: the number of duplicates within each split, and the number of items that also occur in the
-        training data.
+        """Add two rows: duplicates within each split, and items that also occur in the training data.
 
-                If there are such items, a warning is added, too.
+        If there are such items, a warning is added, too.
         """
         train, *others = self.splits
         known = set(keys(self.splits[train]))
@@ -201,7 +200,7 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
 
 
 def tag_report(splits: SplitData[Tagged]) -> str:
-    """Return a report on tagged sentences and their entities."""
+    """Return a report on tagged sentences. It contains the number of entities of each type."""
     report = Report(splits.known, "sentences")
     report.lengths("words", lambda tagged: [len(words) for words in tagged.words])
     kinds = {tag[2:] for tagged in splits.known.values() for tags in tagged.tags for tag in tags if tag[:2] == "B-"}
@@ -227,7 +226,7 @@ def question_report(splits: SplitData[Questions]) -> str:
 
 
 def text_report(splits: SplitData[Texts]) -> str:
-    """Return a report on running text."""
+    """Return a report on running text. It contains the number of characters."""
     report = Report(splits.known, "texts")
     report.row("characters", lambda data: f"{data.facts.characters:,}")
     report.row("bytes", lambda data: f"{data.bytes:,}")
@@ -238,7 +237,7 @@ def text_report(splits: SplitData[Texts]) -> str:
 
 
 def document_report(splits: SplitData[Documents]) -> str:
-    """Return a report on documents of sentences."""
+    """Return a report on documents that consist of sentences."""
     report = Report(splits.known, "documents")
     sentences = {id(data): hashes_of(ConcatenatedTexts(data.documents)) for data in splits.known.values()}
     texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}

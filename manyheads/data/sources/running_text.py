@@ -135,9 +135,7 @@ class DocumentSource(Source[Documents]):
         return hold_out_documents(train, by_number=self.by_number)
 
     def corpora(self, folder: Path) -> list[str]:
-        """Return the names of the document files in a folder, and the names of its subfolders that contain document
-        files.
-        """
+        """Return the names of the document files in a folder, and of its subfolders with such files."""
         inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
         return [path.name for path in inside if path.is_dir() or is_document_file(path)]
 
@@ -153,8 +151,9 @@ class DocumentSource(Source[Documents]):
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        """Return the corpus for evaluation: the test corpus of a directory, else its validation corpus, else `data`
-        itself.
+        """Return the corpus for evaluation.
+
+        It is the test corpus of a directory, else its validation corpus, else `data` itself.
         """
         found = find_text_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data

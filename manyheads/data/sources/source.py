@@ -116,7 +116,7 @@ class Source(ABC, Generic[D]):
 
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
-        """Return a report on the data."""
+        """Return a report on the training, validation and test data as text."""
 
     def content(self, data: D, split: str) -> Iterable[str]:
         """Return the texts and the labels of a split. Its fingerprint is computed from them."""
@@ -124,7 +124,7 @@ class Source(ABC, Generic[D]):
         return texts
 
     def fingerprint(self, data: D, split: str) -> str:
-        """Return the fingerprint of a split's content."""
+        """Return the fingerprint of a split, which depends on the content of all its items."""
         return fingerprint(self.content(data, split))
 
     def corpora(self, folder: Path) -> list[str]:

@@ -19,24 +19,25 @@ MAX_LISTED = 2**22
 def block_starts(
     tokens: int, block: int, *, seed: int, epoch: int, random: bool
 ) -> NDArray[np.int64] | PseudoRandomOrder:
-    """Return the start offsets of the blocks of one epoch in a token stream. They depend only on the seed and the
-    epoch.
+    """Return the start offsets of the blocks of one epoch in a token stream.
 
-        The block at `start` has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
+    They depend only on the seed and the epoch.
 
-        random  True: the starts are drawn uniformly with replacement; their number is the number of disjoint blocks in
-                the stream.
-                False: adjacent blocks in random order, with a random first offset in each epoch. Each token is a target
-                once, except for less than one block at each end
+    The block at `start` has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
 
-        Raises UserError if the stream is shorter than one block.
+    random  True: the starts are drawn uniformly with replacement; their number is the number of disjoint blocks in
+            the stream.
+            False: adjacent blocks in random order, with a random first offset in each epoch. Each token is a target
+            once, except for less than one block at each end
+
+    Raises UserError if the stream is shorter than one block.
     """
     if tokens <= block:
         raise UserError(
             f"the text has {tokens:,} tokens, but a block requires {block + 1:,}; give more text or a smaller block"
         )
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    last = tokens - block - 1  # last possible start of a block
+    last = tokens - block - 1  # last possible start offset of a block
     count = (tokens - 1) // block
     if random:
         return rng.integers(last + 1, size=count) if count <= MAX_LISTED else PseudoRandomOrder(count, last + 1, rng)

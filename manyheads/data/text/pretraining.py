@@ -92,7 +92,7 @@ class Rules:
             raise UserError(f"copies is {self.copies}; expected at least 1, or none")
 
     def wanted(self, tokens: int) -> int:
-        """Return the number of tokens to predict in an example of `tokens` tokens."""
+        """Return the number of tokens to predict in an example that has `tokens` tokens."""
         count = max(1, round(tokens * self.share))
         return count if self.predictions is None else min(self.predictions, count)
 
@@ -112,8 +112,9 @@ class Example(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Sentences that form an example: span A is the sentences [a, middle), span B the sentences [b, end) of the
-    corpus.
+    """Sentences that form an example.
+
+    Span A is the sentences [a, middle), span B the sentences [b, end) of the corpus.
     """
 
     a: int

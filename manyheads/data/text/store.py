@@ -161,13 +161,14 @@ class TokenStream:
 
     @classmethod
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
-        """Open the file of token ids for the running text `texts` in the directory `cache`; write the file if it is
-        missing.
+        """Open the file of token ids for the running text `texts` in the directory `cache`.
 
-                If an earlier process was interrupted, writing resumes after its last complete chunk. Each piece of text
-                is encoded separately, so the ids depend neither on the number of threads nor on interruptions.
+        If the file is missing, it is written.
 
-                end  token that is inserted before the first piece of each text; None: no token
+        If an earlier process was interrupted, writing resumes after its last complete chunk. Each piece of text
+        is encoded separately, so the ids depend neither on the number of threads nor on interruptions.
+
+        end  token that is inserted before the first piece of each text; None: no token
         """
         settings = [
             _STREAM,
@@ -232,8 +233,9 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
 
 
 def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    """Group pieces of text into chunks of similar size, because the lengths of pieces may differ by a factor of a
-    thousand.
+    """Group pieces of text into chunks of similar size.
+
+    The lengths of pieces may differ by a factor of a thousand.
     """
     chunk, characters = list[Part](), 0
     for part in parts:

@@ -25,12 +25,13 @@ class ItemError(UserError):
 
 
 def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> str | None:
-    """Check a text. Return a description of the fault, which follows the name of the text in a message; None if it is
-    valid.
+    """Check a text. Return a description of the fault; None if the text is valid.
 
-        Faults are a lone surrogate, and too many characters. The limit is the number of characters that `room` tokens
-        can represent; for None, a general limit. It exists because tokenizing ten million characters takes half a
-        minute and two gigabytes.
+    In a message, the description follows the name of the text.
+
+    Faults are a lone surrogate, and too many characters. The limit is the number of characters that `room` tokens
+    can represent; for None, a general limit. It exists because tokenizing ten million characters takes half a
+    minute and two gigabytes.
     """
     if room is not None and len(text) > room * CHARACTERS:
         return f"has {len(text):,} characters, but the model takes {room:,} tokens: {hint}"

@@ -56,11 +56,11 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Train BERT's WordPiece tokenizer (Devlin et al. 2019) with at most `vocabulary` ids.
 
-    The ids begin with [PAD], [UNK], [CLS], [SEP], [MASK]. `encode(a)` gives [CLS] a [SEP]; `encode(a, b)` gives
-    [CLS] a [SEP] b [SEP] with segments (`type_ids`) 0 and 1.
+    The first ids are [PAD], [UNK], [CLS], [SEP], [MASK]. `encode(a)` gives [CLS] a [SEP]; `encode(a, b)` gives
+    [CLS] a [SEP] b [SEP] with the segment ids (`type_ids`) 0 and 1.
 
-    lowercase      also strips accents, as in BERT's uncased models
-    min_frequency  minimum count of a pair of pieces for a merge
+    lowercase      True: convert texts to lower case and strip accents, as in BERT's uncased models
+    min_frequency  minimum number of times that a pair of pieces must occur to be merged
     """
     pieces = _Texts(texts)
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
@@ -180,8 +180,9 @@ def train_character(texts: Iterable[str]) -> Tokenizer:
 
 
 def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer for the given tokens in the order of their ids: single characters, and special tokens
-    including <unk>.
+    """Return a tokenizer for the given tokens in the order of their ids.
+
+    The tokens are single characters, and special tokens including <unk>.
     """
     # The model is BPE without merges. Splitting the text with a pre-tokenizer gives the same ids, but is many times
     # slower.
@@ -193,12 +194,13 @@ def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokeni
 
 
 def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
-    """Train a tokenizer of the most frequent words, like TextVectorization of Keras. The ids are [PAD], [UNK], then
-    words.
+    """Train a tokenizer of the most frequent words, like TextVectorization of Keras.
 
-        Words are ordered by frequency and separated by white space. ASCII punctuation is removed, not replaced by a
-        space: "don't" becomes "dont", and "<br />" becomes "br". Unlike in Keras, non-ASCII letters are lowercased,
-        too.
+    The first ids are [PAD] and [UNK]; the words follow.
+
+    Words are ordered by frequency and separated by white space. ASCII punctuation is removed, not replaced by a
+    space: "don't" becomes "dont", and "<br />" becomes "br". Unlike in Keras, non-ASCII letters are lowercased,
+    too.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=BERT_TOKENS[1]))
     strip = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
@@ -235,9 +237,7 @@ def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: 
 
 
 def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool) -> Tokenizer:
-    """Return a tokenizer like that of `train_words` for a given list of words, which includes the four special
-    tokens.
-    """
+    """Return a tokenizer like `train_words` for a given list of words, including the four special tokens."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=UNKNOWN))
     tokenizer.normalizer = NORMALIZER
     tokenizer.pre_tokenizer = _word_splitter(language)
@@ -322,10 +322,11 @@ def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer.json. Text that spells a special token ("</s>") is encoded as ordinary text, as after
-    `train_bpe`.
+    """Load a tokenizer.json.
 
-        Raises FileNotFoundError, or UserError if the file does not contain a tokenizer.
+    Text that spells a special token ("</s>") is encoded as ordinary text, as after `train_bpe`.
+
+    Raises FileNotFoundError, or UserError if the file does not contain a tokenizer.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a tokenizer.json")
