@@ -1,6 +1,7 @@
-"""Train, run and inspect the Transformers of the literature on one attention core.
+"""Train, run and inspect Transformer models from published papers; all models use the same attention code.
 
-`load`, `train`, `record` and `edit` are imported on first use, so that `import manyheads` does not import torch.
+The functions `load`, `train`, `record` and `edit` are imported on first use, so that `import manyheads` does not
+import torch.
 """
 
 from importlib import import_module

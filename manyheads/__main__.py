@@ -4,7 +4,10 @@ import sys
 
 
 def main() -> int:
-    """Run the command. Ctrl-C prints one line, even while modules are still being imported."""
+    """Run the command `manyheads`.
+
+    If the user presses Ctrl-C, print one line, even while modules are being imported.
+    """
     try:
         from manyheads.cli import main as command
 

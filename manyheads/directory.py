@@ -1,16 +1,18 @@
-"""Model directories in the format that `transformers` writes, read and written without that library.
+"""Read and write model directories in the format of the library `transformers`, without importing that library.
+
+A model directory written by Manyheads contains these files:
 
     config.json  model.safetensors  generation_config.json  tokenizer.json  tokenizer_config.json
-    target_tokenizer.json               only with a `manyheads-...` model type that has two vocabularies
+    target_tokenizer.json               only for translators with two vocabularies (model type `manyheads-...`)
     source.spm  target.spm  vocab.json  instead of tokenizer.json, in directories of OPUS-MT
-    preprocessor_config.json            image preprocessing
+    preprocessor_config.json            settings of image preprocessing
 
-Directories of other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
+Directories written by other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
 
 A translator with a joint vocabulary is saved as a Marian directory (post-norm, no final norms) or as a Pegasus
 directory (pre-norm, final norms). Models that no other tool supports get a model type `manyheads-...`.
 
-Nothing here unpickles. The network is used only for names that begin with `hub:`.
+This module never loads a pickle. It uses the network only for models whose name begins with `hub:`.
 """
 
 from __future__ import annotations
@@ -48,32 +50,34 @@ from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.training.run_directory import describe_unfinished
 
-# The first family that can represent a model is the one that is written.
+# Formats of saved models in order of preference: a model is saved in the first format that can represent it.
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
     )
 }  # fmt: skip
-# Directories of timm name an architecture such as vit_tiny_patch16_224; the keys are prefixes of it. Read only.
+# For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only
+# read, never written.
 TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
-# Files to download in addition to the weights
+# Names of the files that are downloaded from the Hub in addition to the weights.
 FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Contents of a model directory. Without a tokenizer, the model only accepts token ids.
+    """Contents of a model directory. If there is no tokenizer, the model accepts only token ids.
 
-    target_tokenizer  the same object as `tokenizer` if the vocabulary is joint
-    family            the model type
-    vocabulary        the source files of tokenizers that have no tokenizer.json; saved unchanged with the model
+    target_tokenizer  tokenizer of the target language; the same object as `tokenizer` if the vocabulary is joint
+    family            model type in config.json
+    vocabulary        contents of the original tokenizer files if there is no tokenizer.json; they are saved with
+                      the model unchanged
     preprocessing     contents of preprocessor_config.json, or the equivalent part of timm's config.json, or None
     """
 
-    model: Any  # an nn.Module with a `config`
+    model: Any  # the model, an nn.Module with an attribute `config`
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     family: str
@@ -91,12 +95,14 @@ def save(
     vocabulary: Mapping[str, bytes] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write a model directory and return its model type, `manyheads-...` if no other tool can open it.
+    """Write a model directory and return the model type. It is `manyheads-...` if no other tool can open the directory.
 
-    path              created if missing; other files in it are left alone. Each file is written whole, then renamed.
-    target_tokenizer  the target tokenizer of a model with two vocabularies
-    vocabulary        source files of the tokenizers (`Loaded.vocabulary`), written instead of tokenizer.json
-    preprocessing     image preprocessing, written to preprocessor_config.json
+    path              directory, created if missing; other files in it are not changed. Each file is written under a
+                      temporary name, then renamed
+    target_tokenizer  target tokenizer of a model with two vocabularies
+    vocabulary        contents of the original tokenizer files (`Loaded.vocabulary`), written instead of
+                      tokenizer.json
+    preprocessing     settings of image preprocessing, written to preprocessor_config.json
     """
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
@@ -124,15 +130,15 @@ def save(
         files[PREPROCESSOR] = _json(preprocessing)
     if family.generation is not None and (generating := family.generation(model.config)) is not None:
         files["generation_config.json"] = _json(generating)
-    files[CONFIG] = _json(settings)  # written last: a directory without config.json is not a model
+    files[CONFIG] = _json(settings)  # config.json is written last, because a directory without it is not a model
     write_files(Path(path), files)
     return family.model_type
 
 
 def load(path: str | Path) -> Loaded:
-    """Load a model directory, or `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
+    """Load a model from a directory or from `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
 
-    Raises UserError with one line if weights, tokenizer or settings do not match the configuration.
+    Raises UserError with a one-line message if weights, tokenizer or settings do not match config.json.
     """
     path, source = resolve(path), path
     family, settings = read_settings(path)
@@ -142,12 +148,13 @@ def load(path: str | Path) -> Loaded:
                 f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
-        if str(source).startswith("hub:"):  # the other files of the repository were not downloaded
+        # only the needed files of the repository were downloaded, so a missing file is expected
+        if str(source).startswith("hub:"):
             raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
         raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
     shapes = read_shapes(path)
     for name, shape in shapes.items():
-        # float8 and smaller types: torch can store them but not compute with them
+        # torch can store float8 and smaller types, but not compute with them
         if shape.is_floating_point() and shape.element_size() < 2:
             raise UserError(
                 f"{path}: {name} is {str(shape.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16. "
@@ -176,9 +183,9 @@ def load(path: str | Path) -> Loaded:
 
 
 def resolve(model: str | Path, *, pickled: bool = False) -> Path:
-    """Return the local directory of a model. Download `hub:OWNER/NAME[@REVISION]`, only the files that are needed.
+    """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
-    pickled  download pickled weights, for `convert`, instead of safetensors
+    pickled  True: download weights in pickle format instead of safetensors (for the verb `convert`)
     """
     if not str(model).startswith("hub:"):
         return Path(model)
@@ -198,10 +205,10 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
 
 
 def family_of(model: Any) -> tuple[Family, list[str]]:
-    """Return the first family that can represent a model, and the reasons why the families before it cannot."""
+    """Return the first format that can represent a model, and the reason why each earlier format in the list cannot."""
     obstacles = []
     for family in FAMILIES.values():
-        if type(model) is family.module:  # exact type: a subclass belongs to another family
+        if type(model) is family.module:  # The type must match exactly, because a subclass has a different format.
             try:
                 family.settings_of(model.config)
             except UserError as error:
@@ -212,7 +219,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
 
 
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
-    """Read config.json of a directory. Return the family that it names and the settings."""
+    """Read the config.json of a directory. Return the format named by its model type, and the settings."""
     file = path / CONFIG
     if not path.is_dir():
         what = "a file" if path.exists() else "no such directory"
@@ -232,7 +239,7 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise UserError if any weight is infinite or not a number."""
+    """Raise UserError if a weight is infinite or NaN."""
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise UserError(f"{path}: {', '.join(wrong[:3])} not finite: the file is damaged, or training diverged")
 
@@ -262,7 +269,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def write_files(directory: Path, files: Mapping[str, Any]) -> None:
-    """Write all files (text, bytes or tensors) under temporary names, then rename them in order."""
+    """Write files (text, bytes or tensors) under temporary names, then rename all of them in order."""
 
     def write(temporary: Path, name: str, content: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Errors that users can fix. All other exceptions are bugs and keep their traceback."""
+"""Exceptions for problems that users can fix. Every other exception is a bug and is shown with its traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 class UserError(ValueError):
     """Invalid input, setting or file that the user can correct.
 
-    The message is one line: the problem, its place (file and line), and a remedy. The command line prints it and exits
-    with status 2. It is a `ValueError`, so that Python callers may catch either.
+    The message is one line: the problem, its place (file and line), and a remedy. The command line prints the
+    message and exits with status 2. The class is a subclass of `ValueError`, so Python callers can catch either.
     """
 
 
 class MissingExtra(UserError):
-    """Missing library of an optional extra."""
+    """Error for a missing library that belongs to an optional extra of the package (`pip install manyheads[EXTRA]`)."""
 
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:
-    """Raise MissingExtra with the extra's name if an import in the `with` block fails."""
+    """Context manager that raises MissingExtra with the name of the extra if an import in the `with` block fails."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Export models as Hugging Face or CTranslate2 directories, and convert pickled weights to safetensors."""
+"""Export models to the formats of Hugging Face or CTranslate2, and convert pickled weights to safetensors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ FORMATS = ("hf", "ctranslate2")
 
 
 def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
-    """Write a model for another tool into `out`, a new directory. Return the exported model type.
+    """Export a model for another tool into `out`, a new directory. Return the exported model type.
 
-    format  "hf" writes a directory that `transformers` opens. "ctranslate2" runs CTranslate2's own converter; the
-            padding token is suppressed.
+    format  "hf": write a directory that `transformers` opens. "ctranslate2": run the converter of CTranslate2; the
+            exported model never generates the padding token
 
     Raises UserError for a model that the other tool does not support.
     """
@@ -61,13 +61,17 @@ def convert(
     vocabularies: tuple[str | Path, str | Path] | None = None,
     languages: tuple[str, str] | None = None,
 ) -> None:
-    """Convert a directory with pickled weights to safetensors in `out`, or a state_dict to a model directory.
+    """Convert a model directory with pickled weights to safetensors, or a single state_dict to a model directory.
 
-    The file of a state_dict must belong to the translator of the PyTorch tutorial (`interop/tutorial.py`).
+    The result is written to `out`. A state_dict must come from the translation model of the PyTorch tutorial
+    (`interop/tutorial.py`).
 
-    heads         number of heads of the tutorial's model, which the state_dict does not contain; default 8
-    vocabularies  source and target vocabulary, JSON or text (`read_vocabulary`); without them the model reads no text
-    languages     source and target language, which decide how text is split into words; default German and English
+    heads         number of attention heads of the tutorial's model, which the state_dict does not contain; default
+                  8
+    vocabularies  files of the source and target vocabulary, JSON or text (`read_vocabulary`); without them, the
+                  converted model accepts only token ids
+    languages     codes of the source and target language, which decide how text is split into words; default German
+                  and English
 
     A pickle is opened with `weights_only=True`, here and nowhere else, so that no code in it runs.
     """
@@ -99,7 +103,7 @@ def convert(
     except UserError as error:
         raise misfit(path, error) from None
     check_finite(path, weights)
-    once: dict[int, str] = {}  # tied weights share memory: only the first name is written
+    once: dict[int, str] = {}  # Tied weights share memory, so they are written once, under the first name.
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
@@ -176,7 +180,8 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
             family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
                           loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
             tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
-            disable_progress_bar()  # the converter's progress bar would look like ours
+            # Hide the progress bar of the converter, because users would take it for a progress bar of Manyheads.
+            disable_progress_bar()
             TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(converted))
             os.replace(converted, out)
     except OSError as error:
@@ -185,10 +190,11 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
 
 
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
-    """Return why CTranslate2's converter would fail, or silently convert to a different model; None if it works."""
+    """Return the reason why the CTranslate2 converter would fail or produce a different model; None if it works."""
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
-        _, obstacles = family_of(loaded.model)  # reasons why a translator is neither Marian nor Pegasus
+        # Reasons why a translation model can be saved neither as Marian nor as Pegasus.
+        _, obstacles = family_of(loaded.model)
         why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
         return f"expected a Marian or Pegasus model, found {loaded.family}{why}"
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
@@ -208,7 +214,10 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
 
 
 def _without_pad(model: Transformer) -> Transformer:
-    """Return a copy of the model whose bias prevents the padding token, for tools that cannot suppress it."""
+    """Return a copy of the model whose output bias prevents the padding token.
+
+    Such a copy is exported to tools that cannot suppress a token.
+    """
     c = model.config
     copy = Transformer(replace(c, output_bias=True))
     copy.load_state_dict({"output_bias": torch.zeros(c.target_vocab), **model.state_dict()})

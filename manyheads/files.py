@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON with limits, and fingerprints."""
+"""Atomic file writes, reading of JSON with a nesting limit, and fingerprints of data."""
 
 from __future__ import annotations
 
@@ -14,54 +14,58 @@ from typing import Any
 
 from manyheads.errors import UserError
 
-DEEPEST = 100  # maximum nesting of brackets in JSON
+DEEPEST = 100  # maximum depth of nested brackets in a JSON file
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
-LEFTOVER = ".tmp-"  # prefix of a temporary file, which is incomplete or was left by a killed process
+# Prefix of temporary file names. Such a file is still being written, or was left behind by a killed process.
+LEFTOVER = ".tmp-"
 
 
 class WriteError(UserError):
-    """Failure to write a file. The message says whether the previous content is intact."""
+    """Error while writing a file. The message says whether the previous content of the file is intact."""
 
 
 @contextmanager
 def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Yield temporary paths with the same suffixes as `paths`, for the body of the `with` block to write.
+    """Context manager that replaces several files atomically. It yields temporary paths with the suffixes of `paths`.
 
-    Afterwards, sync all files to disk and rename them in order, so that a crash leaves the old or the new files. If the
-    body raises, the old files stay. An OSError becomes a WriteError that names the file, or the common directory.
+    The `with` block writes to the temporary paths. Afterwards, all files are synced to disk and renamed in order,
+    so that a crash leaves either the old or the new files. If the block raises an exception, the old files remain.
+    An OSError becomes a WriteError that names the file, or the common directory.
     """
-    targets = [Path(os.path.realpath(path)) for path in paths]  # replace the target of a link, not the link itself
+    # If the path is a symbolic link, replace the file that it points to, not the link.
+    targets = [Path(os.path.realpath(path)) for path in paths]
     temporaries = [target.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{target.name}") for target in targets]
     replaced: list[Path] = []
     try:
         for temporary in temporaries:
             temporary.touch(exist_ok=False)
-        # permissions by the umask; some libraries create files with 0600
+        # Set the permissions that the umask allows, because some libraries create files with mode 0600.
         modes = [temporary.stat().st_mode for temporary in temporaries]
         yield temporaries
         for temporary, mode in zip(temporaries, modes, strict=True):
             temporary.chmod(mode)
             _sync(temporary)
         for target in targets:
-            if target.is_dir():  # check before the first file is replaced
+            if target.is_dir():  # Reject a directory as target before the first file is replaced.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for temporary, target in zip(temporaries, targets, strict=True):
             os.replace(temporary, target)
             replaced.append(target)
         for directory in {target.parent for target in targets}:
-            _sync_directory(directory)  # sync the rename itself
+            _sync_directory(directory)  # sync the directory, so that the rename survives a crash
     except OSError as error:
         place = paths[0] if len(paths) == 1 else paths[0].parent
         left = f"{len(replaced)} of {len(targets)} files are new" if replaced else "the previous content is intact"
         raise WriteError(f"{place}: cannot write: {error.strerror or error}; {left}") from error
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)  # already renamed, unless the body failed
+            # After a successful write, the temporary files no longer exist because they were renamed.
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` after the body has written it; see `replacing_all`.
+    """Context manager for one file: yield a temporary path, which replaces `path` at the end; see `replacing_all`.
 
     If `path` exists and is not a regular file, such as /dev/stdout, yield `path` itself.
     """
@@ -84,12 +88,12 @@ def _sync_directory(path: Path) -> None:
     try:
         _sync(path)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync for directories
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support fsync for directories
             raise
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replace a file with `content`. Text is written as UTF-8."""
+    """Replace a file atomically with `content`. Text is written as UTF-8."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -99,25 +103,28 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def regular(file: Path) -> Path:
-    """Return the path of a regular or missing file. Raise UserError for a pipe or device, which may never end."""
+    """Return the path if it is a regular file or does not exist.
+
+    Raise UserError for a pipe or device, which may never end.
+    """
     if file.exists() and not file.is_file():
         raise UserError(f"{file}: expected a file, found a {'directory' if file.is_dir() else 'pipe or device'}")
     return file
 
 
 def read_json(path: Path, hint: str) -> Any:
-    """Return the value in a JSON file. Raise UserError with the file's name and `hint` if the file is damaged."""
+    """Read a JSON file and return its value. If the file is damaged, raise UserError with its name and `hint`."""
     regular(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # neither valid JSON nor valid UTF-8
+    except ValueError as error:  # the file is not valid JSON, or not valid UTF-8
         raise UserError(f"{path}: invalid JSON ({error}): {hint}") from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raise UserError if brackets are nested more than 100 deep.
+    """Parse JSON text. Raise UserError if brackets are nested more than 100 deep.
 
-    Python can parse values that are nested more deeply than it can print.
+    Python can parse deeply nested values that it cannot print, so the depth is limited here.
     """
     brackets = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
     try:
@@ -135,9 +142,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def fingerprint(parts: Iterable[str | bytes | Path]) -> str:
-    """Return 32 hexadecimal digits that depend on all parts and their boundaries.
+    """Return a fingerprint of the given parts as 32 hexadecimal digits.
 
-    A Path stands for the file's content.
+    The fingerprint depends on all parts and on the boundaries between them. For a part that is a Path, the content
+    of the file counts.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:

@@ -1,6 +1,7 @@
-"""The command `manyheads`. Results go to stdout, everything else to stderr.
+"""The command `manyheads`. Results are written to stdout, everything else to stderr.
 
-Each verb imports its dependencies when it runs, so that `--help` answers at once.
+Each subcommand ("verb", such as `train` or `translate`) imports its dependencies when it runs, so that `--help` is
+fast.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from manyheads.training.distributed import distributed_context, is_rank
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status. Errors that users can fix print one line and return 2."""
+    """Run the command and return its exit status.
+
+    An error that the user can fix prints one line and returns status 2.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if is_rank():
-        # set before torch is imported; otherwise every rank prints the same warnings
+        # The warning filter must be set before torch is imported; otherwise every rank prints the same warnings.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         with log_lines():
@@ -41,7 +45,7 @@ def _run(given: list[str]) -> None:
     if sys.stdout is None:
         raise UserError("standard output is closed: results cannot be printed")
     if is_rank() and not hasattr(options, "processes"):
-        distributed_context()  # join the process group, so that only rank 0 prints the error
+        distributed_context()  # Join the process group before the verb runs, so that only rank 0 prints an error.
         raise UserError(f"{options.name} runs in one process: start it without torchrun")
     options.verb(options)
     sys.stdout.flush()
@@ -50,7 +54,7 @@ def _run(given: list[str]) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser, verbs = _parsers()
     options, extra = parser.parse_known_args(arguments)
-    # arguments after "--" are text, even if they begin with a dash
+    # Arguments after "--" are input text, even if they begin with a dash.
     marked = extra.index("--") if "--" in extra else len(extra)
     extra, text = extra[:marked], extra[marked + 1 :]
     unknown = [word for word in extra if word.startswith("-") and word != "-"]
@@ -58,7 +62,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         flags = [flag for action in verbs[options.name]._actions for flag in action.option_strings]
         close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
         verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
-    if left := extra + text:  # argparse leaves positional arguments after options: `translate MODEL --beam 5 TEXT`
+    # argparse does not assign positional arguments that follow options, as in `translate MODEL --beam 5 TEXT`.
+    if left := extra + text:
         if not hasattr(options, "rest"):
             verbs[options.name].error(f"unexpected {left[0]!r}")
         options.rest += left

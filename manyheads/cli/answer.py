@@ -1,4 +1,4 @@
-"""The verb `manyheads answer`."""
+"""The command `manyheads answer`: answer a question with a span of a text."""
 
 from __future__ import annotations
 

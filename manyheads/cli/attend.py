@@ -1,4 +1,4 @@
-"""The verb `manyheads attend`."""
+"""The command `manyheads attend`: show attention weights as an interactive page, a picture or arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
 
 SUFFIXES = (".html", ".npz", ".png", ".svg")
-ONLY_FOR = {  # options that only some models accept
+ONLY_FOR = {  # Options of `attend` that only some types of models accept.
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
     "truncate": "models that read texts", "calculation": "models that read texts",
 }  # fmt: skip
@@ -111,7 +111,7 @@ def _attend(options: argparse.Namespace) -> None:
 
 
 def _channels(seen: list[Any], options: argparse.Namespace) -> None:
-    """Write the channel weights of a network with squeeze-and-excitation and without attention."""
+    """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention."""
     if len(seen) > 1:
         raise UserError(
             "channel weights are drawn for one image: for several, use manyheads draw channels MODEL IMAGE IMAGE"
@@ -133,13 +133,19 @@ def _channels(seen: list[Any], options: argparse.Namespace) -> None:
 
 
 def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
-    """Return the attention maps of one input, or its channel weights. Raise UserError for an unsupported option."""
+    """Return the attention maps of one input, or its channel weights for a model with squeeze-and-excitation.
+
+    Raises UserError for an option that the model does not support.
+    """
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
 
 
 def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options of ONLY_FOR. Raise UserError for one that the predictor's method does not take."""
+    """Return those options of ONLY_FOR that the user has set.
+
+    Raise UserError for an option that the model does not support.
+    """
     given = {name: value for name in ONLY_FOR if (value := getattr(options, name, None)) not in (None, False)}
     for name in given:
         if name not in signature(verb).parameters:

@@ -1,4 +1,4 @@
-"""The verb `manyheads classify`."""
+"""The command `manyheads classify`: predict labels of texts or images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _classify(options: argparse.Namespace) -> None:
     if options.skip_bad_lines:
         raise UserError("--skip-bad-lines applies to images, but this model reads texts")
     documents: list[dict[str, Any]] = []
-    paired: list[bool] = []  # whether all texts are pairs, decided by the first non-empty text
+    paired: list[bool] = []  # True if the input lines are pairs of texts; the first line that is not empty decides
 
     def answers(texts: list[str]) -> list[list[Label]]:
         if not paired and (real := [text for text in texts if text.strip()]):
@@ -68,7 +68,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     documents: list[dict[str, Any]] = []
 
     def answers(files: list[str]) -> list[list[Label] | str]:
-        """Return the labels of each image, or a message if it cannot be read."""
+        """Return the predicted labels of each image, or an error message for an image that cannot be read."""
         faults: dict[int, str] = {}
         labels = classifier.classify(files, top=options.top, faults=faults)
         return [faults.get(i, labels[i]) for i in range(len(files))]
@@ -93,12 +93,12 @@ def _shown(label: Label) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell of tab-separated output: tabs become spaces."""
+    """Return a text as one cell of tab-separated output, with each tab replaced by a space."""
     return one_line(text).replace("\t", " ")
 
 
 def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
-    """Classify texts. For a model of pairs, a tab separates the two texts of a pair."""
+    """Classify texts, or pairs of texts if the model was trained on pairs. A tab separates the two texts of a pair."""
     from manyheads.data.text.text_faults import ItemError
 
     pairs = None

@@ -1,4 +1,4 @@
-"""The verb `manyheads compare`."""
+"""The command `manyheads compare`: compare two runs on the same test data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
-SHOWN = 300  # maximum number of characters printed of an item
+SHOWN = 300  # maximum number of characters that are printed of a test item
 
 
 def add(verbs: Verbs) -> None:

@@ -1,4 +1,4 @@
-"""The verb `manyheads convert`."""
+"""The command `manyheads convert`: convert pickled weights to safetensors."""
 
 from __future__ import annotations
 

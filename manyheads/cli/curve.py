@@ -1,4 +1,4 @@
-"""The verb `manyheads curve`."""
+"""The command `manyheads curve`: plot the accuracy of digit-task runs by string length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads draw`."""
+"""The command `manyheads draw`: draw a figure of a vision paper from a trained model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
 
 SUFFIXES = (".png", ".svg")
-FIGURES = {  # tasks/images/figures.py defines them
+FIGURES = {  # kinds of figures, which tasks/images/figures.py defines
     "arrows": "of a non-local net: the 20 positions with the largest weights for one position of an image or clip",
     "centers": "of attention by quadratic positions: the center of each head, for each layer or over the epochs",
     "channels": "of squeeze-and-excitation: the weight of each channel for each class",

@@ -1,4 +1,4 @@
-"""The verb `manyheads evaluate`."""
+"""The command `manyheads evaluate`: score a model on test data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads export`."""
+"""The command `manyheads export`: export a model for other tools."""
 
 from __future__ import annotations
 

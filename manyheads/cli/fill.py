@@ -1,4 +1,4 @@
-"""The verb `manyheads fill`."""
+"""The command `manyheads fill`: fill in [MASK] in texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads generate`."""
+"""The command `manyheads generate`: continue texts with a language model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
-MAX_NEW_TOKENS = 100_000  # equals the limit in tasks/language/predictor.py, which takes seconds to import
-TELLING = 5.0  # seconds between progress messages
+MAX_NEW_TOKENS = 100_000  # Copy of the limit in tasks/language/predictor.py, whose import would take seconds.
+TELLING = 5.0  # seconds between two progress messages
 
 
 def add(verbs: Verbs) -> None:
@@ -65,7 +65,7 @@ def _generate(options: argparse.Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
     model = model_for("generate", options.model, options.precision)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
-    # a text from the arguments may span several lines, a text from stdin gets one line
+    # Text given as an argument may span several lines. Text from stdin has one line.
     shown = (lambda text: text) if options.rest else one_line
     documents: list[dict[str, Any]] = []
     done = 0
@@ -81,9 +81,10 @@ def _generate(options: argparse.Namespace) -> None:
             sys.stdout.write(shown(piece))
             sys.stdout.flush()
 
-        model.encode(texts)  # raises an error in the input before any output
+        model.encode(texts)  # Check the whole input first, so that an error is raised before any output is printed.
         written = []
-        for text, seed in zip(texts, seeds, strict=True):  # texts are streamed one after another
+        # Stream the texts one after another, not in a batch, so that the output of different texts is not mixed.
+        for text, seed in zip(texts, seeds, strict=True):
             write(text)
             written += model.continuations([text], **how, seed=seed, stream=lambda _, piece: write(piece))
             sys.stdout.write("\n")
@@ -99,7 +100,10 @@ def _generate(options: argparse.Namespace) -> None:
 
 
 def _progress() -> Callable[[int, str], None]:
-    """Return a callback that reports progress on stderr every few seconds, since texts are printed at the end."""
+    """Return a callback that prints progress to stderr every few seconds while texts are generated in batches.
+
+    The generated texts themselves are printed only at the end.
+    """
     characters, last = 0, time.monotonic()
 
     def tell(_: int, piece: str) -> None:

@@ -1,4 +1,4 @@
-"""The verb `manyheads lens`."""
+"""The command `manyheads lens`: show the prediction of each layer as if it were the last (logit lens)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Line-based input and output: texts from arguments, stdin and files, and one result per line."""
+"""Line-based input and output of the commands: read texts, and write one result per line.
+
+Texts are read from arguments, stdin or files.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from manyheads.errors import UserError
 from manyheads.files import regular
 
 T = TypeVar("T")
-CHUNK = 1 << 16  # maximum number of bytes read from stdin before results are written
+CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of a chunk are written
 
 
 def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
-    """Yield number, text and answer for each of `texts` or, without any, for each line of stdin as it arrives.
+    """Yield (index, text, answer) for each text in `texts`; if it is empty, for each line of stdin as the line arrives.
 
-    An ItemError of `answer`, whose index counts from the start of a chunk, becomes a UserError with the line of stdin.
+    `answer` computes the results of a chunk of texts. If it raises ItemError, whose index counts from the start of
+    the chunk, a UserError with the line number of stdin is raised instead.
     """
     from manyheads.data.text.text_faults import ItemError
 
@@ -36,7 +40,7 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 
 def stdin() -> Iterator[list[str]]:
-    """Yield the available lines of stdin, so that a slow writer is answered line by line."""
+    """Yield chunks of the lines that are available on stdin, so that a slow writer gets an answer after each line."""
     from manyheads.training.distributed_map import read_once
 
     return read_once(_read())
@@ -47,7 +51,7 @@ def _read() -> Iterator[list[str]]:
         raise UserError("standard input is closed: pass the texts as arguments")
     from manyheads.data.readers.splits import MAX_LINE_BYTES
 
-    # blocks of an incomplete line, their total bytes, and the number of complete lines
+    # blocks of an incomplete line, their total size in bytes, and the count of complete lines
     begun, held, number = list[bytes](), 0, 0
     while block := os.read(sys.stdin.fileno(), CHUNK):
         end, *more = block.split(b"\n")
@@ -72,7 +76,7 @@ def lines_of(file: Path) -> Iterator[str]:
 
 
 def text_of(file: Path) -> str:
-    """Return the unchanged text of a file, so that character offsets match it.
+    """Return the text of a file without any change, so that character offsets match those in the file.
 
     Raise UserError for a pipe or a device.
     """
@@ -83,7 +87,7 @@ def text_of(file: Path) -> str:
 
 
 def decode(line: bytes, file: str, number: int) -> str:
-    """Decode a line. Remove a byte order mark before the first line and a carriage return at the end."""
+    """Decode a line of input. Remove a carriage return at its end and, on the first line, a byte order mark."""
     line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     try:
         return line.removesuffix(b"\r").decode("utf-8")

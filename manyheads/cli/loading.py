@@ -1,4 +1,4 @@
-"""Load the model of a verb, and add the options that several verbs share."""
+"""Load the model for a command, and add the command-line options that several commands share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from manyheads.training.distributed import is_rank
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
-    """Add --precision to a verb that computes with a loaded model."""
+    """Add the option --precision to the parser of a command that runs a model."""
     about = "float32, bf16, int8, or auto, the fastest with results close to float32 (default: float32)"
     verb.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="P", help=about)
 
 
 def add_processes(verb: argparse.ArgumentParser) -> None:
-    """Add --processes to a verb that predicts many items.
+    """Add the option --processes to the parser of a command that predicts many items.
 
     Each process computes whole batches; rank 0 writes the results.
     """
@@ -45,7 +45,7 @@ def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namesp
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:
-    """Load a model. Raise UserError if it does not support the verb."""
+    """Load a model. Raise UserError if the command cannot be used with this type of model."""
     from manyheads.tasks.loading import load
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
@@ -57,10 +57,10 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
 
 
 def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
-    """Return a model and its recipe's config, or None instead of the config.
+    """Return a model and the config of its recipe; the config is None for a model directory.
 
-    The name is a preset, a recipe (to which `settings` apply) or a model directory. A model of a preset or a recipe is
-    on the meta device, without memory for its parameters.
+    `name` is a preset, a recipe file (to which `settings` apply) or a model directory. The model of a preset or a
+    recipe is created on the meta device, so its parameters use no memory.
     """
     from manyheads.runs.overrides import apply, from_arguments
     from manyheads.tasks.registry import RECIPES

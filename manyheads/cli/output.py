@@ -1,4 +1,4 @@
-"""Print results as JSON or as an aligned table."""
+"""Print the results of a command as JSON or as an aligned table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from manyheads.errors import UserError
 
 
 def check_file(out: Path, suffixes: Sequence[str], expected: str) -> None:
-    """Raise UserError if --out cannot be written, before any computation.
+    """Check the value of --out before any computation. Raise UserError if the file cannot be written.
 
-    expected  the message for a file name without one of the suffixes
+    expected  description of the valid file names, for the message about a name with a wrong suffix
     """
     if out.suffix.lower() not in suffixes:
         raise UserError(f"--out {out}: {expected}")
@@ -27,7 +27,7 @@ def document(value: Any) -> None:
 
 
 def table(rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns. Columns of numbers are aligned to the right."""
+    """Print a table with aligned columns. Columns of numbers are aligned to the right."""
     cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
     columns = list(zip(*cells, strict=True))
     right = [all(re.fullmatch(r"[-+\d.,]*", cell) for cell in column[1:] or column) for column in columns]

@@ -1,4 +1,4 @@
-"""Argument parser with one-line errors that suggest the nearest valid name."""
+"""Argument parser whose errors take one line and suggest the nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors that suggest the nearest valid name."""
+    """Argument parser whose errors take one line and suggest the nearest valid name."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} ({self.prog} --help)")
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Verbs:
-    """Parser of the whole command. Each verb adds a subparser."""
+    """Parser of the command `manyheads`. Each verb (`train`, `translate`, ...) is a subparser."""
 
     def __init__(self, parser: Parser) -> None:
         self._subparsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
@@ -38,12 +38,12 @@ class Verbs:
         self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
         as_json: bool = False, example: str,
     ) -> Parser:  # fmt: skip
-        """Add a verb.
+        """Add the subparser of a verb.
 
-        function     called with the parsed options
-        positionals  name and help of each positional argument
-        as_json      whether the verb has the option --json
-        example      a command, printed below the help
+        function     function that runs the verb, called with the parsed options
+        positionals  name and help text of each positional argument
+        as_json      True if the verb has the option --json
+        example      command line that is printed below the help text
         """
         parser = self._subparsers.add_parser(
             name,
@@ -66,7 +66,7 @@ class Verbs:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return an argument type for whole numbers from `least` to `most`, so that errors come before any loading."""
+    """Return an argparse type for integers from `least` to `most`, to detect wrong values before any loading."""
 
     def convert(text: str) -> int:
         try:
@@ -81,7 +81,10 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return an argument type for finite numbers for which `fits` is true. `expected` describes them."""
+    """Return an argparse type for finite numbers that satisfy the function `fits`.
+
+    `expected` describes them in errors.
+    """
 
     def convert(text: str) -> float:
         try:

@@ -1,4 +1,4 @@
-"""The verb `manyheads plan`."""
+"""The command `manyheads plan`: estimate memory and time of a training run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, int]:
-    """Return the number of texts or images of a micro-batch, and the tokens per text."""
+    """Return the number of texts or images in a micro-batch, and the number of tokens in each text."""
     from manyheads.analysis.costs import LENGTH
 
     longest = getattr(model.config, "max_positions", None)

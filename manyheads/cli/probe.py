@@ -1,4 +1,4 @@
-"""The verb `manyheads probe`."""
+"""The command `manyheads probe`: find attention heads that follow syntactic dependencies or find antecedents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from manyheads.analysis.heads.selections import Selections
     from manyheads.tasks.heads.probing import Probe
 
-MINIMUM = 50  # minimum number of words of a relation that is listed
+MINIMUM = 50  # A dependency relation is listed only if it has at least this number of words.
 SUFFIXES = (".png", ".svg")
 
 
@@ -41,7 +41,7 @@ def _probe(options: argparse.Namespace) -> None:
     treebank, train = (
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
         for file in (options.treebank, options.train)
-    )  # read before the model, which takes longer to load
+    )  # Read the data before the model, because the model takes longer to load and the data may be faulty.
     from manyheads.tasks.heads.probing import probe
     from manyheads.tasks.loading import load
 
@@ -52,7 +52,7 @@ def _probe(options: argparse.Namespace) -> None:
         document(results.document(options.minimum))
     else:
         _print(results, options.minimum)
-    if options.out is not None:  # drawn last, so that results are printed even if drawing fails
+    if options.out is not None:  # Draw the figure last, so that the results are printed even if drawing fails.
         draw_heads(results.dependencies, options.out, options.minimum)
 
 
@@ -69,7 +69,7 @@ def _print(results: Probe, minimum: int) -> None:
 
 
 def _tell(results: Probe, minimum: int) -> None:
-    """Report on stderr what was left out."""
+    """Report on stderr which sentences were left out."""
     counts = results.counts
     rare = sum(count < minimum for count in results.dependencies.counts().values())
     for number, what in (
@@ -102,7 +102,7 @@ def _relations(results: Probe, minimum: int) -> None:
 
 
 def _published(results: Probe, minimum: int) -> None:
-    """Print the paper's table next to the measured one. Here heads are counted from 1, as in the paper."""
+    """Print the table of the paper next to the measured one. Heads are counted from 1 here, as in the paper."""
     from manyheads.analysis.heads.stanford import PUBLISHED
 
     print("\nrelations of the paper (Clark et al. 2019, table 1) in Stanford Dependencies; heads are counted"

@@ -1,4 +1,4 @@
-"""Training progress on stderr: a bar on a terminal, otherwise a line every half minute."""
+"""Display of training progress on stderr: a bar on a terminal, otherwise one line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import Progress as Bar
 
 from manyheads.training.progress import Progress
 
-PLAIN_SECONDS = 30.0  # seconds between lines if stderr is not a terminal
+PLAIN_SECONDS = 30.0  # seconds between two lines of progress if stderr is not a terminal
 
 
 class ProgressDisplay:
-    """Progress callback that displays its argument; a context manager."""
+    """Progress callback for training, also a context manager. A call displays the values that are passed to it."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""The verb `manyheads recipes`."""
+"""The command `manyheads recipes`: list the recipes with their papers and measured scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print errors and log messages of the package on stderr; the library itself prints nothing."""
+"""Print errors and log messages of the package to stderr. The library modules themselves print nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from manyheads.errors import UserError
 from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is_rank, post_failure
 from manyheads.training.faults import is_out_of_memory
 
-LONGEST = 4000  # maximum number of characters printed of an error
-FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses
+LONGEST = 4000  # maximum number of characters of an error message
+FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses of the command
 
 
 class _Lines(logging.Handler):
-    """Log handler that prints one line per record. Warnings get a prefix; errors are printed by every rank."""
+    """Log handler that prints one line per record. Warnings get a prefix, and every rank prints errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR:
@@ -30,7 +30,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def log_lines() -> Iterator[None]:
-    """Print log messages of the package from level INFO on while the `with` block runs."""
+    """Context manager that prints the log messages of the package (level INFO and above) during the `with` block."""
     logger, handler = logging.getLogger("manyheads"), _Lines()
     level = logger.level
     logger.addHandler(handler)
@@ -43,12 +43,12 @@ def log_lines() -> Iterator[None]:
 
 
 def exit_status(error: BaseException, debug: bool) -> int:
-    """Report an error on stderr and return the exit status.
+    """Report an error on stderr and return the exit status of the command.
 
     Errors that users can fix take one line: `UserError`, errors of the operating system, too little memory, and texts
-    that the library `tokenizers` cannot read. All others are bugs and keep their traceback.
+    that the library `tokenizers` cannot read. All other errors are bugs and are printed with their traceback.
     """
-    if isinstance(error, BrokenPipeError):  # the reader closed the pipe
+    if isinstance(error, BrokenPipeError):  # the program that reads our output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
@@ -61,7 +61,7 @@ def exit_status(error: BaseException, debug: bool) -> int:
     if isinstance(error, Exception) and is_out_of_memory(error):
         message = "out of memory: use a smaller model, smaller batches or shorter texts"
         return _report(error, FAILED, message, debug)
-    # The library `tokenizers` raises plain Exception, or a PanicException if its Rust code panics.
+    # The library `tokenizers` raises plain Exception; it raises PanicException if its Rust code panics.
     if type(error) is Exception or type(error).__name__ == "PanicException":
         return _report(error, BAD_INPUT, f"the model's tokenizer failed on a text: {error}", debug)
     message = f"this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
@@ -76,9 +76,9 @@ def _report(error: BaseException, status: int, message: str, debug: bool) -> int
 
 
 def _print_once(message: str, *, quietly: bool) -> None:
-    """Print an error, on rank 0 alone if rank 0 reports the same error or caused this one.
+    """Print an error. Other ranks stay silent if rank 0 reports the same error or has caused this one.
 
-    quietly  never print on other ranks, because rank 0 certainly reports the error
+    quietly  True: never print on ranks other than 0, because rank 0 certainly reports the error
     """
     if not is_rank() or os.environ["RANK"] == "0":
         print("manyheads:", message, file=sys.stderr)
@@ -88,6 +88,10 @@ def _print_once(message: str, *, quietly: bool) -> None:
 
 
 def _printable(message: str) -> str:
-    """Return one line of bounded length without control characters, which a quoted file could send to the terminal."""
+    """Return a text as one line of limited length, without control characters.
+
+    An error may quote a file, and control characters in the quotation could change the state of the user's
+    terminal.
+    """
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message.replace("\n", " "))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."

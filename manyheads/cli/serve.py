@@ -1,4 +1,4 @@
-"""The verb `manyheads serve`."""
+"""The command `manyheads serve`: serve models over HTTP."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _named(given: list[str]) -> dict[str, str]:
-    """Return the models by name."""
+    """Return the models to serve, as a dictionary from name to model directory."""
     pairs = []
     for text in given:
         name, equals, model = text.partition("=")

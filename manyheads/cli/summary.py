@@ -1,4 +1,4 @@
-"""The verb `manyheads summary`."""
+"""The command `manyheads summary`: show parameters, FLOPs and memory of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads tag`."""
+"""The command `manyheads tag`: tag the words of texts."""
 
 from __future__ import annotations
 

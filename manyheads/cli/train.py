@@ -1,4 +1,4 @@
-"""The verb `manyheads train`."""
+"""The command `manyheads train`: train a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `manyheads translate`."""
+"""The command `manyheads translate`: translate texts."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def _score(translator: Translator, targets: list[str], options: argparse.Namespa
 
 
 def _plain(translation: Translation) -> dict[str, Any]:
-    """Return a translation as JSON. A score of -inf, for text that the model never writes, becomes null."""
+    """Return a translation as a JSON object. A score of -inf (text that the model can never write) becomes null."""
     scores = {"score": translation.score, "log_probability": translation.log_probability}
     return {"text": translation.text, **{key: n if math.isfinite(n) else None for key, n in scores.items()}}

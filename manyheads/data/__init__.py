@@ -1,1 +1,4 @@
-"""Readers, tokenizers and batching: from files to batches of token ids. Independent of models and of PyTorch."""
+"""Data pipeline from files to batches of token ids: readers, tokenizers and batching.
+
+It does not import PyTorch or models.
+"""

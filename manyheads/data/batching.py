@@ -1,6 +1,6 @@
-"""Batches with a bounded number of padded tokens, of sentences with similar lengths.
+"""Batches of sentences with similar lengths, with a limit on the number of tokens including padding.
 
-The order depends only on (seed, epoch).
+The order of the batches depends only on the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ R = TypeVar("R")
 B = TypeVar("B")
 
 _MIN_STRIP_BATCHES = (
-    4  # minimum batches per strip; 2 to 6 differ little, 4 gives the minimum of padding (measured on Multi30k)
+    # minimum number of batches per strip of lengths; 2 to 6 differ little, 4 gives the least padding (measured on
+    # Multi30k)
+    4
 )
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the row indices of a batch of `size` rows for one rank; empty if there are too few rows."""
+    """Return the indices of those rows of a batch that belong to one rank; empty if the batch has too few rows.
+
+    size  number of rows in the whole batch
+    """
     return np.arange(rank, size, world)
 
 
 class Lazy(Sequence[B]):
-    """Batches of an epoch; each is made from its rows on access."""
+    """Sequence of the batches of one epoch. A batch is created from its row indices when it is accessed."""
 
     def __init__(self, rows: Sequence[R], make: Callable[[R], B]) -> None:
         self._rows: Sequence[Any] = rows
@@ -40,7 +45,10 @@ class Lazy(Sequence[B]):
         return self._make(self._rows[index])
 
     def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
-        """Return the batch of one rank's rows, and True. A rank without rows gets the first row, and False."""
+        """Return the part of a batch for one rank, and True.
+
+        If the batch has too few rows, a rank gets the first row, and False instead of True.
+        """
         rows = self._rows[index]
         local_rows = part_of(len(rows), rank, world)
         return self._make(rows[local_rows if len(local_rows) else [0]]), len(local_rows) > 0
@@ -57,10 +65,12 @@ def token_batches(
 ) -> list[NDArray[np.int64]]:
     """Return the sentence indices of each batch; each sentence occurs in exactly one batch.
 
-    For both sides, sentences x maximum length <= `budget` (target lengths include </s>). Sentences are sorted along a
-    snake through the plane of lengths: up one strip of similar target lengths and down the next. Neighbors therefore
-    have similar lengths on both sides. The snake is cut into batches that are as full as possible. Ties are broken at
-    random and the strips shift each epoch, so the batches vary. Raises UserError for a sentence longer than the budget.
+    In every batch, the number of sentences times their maximum length is at most `budget`, for the source as well
+    as for the target (target lengths include </s>). Source and target length are two coordinates of a sentence.
+    Sentences are sorted along a path through this plane: upward within a strip of similar target lengths, then
+    downward within the next strip. Consecutive sentences therefore have similar lengths on both sides. This order
+    is cut into batches that are as full as possible. The batches vary between epochs, because ties are broken at
+    random and the strips shift. Raises UserError for a sentence longer than the budget.
     """
     source = np.asarray(source_lengths, dtype=np.int64)
     target = np.asarray(target_lengths, dtype=np.int64)
@@ -75,8 +85,9 @@ def token_batches(
             " or shorten the sentence"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    # Strips of target lengths contain about _STRIP batches, so that each batch covers a small range of source lengths.
-    tokens = np.bincount(target, weights=longest)  # number of tokens for each target length
+    # Each strip of similar target lengths holds about _STRIP batches, so that one batch covers a small range of source
+    # lengths.
+    tokens = np.bincount(target, weights=longest)  # number of tokens in the sentences of each target length
     strips, strip_tokens = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _MIN_STRIP_BATCHES * budget)
     for length in range(1, len(tokens)):
         full = strip_tokens >= _MIN_STRIP_BATCHES * budget
@@ -98,7 +109,7 @@ def token_batches(
 
 
 def pad(sequences: Sequence[ArrayLike], value: int) -> NDArray[np.int64]:
-    """Return the sequences as rows, padded with `value` on the right, (N, Tmax)."""
+    """Return the sequences as rows of one array, padded on the right with `value`, (N, maximum length)."""
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
     rows = np.full((len(arrays), max(map(len, arrays), default=0)), value, dtype=np.int64)
     for row, array in zip(rows, arrays, strict=True):

@@ -1,11 +1,12 @@
-"""BERT, RoBERTa and DistilBERT with their heads, in the format of `transformers`; read and written.
+"""Read and write BERT, RoBERTa and DistilBERT, each with its heads, in the format of `transformers`.
 
 Based on transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and the files of
-google-bert on the Hub. These may contain names of the original release (`LayerNorm.gamma`), stored position ids, and
-poolers that the head does not use.
+google-bert on the Hub. Such files may contain names of the original release (`LayerNorm.gamma`), stored position ids,
+and poolers that the head does not use.
 
-Two dropout rates of DistilBERT differ in training: Manyheads, like BERT, also applies dropout between attention and the
-residual connection, and uses the rate of the sequence head for the token head, too. Outputs without dropout are equal.
+DistilBERT uses dropout differently in training. Manyheads, like BERT, also applies dropout between attention and the
+residual connection, and uses the dropout rate of the sequence head for the token head, too. Outputs without dropout
+are equal.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from manyheads.interop.labels import label_names, read_labels
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.bert import LABELED, POOLED, Bert, BertConfig
 
-_OLD = {"weight": "gamma", "bias": "beta"}  # names of norm parameters in the original release
+_OLD = {"weight": "gamma", "bias": "beta"}  # names of the LayerNorm parameters in the original release of BERT
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of the parts of a family.
+    """Names that a model family (BERT, RoBERTa or DistilBERT) uses in its files.
 
-    prefix         prefix of the encoder below a head
-    architectures  architecture name for each Manyheads head; the first is the default if config.json names none
-    encoder        Manyheads names of encoder layers -> names in the file, without the prefix
-    words          Manyheads names of masked-LM head layers -> names in the file
-    decoder        output matrix over the vocabulary, tied to the embeddings
-    bias           name of its bias
-    heads          Manyheads head -> (layer between encoder and classifier or None, classifier)
+    prefix         prefix of the encoder's tensors if the model has a head
+    architectures  architecture name in config.json for each Manyheads head; the first is the default
+    encoder        mapping from Manyheads names of encoder layers to names in the file, without the prefix
+    words          mapping from Manyheads names of the masked-LM head's layers to names in the file
+    decoder        name of the output matrix over the vocabulary, which is tied to the embeddings
+    bias           name of the bias of the output matrix
+    heads          for each Manyheads head, the names of two layers: the layer between encoder and classifier (or
+                   None), and the classifier
     """
 
     prefix: str
@@ -58,7 +60,7 @@ class _Names:
         written, other = ("", self.prefix) if config.head in ("none", "pooler") else (self.prefix, "")
 
         def row(ours: str, theirs: str, *also: str) -> Weight:
-            """Return the row of an encoder tensor, whose name in a file may or may not include the prefix."""
+            """Return the conversion row of an encoder tensor. Its name in a file may or may not include the prefix."""
             return Weight(ours, written + theirs, (other + theirs, *also))
 
         rows = [
@@ -83,7 +85,7 @@ class _Names:
         return self.architectures.get("pooler", "") if config.head == "none" and not named else named
 
     def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
-        """Return tensors that files of older versions may contain: position ids, and unused poolers."""
+        """Return the tensors that only files of older versions contain: position ids, and poolers that no head uses."""
         numbers = torch.arange(config.max_positions + config.position_offset)[None]
         tensors: dict[str, Tensor | None] = {
             f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)
@@ -93,9 +95,10 @@ class _Names:
         return tensors
 
     def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the head, which `architectures` names, and its labels.
+        """Return the head that `architectures` of config.json names, and its class labels.
 
-        bert-base-uncased names BertForMaskedLM but contains both pretraining heads; then the head is "pretraining".
+        bert-base-uncased names BertForMaskedLM but contains both pretraining heads; then the head is
+        "pretraining".
         """
         heads = {name: head for head, name in self.architectures.items()}
         head = heads[architecture(settings, list(heads))]
@@ -162,15 +165,15 @@ _DISTILBERT = _Names(
 
 
 class _OffsetPositions(Setting):
-    """Number of positions of RoBERTa.
+    """Conversion of the number of positions of RoBERTa.
 
-    Its positions start after the padding id, so the first rows of the table are unused.
+    Position numbers start after the padding id, so the first rows of the position table are unused.
     """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         rows, pad = super().to_ours(theirs)[self.ours], _ROBERTA_PAD.to_ours(theirs)["pad"]
         if not (isinstance(rows, int) and isinstance(pad, int)):
-            return {self.ours: rows}  # the configuration reports the fault
+            return {self.ours: rows}  # The Manyheads configuration reports the error in this value.
         offset = pad + 1
         if rows <= offset:
             raise UserError(f"'max_position_embeddings' is {rows}; expected more than {offset} ('pad_token_id' + 1)")
@@ -183,7 +186,7 @@ class _OffsetPositions(Setting):
 
 
 class _Rate(Setting):
-    """Dropout rate before a classifier; in the file it has no default from another rate."""
+    """Conversion of the dropout rate before a classifier. In Manyheads, None means the general rate."""
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         rate = ours[self.ours]
@@ -191,12 +194,12 @@ class _Rate(Setting):
 
 
 _ROBERTA_PAD = Setting("pad", "pad_token_id", default=1)
-_TEXT: tuple[SettingRow, ...] = (  # settings of BERT and DistilBERT
+_TEXT: tuple[SettingRow, ...] = (  # settings that BERT and DistilBERT share
     Setting("vocab", "vocab_size", default=30_522),
     Setting("pad", "pad_token_id", default=0),
     Setting("max_positions", "max_position_embeddings", default=512),
 )
-_SIZES: tuple[SettingRow, ...] = (  # settings of BERT and RoBERTa
+_SIZES: tuple[SettingRow, ...] = (  # settings that BERT and RoBERTa share
     *SIZES,
     FEED_FORWARD,
     Setting("segment_types", "type_vocab_size", default=2),
@@ -205,12 +208,12 @@ _SIZES: tuple[SettingRow, ...] = (  # settings of BERT and RoBERTa
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.1),
     Setting("head_dropout", "classifier_dropout", default=None),
 )
-# Keys that forward passes of transformers do not read, and keys that `infer` reads.
+# Keys of config.json that do not change the output in transformers, and keys that are read by `infer` instead.
 _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head sinusoidal_pos_embds tie_weights_
 """
-_PUBLISHED = {"norm": "post"}  # position of the norms
+_PUBLISHED = {"norm": "post"}  # position of the layer norms (before or after each sublayer)
 _PLAIN = {
     **_PUBLISHED,
     "position_offset": 0,
@@ -251,7 +254,7 @@ ROBERTA = _family(
         Setting("vocab", "vocab_size", default=50_265),
         _ROBERTA_PAD,
         _OffsetPositions("max_positions", "max_position_embeddings", default=512),
-        # activation of the LM head
+        # activation function of the language-model head
         Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),
         *_SIZES,
     ),

@@ -1,11 +1,11 @@
-"""Encoder-decoder Transformer (Vaswani 2017) in the format of Marian, of Pegasus, or of Manyheads.
+"""Read and write the encoder-decoder Transformer (Vaswani 2017) in the format of Marian, Pegasus or Manyheads.
 
 Marian      post-norm without final norms; joint or separate vocabularies
-Pegasus     pre-norm with final norms; one matrix for source, target and output
+Pegasus     pre-norm with final norms; one embedding matrix for source, target and output
 Manyheads   all other configurations; no other library can load them
 
-Based on transformers 5.23 (modeling_marian.py, modeling_pegasus.py). Both use sinusoidal positions with all sines
-first, layer norms with epsilon 1e-5, and biases in every linear layer.
+Based on transformers 5.23 (modeling_marian.py, modeling_pegasus.py). In Marian and Pegasus, the sinusoidal position
+vectors contain all sines first, then all cosines. Layer norms have epsilon 1e-5, and every linear layer has a bias.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output":
 _LAYER = {
     **{f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
     "attention_norm": "self_attn_layer_norm",
-    **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},  # in the decoder only
+    # These tensors exist only in the decoder.
+    **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
     "cross_norm": "encoder_attn_layer_norm",
     "feed_forward.expand": "fc1",
     "feed_forward.contract": "fc2",
@@ -38,7 +39,7 @@ _STACKS = [
     for stack in ("encoder", "decoder")
     for row in weights_and_biases(
         {f"{stack}.blocks.{{}}.{ours}": f"model.{stack}.layers.{{}}.{theirs}" for ours, theirs in _LAYER.items()}
-        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # in Pegasus only
+        | {f"{stack}.norm": f"model.{stack}.layer_norm"}  # This tensor exists only in Pegasus files.
     )
 ]
 _SHARED, _SOURCE, _TARGET, _OUTPUT = (
@@ -58,7 +59,7 @@ _EMBEDDINGS = {
 }
 _BIAS = Weight(
     "output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0]
-)  # (V,) <-> (1, V)
+)  # shape (V,) in Manyheads, (1, V) in the file
 
 
 def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:
@@ -74,7 +75,7 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 class _OnePad:
-    """Padding token of source and target. The file format has no separate key for the source."""
+    """Conversion of the padding token ids of source and target. The file has no separate key for the source."""
 
     keys: tuple[str, ...] = ()
 
@@ -115,8 +116,8 @@ _FIXED_THERE: dict[str, Any] = {
     "normalize_embedding": False, "static_position_embeddings": True,
 }  # fmt: skip
 _MAY_BE_MISSING = {"add_cross_attention": False, "tie_encoder_decoder": False, "pruned_heads": {}}
-# Keys that forward passes of transformers do not read: bookkeeping, heads of other tasks, defaults for generation
-# (options of commands in Manyheads), and obsolete flags.
+# Keys that do not change the output of the model in transformers: bookkeeping, settings for heads of other tasks,
+# defaults for generation (in Manyheads, these are options of commands), and obsolete flags.
 _IGNORED = """
     add_bias_logits classif_dropout classifier_dropout extra_pos_embeddings force_bos_token_to_be_generated init_std
     problem_type save_step
@@ -135,7 +136,7 @@ def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[s
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    bias = tensors.get("final_logits_bias")  # present in every Marian file, and zero in most
+    bias = tensors.get("final_logits_bias")  # Every Marian file contains this bias; in most files it is zero.
     return {"output_bias": bias is not None and (bias.is_meta or bool(bias.count_nonzero()))}
 
 
@@ -149,7 +150,8 @@ def generation(config: TransformerConfig) -> dict[str, Any]:
         "eos_token_id": config.end,
         "forced_eos_token_id": config.end,
         "pad_token_id": config.pad,
-        "bad_words_ids": [[config.pad]],  # its embedding is zero, so its logit is zero instead of very low
+        # The embedding of the padding token is zero, so its logit is zero instead of very low.
+        "bad_words_ids": [[config.pad]],
         "max_length": config.max_positions,
         "num_beams": 1,
         "do_sample": False,
@@ -180,7 +182,7 @@ PEGASUS = Family(
     _settings(
         (Setting("target_vocab", "vocab_size"),),
         {"norm": "pre", "final_norm": True, "tie": "all"},
-        # transformers ignores the first two, but CTranslate2's converter requires them
+        # The library transformers ignores the first two keys, but the converter of CTranslate2 requires them.
         {"normalize_before": True, "add_final_layer_norm": True, "tie_word_embeddings": True},
     ),
     _weights, lambda config: "PegasusForConditionalGeneration", generation, _infer, _computed,

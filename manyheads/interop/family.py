@@ -1,4 +1,4 @@
-"""Format of a saved model: its config.json, weights and further files, for reading and writing."""
+"""Description of a saved model's format (config.json, weights and further files) for reading and writing models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from manyheads.core.layers import skip_init
 from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
-LARGEST_TABLES = 2**26  # maximum number of values in computed tables, for a model with few weights
+# Maximum number of values in tables that are computed from config.json; it protects against huge tables of a small
+# file.
+LARGEST_TABLES = 2**26
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def _unstated(_: Mapping[str, Any]) -> None:
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters, tied ones once, and the persistent buffers (running statistics of batch norms)."""
+    """Return the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms."""
     persistent = module.state_dict().keys()
     return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
 
@@ -35,22 +37,25 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
 class Family:
     """Format in which a model is saved.
 
-    model_type     model type in config.json
-    config         configuration dataclass of Manyheads; `module` is built from it
-    settings       rows of config.json
-    weights        function that returns the rows for a configuration, given the names of its parameters and buffers
-    architecture   function that returns the value of `architectures`
-    generation     function that returns generation_config.json; None, or returning None, for models that do not
-                   generate
-    preprocessing  function that returns the content of preprocessor_config.json, if config.json contains it (timm)
-    renamed        function that maps names in a file to names in the rows, for libraries that number layers
-                   differently; for reading only
-    infer          function that returns fields that follow only from `architectures` or the weights. Its first call
-                   gets the weights without values
-    computed       function that returns tensors of a file that follow from the configuration (None: unused, any
-                   values). `stored` names those that are written, with `{}` in place of layer numbers
-    also_written   function that returns keys of config.json for other tools; `settings` ignores them
-    own            True for a format of Manyheads; config.json then lists the names of the tokenizers
+    model_type     value of `model_type` in config.json
+    config         configuration class of Manyheads (a dataclass)
+    module         model class, built from a configuration
+    settings       table that converts between config.json and the configuration
+    weights        function that returns the conversion rows of all tensors, for a configuration and the names of
+                   its parameters and buffers
+    architecture   function that returns the value of `architectures` in config.json
+    generation     function that returns the content of generation_config.json; None, or a function that returns
+                   None, for models that do not generate text
+    preprocessing  function that returns the content of preprocessor_config.json if config.json contains it (timm)
+    renamed        function that maps a tensor name in a file to the name in the rows, for libraries that number
+                   layers differently; used only for reading
+    infer          function that returns settings that are not in config.json and follow from `architectures` or
+                   from the weights. Its first call gets the weights without values, on the meta device
+    computed       function that returns tensors of a file that follow from the configuration; None instead of a
+                   tensor means that the tensor is unused and may have any values
+    stored         names of the computed tensors that are written, with `{}` in place of layer numbers
+    also_written   function that returns keys that are written to config.json only for other tools
+    own            True for a format of Manyheads; config.json then also lists the names of the tokenizers
     """
 
     model_type: str
@@ -73,8 +78,9 @@ class Family:
     ) -> tuple[Any, dict[str, Tensor]]:
         """Read a configuration, parameters and buffers. Raises UserError if anything cannot be represented exactly.
 
-        shapes  tensors of the file, on the meta device. They are compared with the configuration before memory is
-                allocated; then `load` is called to read the tensors
+        shapes  tensors of the file, on the meta device. They are compared with the configuration before any
+                memory is allocated
+        load    function that reads the tensors with their values; called only after this check
         """
         shapes = {self.renamed(name): shape for name, shape in shapes.items()}
         stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings)}
@@ -87,9 +93,9 @@ class Family:
                 module = self.module(config)
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
-        except RuntimeError as error:  # a tensor of 2^63 bytes or more
+        except RuntimeError as error:  # a shape that torch rejects, because the tensor would have 2^63 bytes or more
             raise UserError(f"the sizes require more memory than possible ({error})") from None
-        computed = sum(buffer.numel() for buffer in module.buffers())  # for example, the sines of all positions
+        computed = sum(buffer.numel() for buffer in module.buffers())  # example: the sines of all positions
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
             raise UserError(
                 f"expected at most {LARGEST_TABLES:,} values in computed tables, or the number of weights; found"
@@ -97,22 +103,23 @@ class Family:
                 ". The number of positions may be wrong"
             )
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
-        exact = replace(config, **self.infer(settings, tensors))  # includes fields that follow from the values
+        # This time, `infer` also uses the values of the weights, not only their shapes.
+        exact = replace(config, **self.infer(settings, tensors))
         if exact != config:
             with torch.device("meta"), skip_init():
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
-        """Return the content of config.json without the dtype.
+        """Return the content of config.json, except for the dtype of the weights.
 
-        Raises UserError if the family cannot represent the configuration.
+        Raises UserError if this format cannot represent the configuration.
         """
         fixed = {"architectures": [self.architecture(config)], "model_type": self.model_type}
         return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the weights of a model under the names of the family, tied ones once."""
+        """Return the weights of a model under the names of this format; a tied weight occurs once."""
         config: Any = model.config
         ours = {name: tensor.detach() for name, tensor in saved_tensors(model).items()}
         like = next(iter(ours.values()))

@@ -1,13 +1,14 @@
-"""GPT-2 and GPT in the format of `transformers` (`gpt2`, `openai-gpt`); read and written.
+"""Read and write GPT-2 and GPT in the format of `transformers` (model types `gpt2` and `openai-gpt`).
 
-Other configurations are saved in the format of Manyheads. Based on transformers 5.23 (modeling_gpt2.py,
-modeling_openai.py) and the files of openai-community on the Hub. There, query, key and value form one matrix, matrices
-are transposed (Conv1D), and models without the head have names without `transformer.`. Models without biases are
-written with zero biases, which are equivalent, and with a key `bias` in config.json, which other tools preserve.
+Configurations that this format cannot represent are saved in the format of Manyheads. Based on transformers 5.23
+(modeling_gpt2.py, modeling_openai.py) and the files of openai-community on the Hub. In these files, the query, key and
+value projections form one matrix, and matrices are transposed (Conv1D). In models without a head, tensor names lack the
+prefix `transformer.`. Manyheads writes a model without biases with zero biases, which is equivalent, and with a key
+`bias` in config.json, which other tools preserve.
 
-Supported heads are the language model and the text classifier. The classifier reads the last token that is not padding;
-transformers identifies it by the padding id, Manyheads by the length. A model with another head is rejected, because no
-row matches its weights.
+Supported heads are the language model and the text classifier. The classifier reads the last token that is not padding.
+In transformers, the padding id identifies this token; in Manyheads, the length of the text. A model with any other head
+is rejected, because its tensors have unknown names.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
 
 
 def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
-    """Return tensors that follow from the configuration: causal masks of older versions, and zero biases."""
+    """Return tensors that follow from the configuration: causal masks (files of older versions) and zero biases."""
     tensors: dict[str, Tensor | None] = {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
@@ -88,7 +89,10 @@ def generation(config: GPTConfig) -> dict[str, Any] | None:
 
 
 def _heads(name: str) -> dict[str, Any]:
-    """Return the functions that read and write the heads of a family; `name` begins its architecture names."""
+    """Return the functions that read and write the head of a GPT or GPT-2 model.
+
+    name  beginning of the architecture names in config.json
+    """
     language, sequence = f"{name}LMHeadModel", f"{name}ForSequenceClassification"
 
     def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -108,8 +112,8 @@ def _heads(name: str) -> dict[str, Any]:
     return {"infer": infer, "also_written": also_written, "architecture": architecture}
 
 
-# Keys that forward passes of transformers do not read: bookkeeping, heads of other tasks, details of half precision,
-# and defaults for generation.
+# Keys that do not change the output of the model in transformers: bookkeeping, settings for heads of other tasks,
+# details of half precision, and defaults for generation.
 _IGNORED = """
     decoder_start_token_id is_decoder n_special output_past pad_token_id predict_special_tokens
     reorder_and_upcast_attn summary_activation summary_first_dropout summary_proj_to_labels summary_type
@@ -118,7 +122,10 @@ _IGNORED = """
 
 
 class _End(Setting):
-    """Id of the end token; transformers accepts an id beyond the vocabulary, which no text can contain."""
+    """Conversion of the id of the end token.
+
+    In transformers, it may exceed the vocabulary; then no text contains it.
+    """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
@@ -172,7 +179,7 @@ OPENAI_GPT = Family(
     "openai-gpt", GPTConfig, GPT,
     _settings(
         512, 40478, None,
-        # "gelu" in these files is the tanh approximation
+        # In these files, "gelu" means the tanh approximation of GELU.
         (Choice("activation", ("afn",), {"gelu_tanh": [("gelu",)], "relu": [("relu",)],
                                          "silu": [("silu",), ("swish",)]}, default=("gelu",)),),
         {"norm": "post", "feed_forward": None},

@@ -1,4 +1,7 @@
-"""Configuration keys common to models of `transformers`: the activation, and keys that forward passes do not read."""
+"""Keys of config.json that many models of `transformers` share.
+
+They are the activation function, and keys that have no effect on the output.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _BOOKKEEPING = """
     gradient_checkpointing id2label initializer_range label2id model_type name_or_path num_labels output_attentions
     output_hidden_states return_dict task_specific_params torch_dtype torchscript transformers_version
 """
-# options for generation, and token ids
+# keys with options for text generation, and token ids
 _GENERATING = """
     bad_words_ids begin_suppress_tokens bos_token_id cls_token_id cross_attention_hidden_size diversity_penalty
     do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
@@ -25,7 +28,7 @@ _GENERATING = """
 ANY_MODEL = frozenset(_BOOKKEEPING.split())
 ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())
 
-# keys of most encoders, with the values of the base sizes as defaults
+# Keys that most encoders share. Their defaults are the values of the models of size "base".
 WIDTH = Setting("width", "hidden_size", default=768)
 SIZES: tuple[SettingRow, ...] = (
     WIDTH,
@@ -35,12 +38,15 @@ SIZES: tuple[SettingRow, ...] = (
 FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
 
 
-# keys that any configuration may contain, but only with these values; they may be missing and are not written
+# Keys that any config.json may contain, but only with these values. They may be missing, and are not written.
 ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
 
 
 def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
-    """Return the architecture in `architectures`, or the first of `known` if there is none."""
+    """Return the architecture that `architectures` in config.json names.
+
+    If it names none, return the first entry of `known`.
+    """
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
         raise UserError(f"'architectures' is {named!r}; expected one of {', '.join(known)}")
@@ -48,10 +54,10 @@ def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
 
 
 def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:
-    """Return the row for the activation of feed-forward networks.
+    """Return the conversion row for the activation function of the feed-forward networks.
 
-    default  value in the file's terms if the key is missing
-    tanh     name that is written for the tanh approximation of GELU, which has several names
+    default  value, in the terms of the file, if the key is missing
+    tanh     name to write for the tanh approximation of GELU, which has several names
     """
     return Choice(
         "activation",

@@ -1,4 +1,4 @@
-"""Class names in config.json: `id2label`, `label2id`, or only the number of classes."""
+"""Class names in config.json: keys `id2label` and `label2id`, or only the number of classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from manyheads.errors import UserError
 
 
 def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the name of each class. Names may repeat: ImageNet has two classes "crane"."""
+    """Return the name of each class in the order of class indices.
+
+    Names may repeat: ImageNet has two classes "crane".
+    """
     names = settings.get("id2label")
     if names is None:
         count = settings.get("num_labels", 2)
@@ -20,10 +23,10 @@ def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if not whole or {str(key) for key in names} != {str(index) for index in range(len(names))}:
         raise UserError(f"'id2label' is {str(names)[:80]}; expected a name for each of 0, 1, ...")
     labels = tuple({str(key): name for key, name in names.items()}[str(index)] for index in range(len(names)))
-    back = settings.get("label2id")  # default names if only id2label was set
+    back = settings.get("label2id")  # If only id2label was set, label2id may contain default names.
     if isinstance(back, dict) and all(label.startswith("LABEL_") for label in back):
         back = None
-    # numbers may be strings, as in many published examples
+    # Class indices may be strings, as in many published models.
     numbers = {label: str(index) for label, index in back.items()} if isinstance(back, dict) else back
     if back is not None and numbers != {label: str(index) for index, label in enumerate(labels)}:
         raise UserError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
@@ -31,7 +34,7 @@ def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def label_names(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of config.json for class names."""
+    """Return the keys of config.json that store the class names."""
     return {
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},

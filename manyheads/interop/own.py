@@ -1,4 +1,4 @@
-"""Format of Manyheads, `manyheads-...`, for models and settings that no other tool supports."""
+"""File format of Manyheads (model types `manyheads-...`) for models and settings that no other tool supports."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from manyheads.models.presets import FAMILIES
 
 @dataclass(frozen=True)
 class _Field:
-    """Field of a configuration under its own name; the configuration itself checks type and range.
+    """Configuration field that is saved under its own name. The configuration class checks its type and range.
 
-    default  value if the key is missing, for a field that is newer than the saved model. It preserves the former
-             behavior
+    default  value if the key is missing, for a field that was added after the model was saved. The model then
+             behaves as it did before
     """
 
     name: str
@@ -58,8 +58,8 @@ def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
     return [Weight(pattern, pattern) for pattern in dict.fromkeys(slots(name)[0] for name in names)]
 
 
-# a family for each configuration in the table of presets; ViT and DeiT share one, as do GPT and GPT-2
-_SAVED_AS = {"directions": "reader"}  # name in existing model directories
+# One format for each configuration class in the table of presets. ViT and DeiT share a class, as do GPT and GPT-2.
+_SAVED_AS = {"directions": "reader"}  # former name, used in existing model directories
 _GENERATION: dict[str, Callable[[Any], dict[str, Any] | None]] = {"transformer": translation, "gpt": continuation}
 OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))

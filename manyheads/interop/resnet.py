@@ -1,7 +1,7 @@
-"""ResNet in the format of `transformers` (read and written); ResNet and SE-ResNet in the format of `timm` (read only).
+"""Read and write ResNet in the format of `transformers`; read ResNet and SE-ResNet in the format of `timm`.
 
-Based on transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). Models with a stem for small images or with
-squeeze-and-excitation are saved in the format of Manyheads (interop/own.py).
+Based on transformers 5.23 (modeling_resnet.py) and timm 1.0.31 (resnet.py). A ResNet whose first layers are for small
+images, or that has squeeze-and-excitation, is saved in the format of Manyheads (interop/own.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from manyheads.interop.table import Choice, Setting, Settings, Weight, weights_a
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 _BLOCK = "encoder.stages.{}.layers.{}"
-_NORMED = {  # a convolution and its norm
+_NORMED = {  # Names of a convolution followed by a normalization layer, here and in the file.
     "stem": "embedder.embedder",
     "stages.{}.blocks.{}.layers.{}": f"{_BLOCK}.layer.{{}}",
     "stages.{}.blocks.{}.shortcut": f"{_BLOCK}.shortcut",
@@ -44,7 +44,7 @@ def _rows(prefix: str) -> list[Weight]:
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the labels if `architectures` names a model with a head."""
+    """Return the class labels if `architectures` in config.json names a model with a classification head."""
     labeled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
     return {"labels": read_labels(settings) if labeled else ()}
 
@@ -53,7 +53,10 @@ _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "sta
 
 
 class _Downsampling(Setting):
-    """Position of the stride in a bottleneck. Other tools may set it for basic blocks, too, where it has no effect."""
+    """Conversion of the position of the stride within a bottleneck block.
+
+    Other tools may also set the key for basic blocks, where it has no effect.
+    """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         return {self.ours: False} if theirs.get("layer_type") == "basic" else super().to_ours(theirs)
@@ -70,7 +73,7 @@ RESNET = Family(
             Choice("block", ("layer_type",), {name: [(name,)] for name in ("basic", "bottleneck")}, ("bottleneck",)),
             Setting("halve_first", "downsample_in_first_stage", default=False),
             _Downsampling("stride_in_1x1", "downsample_in_bottleneck", default=False),
-            Setting("image_size", "image_size", default=224),  # written by Manyheads only
+            Setting("image_size", "image_size", default=224),  # only Manyheads writes this key
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
@@ -85,9 +88,11 @@ RESNET = Family(
 
 
 def _from_timm(name: str) -> str:
-    """Convert a name in a timm file to the names of transformers; timm numbers stages and layers of a block from 1.
+    """Convert a tensor name of timm to the name in transformers.
 
-    Names without a counterpart are returned unchanged and will be reported as unexpected.
+    In timm, stages and the layers of a block count from 1.
+
+    A name without a counterpart is returned unchanged, and is later reported as unexpected.
     """
     if name.startswith("fc."):
         return f"{_CLASSIFIER}.{name[3:]}"
@@ -115,13 +120,16 @@ def _timm_weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
     return rows
 
 
-# Arguments of timm models that follow from the weights, or that matter only in training.
+# Model arguments of timm that follow from the weights, or that matter only in training.
 _TIMM_ARGUMENTS = "block layers channels in_chans num_classes drop_rate drop_path_rate zero_init_last"
 _TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
 
 
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer all sizes from the weights. `architecture` excludes variants with other computations, such as pooling."""
+    """Infer all layer sizes from the weights.
+
+    `architecture` serves to exclude variants that compute differently, for example with other pooling.
+    """
     name = settings.get("architecture")
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
         raise UserError(f"'architecture' is {name!r}; expected resnetN or seresnetN")
@@ -134,7 +142,8 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         if match := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
             stage, block, layer = map(int, match.groups())
             layers = max(layers, layer + 1)
-            widths[stage] = max(widths.get(stage, 0), tensor.numel())  # other layers of a bottleneck are narrower
+            # The last layer of a bottleneck block gives its width; the layers before it are narrower.
+            widths[stage] = max(widths.get(stage, 0), tensor.numel())
             blocks.setdefault(stage, set()).add(block)
     if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
         raise UserError("expected conv1.weight, layer1.0.bn1.bias, ... in the shapes of a ResNet")

@@ -1,6 +1,7 @@
-"""Declarations of configurations and weights: tables of rows that are used for reading and for writing.
+"""Tables that declare how configurations and weights are converted; each row works for reading and for writing.
 
-Unknown values, keys and tensors are never ignored: each is reported in an error.
+"Ours" is the format of Manyheads, "theirs" the format of the file. Unknown values, keys and tensors are never ignored:
+each is reported in an error.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from torch import Tensor
 from manyheads.errors import UserError
 
 REQUIRED = object()
-SHOWN = 8  # maximum number of tensors of each kind in an error message
+SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Value that exists in both configurations; the Manyheads configuration checks its type and range.
+    """Setting that both configurations contain with the same value.
 
-    default  value if the key is missing or null: a constant, or a function of the file's settings
-    also     other names of the key; values must agree
+    The Manyheads configuration checks the type and the range of the value.
+
+    default  value if the key is missing or null: a constant, or a function of the settings in the file
+    also     other names of the key in files; if several are present, their values must agree
     null     True if null is a valid value (None) and does not mean a missing key
     """
 
@@ -60,10 +63,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """Manyheads setting that has other values or keys in the file.
+    """Manyheads setting that has other values, or several keys, in the file.
 
-    values   value in Manyheads -> equivalent tuples of values in the file; the first is written
-    default  values in the file if a key is missing
+    values   mapping from a value in Manyheads to the equivalent tuples of values in the file; the first is written
+    default  values in the file that apply if a key is missing
     """
 
     ours: str
@@ -92,7 +95,7 @@ class Choice:
 
 
 class SettingRow(Protocol):
-    """Protocol for a setting: its `keys` in the file, and its conversion in both directions."""
+    """Protocol of a setting that can be converted: its `keys` in the file, and a conversion in each direction."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -104,13 +107,14 @@ class SettingRow(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """Declaration of a configuration.
+    """Table that declares how the configuration of a model family is converted.
 
     rows         settings that vary in both formats
-    ours_only    settings of Manyheads that have a single value in this family
-    theirs_only  keys of the file that have a single supported value; they are written, but may be missing when read
-    tolerated    keys that are like `theirs_only`, but are not written
-    ignored      keys that do not change the model's output: bookkeeping, and defaults for generation
+    ours_only    settings of Manyheads that the file lacks, with their only supported value
+    theirs_only  keys of the file that Manyheads lacks, with their only supported value. They are written, but may
+                 be missing when a file is read
+    tolerated    keys like `theirs_only` that are accepted in a file, but not written
+    ignored      keys of the file that do not change the model's output: bookkeeping, and defaults for generation
     """
 
     rows: tuple[SettingRow, ...]
@@ -121,7 +125,10 @@ class Settings:
     ignored: frozenset[str]
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert the file's settings. Raises UserError for an unsupported value or an unknown key."""
+        """Convert the settings of a file to Manyheads settings.
+
+        Raises UserError for an unsupported value or an unknown key.
+        """
         only = {**self.theirs_only, **self.tolerated}
         known = {*only, *self.ignored}
         ours = dict(self.ours_only)
@@ -136,11 +143,14 @@ class Settings:
         return ours
 
     def key_of(self, name: str) -> str:
-        """Return the key of the file for a Manyheads setting."""
+        """Return the key in the file for a Manyheads setting."""
         return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert Manyheads settings. Raises UserError for a value that the family cannot represent."""
+        """Convert Manyheads settings to those of the file.
+
+        Raises UserError for a value that the file cannot represent.
+        """
         for name, value in self.ours_only.items():
             if ours[name] != value:
                 raise UserError(f"{name} is {ours[name]!r}; only {value!r} can be represented")
@@ -158,12 +168,12 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Weight:
-    """Tensor that exists in both formats; `{}` in a name stands for a layer number.
+    """Tensor that exists in Manyheads and in the file; `{}` in a name stands for a layer number.
 
     ours       name in Manyheads, or the names of several tensors that form one tensor in the file
-    also       further names of a tied tensor in files; the values must agree
-    to_theirs  conversion for writing; gets all tensors of `ours`
-    to_ours    conversion for reading; returns all tensors of `ours`
+    also       further names of the tensor in files, if it is tied; all copies must have equal values
+    to_theirs  conversion for writing: a function of all tensors in `ours` that returns the tensor of the file
+    to_ours    conversion for reading: a function of the file's tensor that returns all tensors in `ours`
     """
 
     ours: str | tuple[str, ...]
@@ -177,23 +187,26 @@ class Weight:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
     def split(self, theirs: Tensor) -> Sequence[Tensor]:
-        """Convert a tensor of the file to Manyheads tensors, in the order of `names`."""
+        """Convert a tensor of the file to one or more Manyheads tensors, in the order of `names`."""
         parts = self.to_ours(theirs)
         return [parts] if isinstance(parts, Tensor) else parts
 
 
 def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
-    """Return rows for the weight and bias of each layer, given Manyheads names -> names in the file."""
+    """Return two rows for each layer, one for its weight and one for its bias.
+
+    The layers are a mapping from their Manyheads names to their names in the file.
+    """
     return [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in names.items() for leaf in ("weight", "bias")]
 
 
 def slots(name: str) -> tuple[str, list[str]]:
-    """Return a name with its layer numbers replaced by `{}`, and the numbers."""
+    """Replace the layer numbers in a tensor name by `{}`. Return the new name and the numbers."""
     return re.sub(r"\.\d+\.", ".{}.", name), re.findall(r"\.(\d+)\.", name)
 
 
 def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert Manyheads tensors to tensors under the names of the file."""
+    """Convert Manyheads tensors to tensors with the names of the file."""
     return {names[0]: row.to_theirs(*(ours[name] for name in group)) for group, row, names in _paired(rows, ours)}
 
 
@@ -203,12 +216,12 @@ def check_shapes(
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
 ) -> None:
-    """Raise UserError unless a file contains exactly the expected tensors in the right shapes.
+    """Raise UserError unless a file contains exactly the expected tensors, each with the right shape.
 
-    known  further tensors that a file may contain; None: tensors of unused heads, with any shape
+    known  further tensors that the file may contain; None instead of a tensor allows any shape (unused heads)
 
-    All tensors may be on the meta device. The error lists tensors that are missing, unexpected, or have another shape
-    or kind of dtype.
+    All tensors may be on the meta device. The error lists missing and unexpected tensors, and tensors with another
+    shape or another kind of dtype.
     """
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
@@ -245,11 +258,12 @@ def weights_to_ours(
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
 ) -> dict[str, Tensor]:
-    """Convert tensors of a file, after `check_shapes`, to tensors under Manyheads names.
+    """Convert the tensors of a file to Manyheads tensors. The shapes have been checked by `check_shapes`.
 
-    known  further tensors that a file may contain (computed tables, zero biases); they must have these values
+    known  further tensors that the file may contain (computed tables, zero biases), with the values that they must
+           have
 
-    Raises UserError if a tied tensor differs between its names, or a known tensor has other values.
+    Raises UserError if the copies of a tied tensor differ, or if a known tensor has other values.
     """
     ours: dict[str, Tensor] = {}
     contradictory = []
@@ -268,7 +282,10 @@ def weights_to_ours(
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Return, for each row, its Manyheads names, the row, and its names in a file (the first is written)."""
+    """Return a triple for each row: the Manyheads names, the row, and the names in a file.
+
+    Of the names in a file, the first is used for writing.
+    """
     by_name = {name: row for row in rows for name in row.names}
     pairs = []
     for name in ours:

@@ -1,4 +1,4 @@
-"""Common parts of the formats of timm, which are read only."""
+"""Helper functions to read models of the image library `timm`. Models are never written in this format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 
-# keys of config.json that do not change the model's output, or that `arguments` and `labels` read
+# Keys of config.json that do not change the model's output, and keys that `arguments` and `labels` read.
 IGNORED = frozenset(
     ["architecture", "num_classes", "num_features", "model_args", "pretrained_cfg", "label_names", "label_descriptions"]
 )
 
-_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's constants
+_RESAMPLE = {"bilinear": 2, "bicubic": 3}  # resampling filters as constants of Pillow
 
 
 def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model's arguments. Those in `free` may have any value, others must have the value in `fixed`."""
+    """Return the model arguments in config.json.
+
+    Names in `free` may have any value; each name in `fixed` has one valid value.
+    """
     given = settings.get("model_args") or {}
     if not isinstance(given, dict):
         raise UserError(f"'model_args' is {str(given)[:80]}; expected a mapping")
@@ -29,13 +32,19 @@ def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping
 
 
 def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
-    """Return the class names, or numbers if the file has none; `head` is the matrix of the classifier."""
+    """Return the class names; if the file contains none, return class numbers.
+
+    `head` is the weight matrix of the classifier.
+    """
     count, names = 0 if head is None else len(head), settings.get("label_names")
     return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))
 
 
 def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Convert `pretrained_cfg` to the content of preprocessor_config.json; None if it is missing."""
+    """Convert `pretrained_cfg` of config.json to the content of preprocessor_config.json.
+
+    Returns None if the key is missing.
+    """
     given = settings.get("pretrained_cfg")
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Tokenizers of a model directory, and their tokenizer_config.json for other tools."""
+"""Read and write the tokenizers of a model directory, including tokenizer_config.json for other tools."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from tokenizers import Tokenizer
 from manyheads.errors import UserError
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 
-# for the source or for both; and for the target, in models of Manyheads with two vocabularies
+# File names of the tokenizers. The first is for the source, or for both languages. The second is for the target
+# language, in Manyheads models with two vocabularies.
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
 TOKENIZER_CONFIG = "tokenizer_config.json"
-MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
+MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
 
 
 class Tokenizers(NamedTuple):
-    """Tokenizers of a model; the same object twice for a joint vocabulary, and None if the directory has none.
+    """Tokenizers of a model's source and target texts.
 
-    vocabulary  content of the original files, if the tokenizer cannot be saved as tokenizer.json
+    For a joint vocabulary, both are the same object. Both are None if the directory contains no tokenizer.
+
+    vocabulary  contents of the original files if the tokenizer cannot be saved as tokenizer.json
     """
 
     source: Tokenizer | None
@@ -30,20 +33,24 @@ class Tokenizers(NamedTuple):
 
 
 def vocabulary_sizes(config: Any) -> tuple[int, int]:
-    """Return the vocabulary sizes of source and target, which limit token ids; 0 for models without text input."""
+    """Return the sizes of the source and target vocabularies, which limit the token ids.
+
+    A size of 0 means that the model has no text input.
+    """
     size = getattr(config, "vocab", 0)
     return getattr(config, "source_vocab", size), getattr(config, "target_vocab", size)
 
 
-LONGEST_WORD = 1000  # maximum characters of a word for WordPiece, whose time is quadratic in them; BERT uses 100
-LARGEST_GROWTH = 1000  # maximum factor by which a normalizer may lengthen a text
+# Maximum number of characters in a word for WordPiece, which takes quadratic time in this number. BERT uses 100.
+LONGEST_WORD = 1000
+LARGEST_GROWTH = 1000  # A normalizer may lengthen a text by at most this factor.
 _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40 + "!", " " * 40 + "1" * 40 + ".")
 
 
 def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json for AutoTokenizer.
+    """Return the content of tokenizer_config.json, which the class AutoTokenizer of transformers reads.
 
-    The post-processor in tokenizer.json adds the special tokens around a text.
+    It does not describe the special tokens around a text, because the post-processor in tokenizer.json adds them.
     """
 
     def token(name: str) -> str | None:
@@ -51,7 +58,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         return None if index is None else tokenizer.id_to_token(index)
 
     around = tokenizer.encode("").tokens
-    starts_with_end = not hasattr(config, "start")  # a decoder-only model starts a text with its end token
+    starts_with_end = not hasattr(config, "start")  # A decoder-only model starts a text with its end token.
     special = {
         "pad_token": token("pad"),
         "bos_token": token("end") if starts_with_end else None,
@@ -61,7 +68,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "sep_token": around[1] if len(around) == 2 else None,
         "mask_token": next((mask for mask in MASKS if tokenizer.token_to_id(mask) is not None), None),
     }
-    # without this key, AutoTokenizer would return token types, which most models do not accept
+    # Without this key, AutoTokenizer would return token types, which most models do not accept.
     segments = ["token_type_ids"] * ((getattr(config, "segment_types", None) or 1) > 1)
     most = getattr(config, "max_positions", None)
     return {
@@ -70,7 +77,8 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **({} if most is None else {"model_max_length": most}),
         "clean_up_tokenization_spaces": False,
-        "split_special_tokens": tokenizer.encode_special_tokens,  # "</s>" in a text is ordinary text
+        # Read the characters "</s>" in a text as ordinary text.
+        "split_special_tokens": tokenizer.encode_special_tokens,
     }
 
 
@@ -78,18 +86,19 @@ def read_tokenizers(
     path: Path, model_type: str, names: list[str], about: Mapping[str, Any] | None, tokenizer_class: Any,
     sizes: tuple[int, int],
 ) -> Tokenizers:  # fmt: skip
-    """Read the tokenizers of a directory.
+    """Read the tokenizers of a model directory.
 
-    names            file names; a directory of another tool may have other files instead
+    names            names of the tokenizer.json files; a directory of another tool may have other files instead
     about            content of tokenizer_config.json; None if it is missing
-    tokenizer_class  tokenizer class in config.json
-    sizes            sizes of the model's vocabularies
+    tokenizer_class  tokenizer class that config.json names
+    sizes            vocabulary sizes of the model, for source and target
 
-    Raises a one-line UserError for files that are missing, damaged or from another model.
+    Raises UserError with a one-line message if a file is missing, damaged or from another model.
     """
     settings = {"tokenizer_class": tokenizer_class, **(about or {})}
     foreign = None
-    # if both exist, transformers reads the SentencePiece files for this class, and tokenizer.json for all others
+    # If both kinds of files exist, transformers reads the SentencePiece files for this class, and tokenizer.json for
+    # all other classes.
     present = (path / TOKENIZERS[0]).is_file()
     if not present or settings["tokenizer_class"] == "MarianTokenizer":
         foreign = foreign_tokenizers(path, model_type, settings)
@@ -120,14 +129,14 @@ def _from_file(file: Path) -> Tokenizer:
         )
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
+    except Exception as error:  # the tokenizers library raises plain Exception
         raise UserError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:
-    """Return the fault of an untrusted tokenizer that would expand texts, run for hours or crash;
+    """Check a tokenizer from an untrusted file. Return a fault that makes it expand texts, run for hours or crash.
 
-    None if there is none.
+    Returns None if there is no such fault.
     """
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
@@ -143,13 +152,13 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             raise
         except (
             BaseException
-        ) as error:  # for example, for a character without a token; Rust panics are not instances of Exception
+        ) as error:  # One cause is a character without a token. Panics of Rust code are not instances of Exception.
             return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None
 
 
 def _steps(normalizer: Any) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a normalizer, including those of nested sequences."""
+    """Yield each single normalizer of a normalizer that may be a nested sequence."""
     if isinstance(normalizer, dict):
         yield normalizer
         for inner in normalizer.get("normalizers") or []:

@@ -1,9 +1,11 @@
-"""Conversion of a `state_dict` of the PyTorch tutorial's translator to a Transformer; read only.
+"""Convert a `state_dict` of the translation model in the PyTorch tutorial to a Transformer.
 
-The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define Seq2SeqTransformer:
-torch.nn.Transformer between two embeddings, scaled by sqrt(D) plus interleaved sines, and a linear `generator`. Values
-that a state_dict does not contain are those of the tutorial: post-norm, ReLU, eight heads, and <unk>, <pad>, <bos>,
-<eos> as the first ids.
+This format is never written.
+
+The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define Seq2SeqTransformer.
+It consists of two embeddings (scaled by sqrt(D), plus positions with interleaved sines and cosines), of
+torch.nn.Transformer, and of a linear layer `generator`. A state_dict does not contain all settings; the missing ones
+are taken from the tutorial: post-norm, ReLU, eight heads, and <unk>, <pad>, <bos>, <eos> as the first token ids.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ _HIDDEN = {side: f"transformer.{side}.layers.0.linear1.weight" for side in ("enc
 UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 SPECIAL = {UNKNOWN: 0, PAD: 1, BEGIN: 2, END: 3}
 _WRAPPERS = r"(module\.|_orig_mod\.)*"
-_SHOWN = 3  # maximum names in an error message
+_SHOWN = 3  # maximum number of tensor names in an error message
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
-    """Return rows for an attention layer; in the file, the matrices of query, key and value are stacked."""
+    """Return the conversion rows of an attention layer.
+
+    In the file, one matrix holds the query, key and value projections.
+    """
     return [
         *(
             Weight(tuple(f"{ours}.{part}.{leaf}" for part in ("query", "key", "value")), f"{theirs}.in_proj_{leaf}",
@@ -50,7 +55,7 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """Return rows for a stack of layers; in the file, a norm has the number of the sublayer before it."""
+    """Return the conversion rows of a stack of layers. In the file, a norm has the number of the sublayer before it."""
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
     others = {f"{ours}.feed_forward.{layer}": f"{theirs}.linear{n}" for n, layer in ((1, "expand"), (2, "contract"))}
@@ -71,7 +76,7 @@ WEIGHTS = [
 
 
 def unwrapped(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
-    """Remove the prefix of DistributedDataParallel or torch.compile from all names, and return it, too."""
+    """Remove the prefix that DistributedDataParallel or torch.compile added to all names. Return the prefix, too."""
     wrapper = next((re.match(_WRAPPERS, name)[0] for name in tensors), "")  # type: ignore[index]  # matches nothing, too
     if not all(name.startswith(wrapper) for name in tensors):
         return tensors, ""
@@ -82,11 +87,11 @@ def translator(
     tensors: Mapping[str, Tensor], source: Mapping[str, int] = SPECIAL, target: Mapping[str, int] = SPECIAL, *,
     heads: int = HEADS,
 ) -> Transformer:  # fmt: skip
-    """Build the model of a state_dict.
+    """Build the model from a state_dict.
 
-    source, target  word ids; only the special tokens are used
+    source, target  mappings from words to ids of the two languages; only the special tokens are used
 
-    Raises a one-line UserError for a state_dict of another class.
+    Raises UserError with a one-line message if the state_dict comes from another model class.
     """
     config = _config(tensors, source, target, heads)
     with torch.device("meta"), skip_init():
@@ -95,7 +100,8 @@ def translator(
     try:
         check_shapes(WEIGHTS, expected, tensors, {_POSITIONS: table})
         ours = weights_to_ours(WEIGHTS, expected, tensors, {_POSITIONS: None})
-        # the table in the file is computed in float32, so angles near position 5,000 are off by about 1e-3
+        # The file contains position vectors computed in float32; near position 5,000 they differ from ours by about
+        # 1e-3.
         if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
             raise UserError(f"{_POSITIONS} differs from its sines and cosines")
     except UserError as error:
@@ -111,7 +117,7 @@ def translator(
 def _config(
     tensors: Mapping[str, Tensor], source: Mapping[str, int], target: Mapping[str, int], heads: int
 ) -> TransformerConfig:
-    """Infer the configuration from the shapes; their consistency is checked later."""
+    """Infer the configuration from the tensor shapes, whose consistency is checked later."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
         names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
@@ -136,11 +142,12 @@ def _config(
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Read word ids from a file.
+    """Read a vocabulary, a mapping from words to ids, from a file.
 
-    The file is JSON with a list (`get_itos()` of torchtext) or a mapping (`get_stoi()`), or text with a word per line.
+    The file is JSON or text. JSON contains a list of words (`get_itos()` of torchtext) or a mapping from words to
+    ids (`get_stoi()`). Text contains one word per line.
 
-    Raises a one-line UserError if ids or special tokens are missing.
+    Raises UserError with a one-line message if ids or special tokens are missing.
     """
     regular(file)
     try:

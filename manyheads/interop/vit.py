@@ -1,12 +1,12 @@
-"""ViT and DeiT in the format of `transformers` (read and written) and of `timm` (read only).
+"""Read and write ViT and DeiT in the format of `transformers`; read them in the format of `timm`.
 
-Other configurations are saved in the format of Manyheads. Based on transformers 5.23 (modeling_vit.py,
-modeling_deit.py, and conversion_mapping.py, which preserves older names in files) and timm 1.0.31
+Configurations that these formats cannot represent are saved in the format of Manyheads. Based on transformers 5.23
+(modeling_vit.py, modeling_deit.py, and conversion_mapping.py, which preserves older names in files) and timm 1.0.31
 (vision_transformer.py, deit.py).
 
-DeiTForImageClassificationWithTeacher of transformers always predicts with the mean of both logits. If the Manyheads
-model sums softmaxes, a key `fused` of config.json states it, which other tools preserve: the logits are equal there,
-but their mean is not the same prediction.
+A distilled DeiT has two classifiers. DeiTForImageClassificationWithTeacher of transformers always predicts with the
+mean of their logits, while a Manyheads model may sum their softmaxes. A key `fused` in config.json states the method,
+and other tools preserve this key. They compute equal logits, but may predict another class than Manyheads.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ _LAYERS = {
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
-# In the file, these tensors have leading dimensions of 1.
+# In the file, these tensors have additional leading dimensions of size 1.
 _TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
 _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
-    """Return the function for the rows of a family; `name` is the prefix of its encoder below a head."""
+    """Return the function that makes the conversion rows of a family.
+
+    `name` is the prefix of the encoder's tensors if the model has a head.
+    """
 
     def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
         prefix = f"{name}." if config.labels else ""
@@ -73,7 +76,10 @@ def _architecture(config: ViTConfig) -> str:
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer labels, pooler and teacher head from `architectures`; only models without labels may have a pooler."""
+    """Infer labels, pooler and teacher head from `architectures` in config.json.
+
+    Only a model without labels may have a pooler.
+    """
     stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
     bare, labeled = f"{stem}Model", f"{stem}ForImageClassification"
     with_teacher = [f"{labeled}WithTeacher"] if stem == "DeiT" else []
@@ -94,7 +100,7 @@ def _also_written(config: ViTConfig) -> dict[str, Any]:
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_COMMON: tuple[SettingRow, ...] = (  # settings common to all of these families
+_COMMON: tuple[SettingRow, ...] = (  # settings that ViT, DeiT and DINOv2 share
     *SIZES,
     activation("hidden_act"),
     Setting("qkv_bias", "qkv_bias", default=True),
@@ -108,10 +114,11 @@ _ROWS: tuple[SettingRow, ...] = (
     Setting("patch", "patch_size", default=16),
     Setting("norm_eps", "layer_norm_eps", default=1e-12),
     Setting("dropout", "hidden_dropout_prob", default=0.0),
-    Setting("stochastic_depth", "drop_path_rate", default=0.0),  # key of other vision models in transformers
+    # This key belongs to other vision models in transformers.
+    Setting("stochastic_depth", "drop_path_rate", default=0.0),
 )
-# Keys that forward passes of transformers do not read, and keys that `_infer` reads; encoder_stride is for masked
-# images.
+# Keys that do not change the output of the model in transformers, and keys that `_infer` reads. (encoder_stride is used
+# only for masked images.)
 _IGNORED = {"encoder_stride", "fused", "pooler_output_size"}
 
 
@@ -136,11 +143,11 @@ VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
 
 
 class _Ratio(Setting):
-    """Hidden width of the feed-forward network, as an integer multiple of the width."""
+    """Hidden width of the feed-forward network, stored in the file as an integer multiple of the model width."""
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
-        whole = type(ratio) is type(width) is int  # otherwise the configuration reports the fault
+        whole = type(ratio) is type(width) is int  # otherwise the Manyheads configuration reports the error
         return {self.ours: ratio * width if whole else ratio}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,9 +171,9 @@ _DINOV2_IGNORED = """
 
 
 def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family:
-    """Return the family of DINOv2 (Oquab 2023), without a head.
+    """Return the format of DINOv2 (Oquab 2023) without a head.
 
-    The mask token is used only in pretraining; it is neither read nor written.
+    The mask token is used only in pretraining, so it is neither read nor written.
     """
 
     def weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
@@ -227,8 +234,8 @@ _TIMM_LAYERS = {
     "head": "head",
     "distillation_head": "head_dist",
 }
-# Arguments of timm models that follow from the weights or matter only in training, then those with a single supported
-# value.
+# First, model arguments of timm that follow from the weights or matter only in training; then arguments with a single
+# supported value.
 _TIMM_ARGUMENTS = """
     img_size patch_size in_chans num_classes embed_dim depth mlp_ratio num_heads qkv_bias weight_init drop_rate
     pos_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
@@ -252,7 +259,7 @@ def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
 
 
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Infer all sizes from the weights, except the number of heads, which `architecture` determines."""
+    """Infer all sizes from the weights. Only the number of heads depends on the name in `architecture`."""
     name = str(settings.get("architecture"))
     size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
     if size is None or size[1] not in _TIMM_HEADS:
@@ -279,7 +286,7 @@ def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> d
         "heads": arguments.get("num_heads") or _TIMM_HEADS[size[1]],
         "feed_forward": len(expand),
         "distilled": distilled,
-        "fused": "logits",  # the prediction of timm
+        "fused": "logits",  # timm predicts with the mean of the logits
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
     }
 

@@ -1,15 +1,17 @@
-"""Tokenizers of model directories that other tools wrote without a tokenizer.json.
+"""Read the tokenizers of model directories that other tools wrote without a tokenizer.json.
 
     BERT, DistilBERT      vocab.txt
     RoBERTa, GPT-2, GPT   vocab.json and merges.txt
     Pegasus               spiece.model
     Marian                source.spm, target.spm and vocab.json (OPUS-MT)
 
-Each tokenizer gives the ids of its class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2, _openai,
-_pegasus, _marian). All except Marian's can be saved as tokenizer.json. Marian segments text with one SentencePiece
-model per language, then looks up the pieces in a joint vocabulary; missing pieces become <unk>. The `tokenizers`
-library has no such model. SentencePiece is therefore the pre-tokenizer of a word-level model, and the original files
-are saved. (The punctuation normalizer of Marian, which requires sacremoses, is not used in transformers 5.23.)
+Each tokenizer gives the same ids as the tokenizer class in transformers 5.23 (tokenization_bert.py, _roberta, _gpt2,
+_openai, _pegasus, _marian). All except Marian's can be saved as tokenizer.json.
+
+Marian splits text with one SentencePiece model per language, then looks up the pieces in a joint vocabulary; missing
+pieces become <unk>. The `tokenizers` library has no such model. SentencePiece is therefore the pre-tokenizer of a
+word-level model, and the original files are saved. (The punctuation normalizer of Marian, which requires sacremoses, is
+not used in transformers 5.23.)
 """
 
 from __future__ import annotations
@@ -35,20 +37,21 @@ from tokenizers import (
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
-LARGEST_OFFSET = 10_000  # maximum offset for Pegasus: number of tokens before the pieces; published models use 103
+# Maximum number of special tokens before the SentencePiece pieces in a Pegasus vocabulary. Published models have 103.
+LARGEST_OFFSET = 10_000
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-# all files that define tokenizers, except tokenizer.json
+# names of all files that define tokenizers, except tokenizer.json
 FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
 def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer] | None:
-    """Read the tokenizers of source and target of a directory, or return None if it has no such files.
+    """Read the source and target tokenizers of a directory; return None if it contains no such files.
 
     about  content of tokenizer_config.json; {} if it is missing
 
-    Both are the same object, except for Marian. Raises a one-line UserError if a file is missing or damaged, or is
-    for an incompatible class.
+    Both tokenizers are the same object, except for Marian. Raises UserError with a one-line message if a file is
+    missing or damaged, or belongs to an incompatible tokenizer class.
     """
     names, classes, reader = _KINDS.get(model_type, ((), (), None))
     present = [name for name in names if (path / name).is_file()]
@@ -64,7 +67,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
         )
     try:
         return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
-    # the libraries raise bare exceptions, and Rust panics are not instances of Exception
+    # the tokenizer libraries raise plain Exception, and panics of Rust code are not instances of Exception
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
@@ -73,11 +76,12 @@ def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) ->
 
 
 def marian_files(path: Path) -> dict[str, bytes]:
-    """Return the files of Marian's tokenizers, which are saved with the model unchanged."""
+    """Return the contents of the files of Marian's tokenizers, which are saved with the model unchanged."""
     names = (*MARIAN_FILES, *OPTIONAL_FILES)
     files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
     about = parse_json(files.get("tokenizer_config.json", b"{}"))
-    about["tokenizer_class"] = "MarianTokenizer"  # otherwise a tokenizer.json in the directory would take precedence
+    # Without this class name, a tokenizer.json in the directory would take precedence over these files.
+    about["tokenizer_class"] = "MarianTokenizer"
     return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
 
 
@@ -105,7 +109,7 @@ _BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls
 
 
 def _byte_level(path: Path, prefix: bool) -> Tokenizer:
-    """Return a byte-level BPE tokenizer; `prefix` adds a space before a text."""
+    """Return a byte-level BPE tokenizer. If `prefix` is true, it adds a space before each text."""
     tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
@@ -117,7 +121,7 @@ def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     tokenizer = _byte_level(path, prefix)
     special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
-    # all special tokens were added
+    # no id is None, because all special tokens were added
     ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(
@@ -161,7 +165,8 @@ def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
 def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizer of Pegasus.
 
-    The ids are <pad>, </s>, two masks, unused tokens from <unk_2> on, then the pieces of the model from the third on.
+    The ids are <pad>, </s>, two mask tokens, then unused tokens from <unk_2> on. The pieces of the SentencePiece
+    model follow, beginning with its third piece.
     """
     with extra("sentencepiece", "a SentencePiece model"):
         from sentencepiece import sentencepiece_model_pb2
@@ -193,7 +198,10 @@ def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
 
 
 class _Pieces:
-    """SentencePiece model as a pre-tokenizer, which returns pieces, and as a decoder, which joins them."""
+    """Adapter for a SentencePiece model.
+
+    As a pre-tokenizer it splits a text into pieces; as a decoder it joins them.
+    """
 
     def __init__(self, file: Path) -> None:
         with extra("sentencepiece", "a SentencePiece model"):
@@ -205,7 +213,7 @@ class _Pieces:
         text.split(lambda _, part: [NormalizedString(piece) for piece in self.pieces(part.original)])
 
     def pieces(self, text: str) -> list[str]:
-        """Split a text into pieces. A target language at the beginning (">>fra<<") is one piece."""
+        """Split a text into pieces. A target language code at the beginning (">>fra<<") is one piece."""
         close = text.find("<<") if text.startswith(">>") else -1
         language = [text[: close + 2]] if close >= 0 else []
         return language + self.model.encode(text[close + 2 if language else 0 :], out_type=str)
@@ -236,7 +244,7 @@ def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]
 
 _Reader = Callable[[Path, Mapping[str, Any]], tuple[Tokenizer, Tokenizer]]
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
-    # required files, and compatible tokenizer classes of transformers
+    # For each model type: required files, and compatible tokenizer classes of transformers.
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
     "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
     "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
@@ -248,7 +256,10 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
 
 
 def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the content of separate files of transformers before 4.34 to tokenizer_config.json."""
+    """Return the content of tokenizer_config.json with the settings from further files.
+
+    Versions of transformers before 4.34 wrote these settings to separate files.
+    """
     names = ("special_tokens_map.json", "added_tokens.json")
     special, added = (parse_json((path / n).read_text()) if (path / n).is_file() else {} for n in names)
     about = {**about, **special}
@@ -266,12 +277,12 @@ def _lines(file: Path) -> dict[str, int]:
 
 
 def _special(about: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens with these names, in order, from tokenizer_config.json or the defaults."""
+    """Return the special tokens with these names, in order, from tokenizer_config.json or from the defaults."""
     return {name: _text(about.get(f"{name}_token", token)) for name, token in defaults.items()}
 
 
 def _text(token: Any) -> str:
-    """Return a special token as text; tokenizer_config.json may contain it as text or as an object."""
+    """Return a special token as a string. In tokenizer_config.json it may be a string or an object."""
     return token["content"] if isinstance(token, dict) else token
 
 
@@ -282,7 +293,7 @@ def _ends_with(tokenizer: Tokenizer, end: str) -> None:
 
 
 def _add(tokenizer: Tokenizer, about: Mapping[str, Any], special: Iterable[str]) -> None:
-    """Add tokens that are never split: the tokens in the configuration, then the special tokens."""
+    """Add the tokens that are never split: first the added tokens in tokenizer_config.json, then the special tokens."""
     described = about.get("added_tokens_decoder", {})
     keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     for _, token in sorted(described.items(), key=lambda item: int(item[0])):

@@ -1,9 +1,9 @@
-"""Weight files of a model directory: a single file, or shards with an index of their tensors.
+"""Read the weight files of a model directory: a single file, or shards with an index that lists their tensors.
 
     model.safetensors    or model.safetensors.index.json with shards
     pytorch_model.bin    or pytorch_model.bin.index.json: pickles, read only on request, and only as plain tensors
 
-Every error is a one-line UserError that names the file.
+Every error is a UserError with a one-line message that names the file.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ _DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "BOOL": torch.bool,
 }  # fmt: skip
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-CHECKSUM = "crc32"  # key in the metadata of safetensors files of Manyheads; the format itself has no checksum
+# Metadata key of a checksum that Manyheads adds to safetensors files, because the format itself has no checksum.
+CHECKSUM = "crc32"
 
 
 def weight_files(path: Path, name: str) -> list[Path]:
-    """Return the weight files of a directory: `name`, or the shards of its index; [] if neither exists."""
+    """Return the paths of a directory's weight files: the file `name`, or the shards of its index.
+
+    The list is empty if neither exists.
+    """
     index = path / f"{name}.index.json"
     if (path / name).is_file() or not index.is_file():
         return [path / name] if (path / name).is_file() else []
@@ -46,7 +50,10 @@ def weight_files(path: Path, name: str) -> list[Path]:
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """Read the shapes and dtypes of a directory's safetensors files, as tensors on the meta device."""
+    """Read the shapes and dtypes of all tensors in a directory's safetensors files.
+
+    Return tensors on the meta device.
+    """
 
     def read(file: Path) -> dict[str, Tensor]:
         with _undamaged(file), safe_open(file, framework="pt") as opened:
@@ -56,14 +63,14 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                     for name, part in parts.items()
                 }
-            except RuntimeError as error:  # for example, the strides overflow for a shape with a zero among large sizes
+            except RuntimeError as error:  # example: for a shape with a zero among large sizes, the strides overflow
                 raise UserError(f"{file}: damaged ({error}); copy or save the model again") from None
 
     return _read(path, SAFE, read)
 
 
 def read_safe(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a directory's safetensors files."""
+    """Read all tensors of a directory's safetensors files."""
 
     return _read(path, SAFE, _safe_tensors)
 
@@ -80,7 +87,7 @@ def _safe_tensors(file: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _undamaged(file: Path) -> Iterator[None]:
-    """Convert exceptions of the library in the enclosed block to one-line errors with the file's name."""
+    """Context manager that converts exceptions of the library to one-line errors with the name of the file."""
     try:
         yield
     except (SafetensorError, OSError) as error:
@@ -88,16 +95,20 @@ def _undamaged(file: Path) -> Iterator[None]:
 
 
 def read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a directory's pickles. Code in them is not run: anything except plain weights is rejected."""
+    """Read all tensors of a directory's pickle files.
+
+    No code in them runs: anything except plain weights is rejected.
+    """
 
     return _read(path, PICKLED, _pickled_tensors)
 
 
 def _pickled_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        with catch_warnings(action="ignore"):  # warnings about types that are rejected below
+        with catch_warnings(action="ignore"):  # Suppress warnings about types that are rejected below.
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception:  # for damaged bytes, any exception may occur; its message recommends running code in the file
+    # Damaged bytes may cause any exception. Its own message would recommend running the code in the file.
+    except Exception:
         raise UserError(
             f"{file}: expected plain weights; the file is damaged or contains other objects, and was not loaded. "
             "Copy it again, or get the model as safetensors"
@@ -120,12 +131,12 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def read_file(file: Path) -> dict[str, Tensor]:
-    """Read the tensors of one file: a `.safetensors` file, or a pickle that contains only plain tensors."""
+    """Read all tensors of one file: a `.safetensors` file, or a pickle that contains only plain tensors."""
     return _safe_tensors(file) if file.suffix == ".safetensors" else _pickled_tensors(file)
 
 
 def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Read the tensors of all files; each shard must contain exactly the tensors in the index."""
+    """Read the tensors of all files. Each shard must contain exactly the tensors that the index lists for it."""
     files = weight_files(path, name)
     if [file.name for file in files] == [name]:
         return read(files[0])

@@ -1,1 +1,1 @@
-"""Corpora that require no download because the package contains or generates them."""
+"""Embedded corpora, which require no download: the package contains or generates them."""

@@ -1,6 +1,7 @@
-"""Digit strings for the tasks copy, reverse and addition (Kaiser & Sutskever 2016; Dehghani 2018, section 4.4).
+"""Generated digit strings for the tasks copy, reverse and addition.
 
-The examples of a split are generated and depend only on its name, its size and the seed.
+Sources: Kaiser & Sutskever 2016; Dehghani 2018, section 4.4.
+The examples of a split depend only on the name of the split, on its size and on the seed.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from manyheads.data.text.tokenizers import END, PAD, UNKNOWN, character_tokenize
 from manyheads.errors import UserError
 
 Algorithm = Literal["copy", "reverse", "addition"]
-SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}  # minimum characters of an input
+# minimum number of characters in an input string
+SHORTEST: dict[Algorithm, int] = {"copy": 1, "reverse": 1, "addition": 3}
 DIGITS = "0123456789"
 
 
 def algorithmic_pairs(
     algorithm: Algorithm, count: int, longest: int, *, shortest: int | None = None, seed: int, split: str
 ) -> Pairs:
-    """Generate `count` inputs with outputs; the lengths are uniform from `shortest` (None: the minimum) to `longest`.
+    """Generate `count` input strings with their outputs. The lengths are uniform from `shortest` to `longest`.
 
     copy      "3141" -> "3141"
     reverse   "3141" -> "1413"
-    addition  "21+9" -> "12": two numbers and their sum, least significant digit first (as in the published code). The
-              position of the plus sign is uniform; each number has at least one digit
+    addition  "21+9" -> "12": two numbers and their sum, least significant digit first (as in the published code).
+              The position of the plus sign is uniform; each number has at least one digit
 
-    Raises UserError for lengths that are impossible for the algorithm.
+    If `shortest` is None, it is the minimum length for the algorithm. Raises UserError for an impossible length.
     """
     minimum = SHORTEST[algorithm]
     shortest = minimum if shortest is None else shortest
@@ -57,7 +59,10 @@ def _output(algorithm: Algorithm, digits: str) -> str:
 
 
 def _sum(first: str, second: str) -> str:
-    """Add two numbers, least significant digit first. Python's `int` rejects strings of more than 4,300 digits."""
+    """Add two numbers, written with the least significant digit first.
+
+    Python's `int` is not used, because it rejects strings of more than 4,300 digits.
+    """
     digits, carry = [], 0
     for a, b in zip_longest(first, second, fillvalue="0"):
         carry, digit = divmod(int(a) + int(b) + carry, 10)
@@ -66,9 +71,9 @@ def _sum(first: str, second: str) -> str:
 
 
 def digit_tokenizer() -> Tokenizer:
-    """Return a tokenizer with one id per digit and one for the plus sign, in the layout of `data/text/tokenizers.py`.
+    """Return a tokenizer with one id per digit and one id for the plus sign.
 
-    Each text gets an end token.
+    Special tokens have the same ids as in `data/text/tokenizers.py`. Each text gets an end token.
     """
     tokenizer = character_tokenizer([END, UNKNOWN, *DIGITS, "+", PAD], special=[END, UNKNOWN, PAD])
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 0)])

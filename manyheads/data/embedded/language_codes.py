@@ -1,7 +1,7 @@
-"""The 60 languages of the embedded corpus for text classification."""
+"""Codes of the 60 languages in the embedded corpus for text classification."""
 
-# Phrases are generated for two consecutive languages at a time. Related languages are not paired, because their phrases
-# could be near-identical.
+# Phrases are generated for two consecutive languages of this list at a time. Related languages are not paired, because
+# their phrases could be nearly identical.
 LANGUAGES = [
     "en", "ja", "de", "ru", "fr", "uk", "es", "el", "it", "bg", "pt", "tr", "nl", "ar", "sv",
     "cs", "da", "he", "nb", "hu", "fi", "sr", "is", "hi", "et", "ko", "lv", "th", "lt", "zh",

@@ -1,9 +1,9 @@
-"""Embedded corpus for text classification: phrases labeled with one of 60 languages. It requires no download.
+"""Embedded corpus for text classification: phrases in 60 languages, labeled with the language. It requires no download.
 
-The phrases are dates, times, spans, amounts, units, lists and combinations of names, generated from the Unicode CLDR
-data inside Babel as in `phrases.py`, in two languages at a time. A combination that is held out for validation or test
-does not occur in training, not even inside a longer phrase. An exception is a date or time inside a moment or an
-interval. Phrases without words (only numbers and codes), and phrases that are equal in two languages, are left out.
+The phrases contain dates, times, spans, amounts, units, lists and names. They are generated from the Unicode CLDR data
+in the library Babel as in `phrases.py`, for two languages at a time. A phrase that is held out for validation or test
+does not occur in training, not even inside a longer phrase; only a date or time inside a moment or an interval may do
+so. Phrases without words (only numbers and codes), and phrases that are equal in two languages, are left out.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
-FRAGMENTS = 500  # fragments per kind for each pair of languages
+FRAGMENTS = 500  # number of phrase fragments of each kind for each pair of languages
 
 
 def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labeled]:
-    """Generate phrases labeled by language code: about `size` for training, size // 12 each for validation and test.
+    """Generate phrases that are labeled by language code.
 
-    No phrase occurs twice. The result is deterministic for a seed and a Babel version.
+    About `size` phrases are for training, and size // 12 each for validation and test. No phrase occurs twice. The
+    result depends only on the seed and the version of Babel.
     """
     counts = {"train": size // 60, "validation": size // 720, "test": size // 720}
     if counts["test"] < 1:
         raise UserError(f"size={size}: expected at least 720 phrases; with fewer, some languages have no test phrase")
-    languages_of: defaultdict[str, set[str]] = defaultdict(set)  # languages of each phrase
+    languages_of: defaultdict[str, set[str]] = defaultdict(set)  # all languages in which each phrase occurs
     phrases_of: dict[str, list[tuple[str, str]]] = {split: [] for split in counts}
     for first, second in zip(LANGUAGES[::2], LANGUAGES[1::2], strict=True):
         writer = Writer(locale_of(first), locale_of(second), Random(f"{seed} {first}"))
         kinds = [list(islice(kind, FRAGMENTS)) for kind in writer.kinds().values()]
         training_targets = {f.target for kind in kinds for f in kind if split_of(f.source) == "train"}
         for split, count in counts.items():
-            # two sources can have the same target, so held-out phrases must be new in both languages
+            # Two source phrases can have the same target phrase, so a held-out phrase must be new in both languages.
             pools = [
                 [
                     f
@@ -64,7 +65,7 @@ def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labeled]:
 
 
 def _has_word(phrase: str) -> bool:
-    """Return True if a phrase contains a word, not only numbers and codes such as "NZ$ 5" and "USD 12"."""
+    """Return True if a phrase contains a word. Phrases such as "NZ$ 5" and "USD 12" contain only numbers and codes."""
     return any(c.isalpha() and c > "\u024f" for c in phrase) or any(
         len(letters) > 3 and not letters.isupper() for letters in re.findall(r"[^\W\d_]+", phrase)
     )

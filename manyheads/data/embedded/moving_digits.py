@@ -1,7 +1,7 @@
-"""Video classification task: clips of a moving digit that is visible through a slit.
+"""Video classification task: each clip shows a few columns of a moving digit at a time.
 
-Each frame shows a few columns of the digit, at a position that varies between frames, so the digit must be inferred
-from all frames. The digits are those of scikit-learn, 8 x 8; the splits contain different handwritten digits.
+Each frame shows the digit through a slit, at a position that varies between frames, so a model must combine all frames.
+The digits are the 8 x 8 images of scikit-learn; the splits contain different handwritten digits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
 LABELS = tuple(map(str, range(10)))
-DIGIT = 8  # side in pixels
-MAX_SPEED = 2  # maximum speed in pixels per frame, in each direction
+DIGIT = 8  # height and width of a digit image in pixels
+MAX_SPEED = 2  # maximum speed of the digit in each direction, in pixels per frame
 
 
 @dataclass(frozen=True)
 class Clips:
-    """Clips (N, T, Y, X) of grayscale pixels with their labels."""
+    """Data set of clips (N, T, Y, X) in grayscale, with their labels."""
 
     pixels: NDArray[np.uint8]
     labels: list[str]
@@ -39,18 +39,18 @@ class Clips:
         return replace(self, pixels=self.pixels[np.asarray(chosen)], labels=[self.labels[i] for i in chosen])
 
 
-MAX_PIXELS = 2**32  # maximum pixels of all clips together, which are in memory
+MAX_PIXELS = 2**32  # maximum total number of pixels in all clips; they are in memory at the same time
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSource(Source[Clips]):
-    """Source of generated clips.
+    """Data source of generated clips of moving digits.
 
     size    number of training clips
-    tested  number of validation clips, and of test clips
-    frames  frames per clip
-    side    side of a frame in pixels
-    slit    visible columns of the digit in each frame, at a random position
+    tested  number of validation clips, and number of test clips
+    frames  number of frames per clip
+    side    height and width of a frame in pixels
+    slit    number of visible columns of the digit in each frame, at a random position
     """
 
     kind = "clips"
@@ -96,7 +96,7 @@ class ClipSource(Source[Clips]):
         return Clips(pixels, [digit_images.labels[index] for index in chosen])
 
     def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
-        """Draw the moving digit into the frames (T, Y, X); it is reflected at the borders."""
+        """Draw the moving digit into the frames (T, Y, X). The digit bounces off the borders."""
         room = self.side - DIGIT
         at = random.integers(0, room, 2, endpoint=True)
         speed = random.integers(-MAX_SPEED, MAX_SPEED, 2, endpoint=True)

@@ -1,14 +1,16 @@
-"""Embedded parallel corpus: phrases in two locales, generated from the Unicode CLDR data inside Babel.
+"""Embedded parallel corpus: phrases in two languages, generated from the Unicode CLDR data in the library Babel.
 
-It requires no download.
+The corpus requires no download.
 
-Fragments are dates, times, spans, relative times, intervals, numbers, percentages, currencies, units, lists and
-combinations of territory and language names. A phrase consists of one to three fragments or names, joined by the
-patterns of the locales. A hash of a fragment's source determines its split, and phrases are composed within one split.
-A held-out combination (date x pattern, amount x unit, list) therefore does not occur in training, not even inside a
-longer phrase. Dates with times and intervals are separate fragments; the date or time inside may be held out itself.
-Names and patterns cannot be inferred, so all that a held-out phrase requires occur in training. No-break and thin
-spaces are replaced by plain spaces, which users type.
+A fragment is a date, a time, a span, a relative time, an interval, a number, a percentage, an amount of money, a
+quantity with a unit, or a list or combination of territory and language names. A phrase consists of one to three
+fragments or names, joined by the patterns of the two locales.
+
+The splits are as follows. A hash of a fragment's source text determines its split, and all fragments of a phrase are
+from one split. A held-out combination (date x pattern, amount x unit, list) therefore does not occur in training, not
+even inside a longer phrase. There is one exception: a date with a time, or an interval, is a separate fragment, and
+the date inside it may be held out as another fragment. Names and patterns cannot be inferred, so all names and patterns
+of held-out phrases also occur in training. No-break and thin spaces are replaced by plain spaces, which users type.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")
-_HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and for test
-# also removes direction marks
+_HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and the same fraction for test
+# This table also removes invisible marks of the writing direction.
 PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")
-_TODAY = date(2026, 1, 1)  # fixed, so that the corpus does not depend on the current date
+# Fixed date relative to which relative times are formatted, so that the corpus does not depend on the current date.
+_TODAY = date(2026, 1, 1)
 _EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
-# longer formats first: if two give the same source ("May 5, 2026"), the first determines the target
+# The longer formats come first: if two formats give the same source ("May 5, 2026"), the first determines the target.
 _DATE_FORMATS: tuple[Literal["full", "long", "medium", "short"], ...] = ("full", "long", "medium", "short")
 _DATE_SKELETONS = ("yMMMM", "MMMMd", "yMMMEd", "MMMEd", "MMMd")
 _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
@@ -42,14 +45,14 @@ _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
 class Fragment(NamedTuple):
     source: str
     target: str
-    needs: tuple[str, ...]  # names and patterns that must occur in training
+    needs: tuple[str, ...]  # names and patterns of the fragment, which must also occur in training
 
 
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
-    """Generate `size` training pairs (or all that the locales yield), and size // 30 each for validation and test.
+    """Generate `size` training pairs, and size // 30 pairs each for validation and test.
 
-    No source occurs twice. The result is deterministic for a seed and a Babel version. Raises UserError for an unknown
-    locale.
+    There are fewer if the locales do not yield that number. No source occurs twice. The result depends only on the
+    seed and the version of Babel. Raises UserError for an unknown locale.
     """
     first, second = locale_of(source), locale_of(target)
     if first == second:
@@ -73,13 +76,13 @@ def split_of(source: str) -> str:
 
 
 class Writer:
-    """Generator of fragments in two locales, and of phrases composed of them."""
+    """Generator of fragments in two locales, and of phrases that consist of fragments."""
 
     def __init__(self, source: Locale, target: Locale, random: Random) -> None:
         self.locales = (source, target)
         self.random = random
-        self.targets: dict[str, str] = {}  # each source has a single target
-        # Official languages only: a model trained for three minutes can learn that number of names.
+        self.targets: dict[str, str] = {}  # Each source text has exactly one target text.
+        # Only official languages are used: a model that is trained for three minutes can learn their names.
         codes = {
             str(language).split("_")[0]
             for territory in filter(str.isalpha, source.territories)
@@ -102,7 +105,10 @@ class Writer:
         return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
-        """Compose `size` distinct phrases, including `alone`. All kinds of fragments have equal probability."""
+        """Compose `size` distinct phrases, including the fragments in `alone`.
+
+        All kinds of fragments have equal probability.
+        """
         pools = [pool for pool in pools if pool]
         phrases = {f.source: f for f in alone[:size]}
         random, choose = self.random, self.random.choice
@@ -125,14 +131,14 @@ class Writer:
         return Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
 
     def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[Fragment]:
-        """Format a fragment in both locales.
+        """Format a fragment in both locales. Return a list with the fragment.
 
-        Returns an empty list if a locale lacks the pattern, or if the source already has another target.
+        The list is empty if a locale lacks the pattern, or if the source text already has another target text.
         """
         try:
             texts = (form(*args, locale=locale, **options).translate(PLAIN_SPACES) for locale in self.locales)
             source, target = (" ".join(text.split()) for text in texts)
-        except (LookupError, ValueError, AttributeError):  # raised by Babel if a locale lacks a pattern
+        except (LookupError, ValueError, AttributeError):  # Babel raises this exception if a locale lacks a pattern.
             return []
         if not source or not target or self.targets.setdefault(source, target) != target:
             return []
@@ -148,7 +154,7 @@ class Writer:
         return [fragment for code in codes for fragment in self._both((f"{kind} {code}",), name, code)]
 
     def kinds(self) -> dict[str, Iterator[Fragment]]:
-        """Return the kinds of fragments. Fragments with many names to learn are divided into several kinds."""
+        """Return the kinds of fragments. A kind with many names to learn is divided into several kinds."""
         return {
             "dates": self._dates(),
             "times": self._times(),
@@ -172,7 +178,10 @@ class Writer:
         return date.fromordinal(self.random.randint(_EARLIEST, _LATEST))
 
     def _amount(self, digits: int, *, decimal: bool) -> float:
-        """Draw an amount; all numbers of digits have equal probability. `decimal` adds one decimal place."""
+        """Draw a random amount of up to `digits` digits; each length is equally probable.
+
+        `decimal` adds one decimal place.
+        """
         number = 10 ** self.random.uniform(0, digits)
         return round(number, 1) if decimal else int(number)
 
@@ -194,7 +203,7 @@ class Writer:
     def _moments(self) -> Iterator[Fragment]:
         for _ in range(3000):
             moment = datetime.combine(self._day(), time(self.random.randrange(24), self.random.randrange(60)))
-            # as in _dates: "May 5, 2026" is the long format
+            # Long formats come first, as in _dates: "May 5, 2026" is in the long format.
             forms = [form for form in _DATE_FORMATS if self._both((), dates.format_date, moment, form)]
             form = self.random.choice(forms)
             needs = (f"date {form} month {moment.month}", f"date {form} weekday {moment.weekday()}")
@@ -203,7 +212,7 @@ class Writer:
     def _spans(self) -> Iterator[Fragment]:
         for unit, seconds in dates.TIMEDELTA_UNITS:
             for number in range(1, 100):
-                for sign in (0, 1, -1):  # a span without direction, in the future, in the past
+                for sign in (0, 1, -1):  # a span without a direction, in the future, or in the past
                     needs = (f"span {unit} {sign} {self._plural(number)}",)
                     delta = timedelta(seconds=seconds * number * (sign or 1))
                     yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)
@@ -231,7 +240,10 @@ class Writer:
             yield from self._both(needs, numbers.format_compact_decimal, round(count * scale), **options)
 
     def _sums(self, form: Literal["standard", "name"]) -> Iterator[Fragment]:
-        """Yield amounts in all currencies that are legal tender somewhere; spelled-out amounts are integers."""
+        """Yield amounts of money in all currencies that are legal tender somewhere.
+
+        Amounts that are spelled out are integers.
+        """
         territories = sorted(filter(str.isalpha, self.locales[0].territories))
         codes = sorted({str(code) for t in territories for code in numbers.get_territory_currencies(t, _TODAY)})
         options = {"format_type": form, "currency_digits": form == "standard"}
@@ -256,7 +268,7 @@ class Writer:
             yield from self._both(needs, _list, texts, style)
 
     def _places(self) -> Iterator[Fragment]:
-        """Yield a language with a territory, in the format of locale names in CLDR."""
+        """Yield names that combine a language and a territory, in the format of locale names in CLDR."""
         for _ in range(4000 if self.languages and self.territories else 0):
             yield self._join("{} ({})", self.random.choice(self.languages), self.random.choice(self.territories))
 

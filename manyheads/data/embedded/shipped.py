@@ -1,6 +1,7 @@
-"""Shipped embedded corpora: generated in advance, so that the default corpora require no locale data.
+"""Embedded corpora that are files of the package, so that the default corpora require no locale data.
 
-`python -m lab.embedded_corpora` writes them. Other locales, seeds and sizes are generated with Babel (extra `locales`).
+`python -m lab.embedded_corpora` writes these files. Corpora for other locales, seeds and sizes are generated with the
+library Babel (extra `locales`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from manyheads.errors import extra
 FOLDER = files("manyheads.data.embedded") / "corpora"
 SUFFIX = ".json.xz"
 
-Columns = list[tuple[list[Any], list[Any]]]  # the two columns of each split
+Columns = list[tuple[list[Any], list[Any]]]  # names of the two columns in the file of each split
 D = TypeVar("D", bound=Data)
 
 
 def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]:
-    """Return the corpus of `phrases.cldr_pairs`."""
+    """Return the embedded corpus of sentence pairs (`phrases.cldr_pairs`).
+
+    It is read from the package if possible, and otherwise generated.
+    """
     name = f"pairs-{source}-{target}-seed{seed}-size{size}"
     if (columns := _read(name)) is not None:
         return _splits(columns, Pairs)
@@ -36,7 +40,10 @@ def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]
 
 
 def languages(*, seed: int, size: int) -> SplitData[Labeled]:
-    """Return the corpus of `languages.cldr_languages`."""
+    """Return the embedded corpus of phrases in 60 languages (`languages.cldr_languages`).
+
+    It is read from the package if possible, and otherwise generated.
+    """
     name = f"languages-seed{seed}-size{size}"
     if (columns := _read(name)) is not None:
         return _splits(columns, Labeled)
@@ -46,7 +53,10 @@ def languages(*, seed: int, size: int) -> SplitData[Labeled]:
 
 
 def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
-    """Return the corpus of `tags.cldr_tagged`."""
+    """Return the embedded corpus of tagged phrases (`tags.cldr_tagged`).
+
+    It is read from the package if possible, and otherwise generated.
+    """
     name = f"tags-{locale}-seed{seed}-size{size}"
     if (columns := _read(name)) is not None:
         return _splits(columns, Tagged)
@@ -61,7 +71,7 @@ def _splits(columns: Columns, make: Callable[[list[Any], list[Any]], D]) -> Spli
 
 
 def names() -> list[str]:
-    """Return the names of the shipped corpora, with kind, locales, seed and size."""
+    """Return the name of each corpus in the package, with its kind, locales, seed and size."""
     return sorted(file.name.removesuffix(SUFFIX) for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
 
 
@@ -73,5 +83,8 @@ def _read(name: str) -> Columns | None:
 
 
 def _babel(name: str) -> AbstractContextManager[None]:
-    """Return a context that reports a missing Babel: it names the extra, and the corpora that do not require it."""
+    """Return a context manager that reports a missing library Babel.
+
+    The error names the extra to install, and the corpora that do not require Babel.
+    """
     return extra("locales", f"the embedded corpus {name} (available without an extra: {', '.join(names())})")

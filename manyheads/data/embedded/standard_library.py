@@ -1,4 +1,4 @@
-"""Text of Python's standard library: its source code, and the English prose of its documentation."""
+"""Texts from Python's standard library: its source code, and the English prose of its documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyheads.data.readers.documents import Document, Documents, sentences
 
 
 def source_files() -> list[Path]:
-    """Return the modules of the standard library (about 5 MB).
+    """Return the source code of the standard library's single-file modules, about 5 MB.
 
     Packages contain many tests and tables and are left out.
     """
@@ -20,10 +20,10 @@ def source_files() -> list[Path]:
 
 
 def documentation() -> Documents:
-    """Return the documentation inside the modules, more than 1 MB.
+    """Return the documentation that the modules of the standard library contain, more than 1 MB.
 
-    The docstrings of a module form one document, as does each topic of the language reference in `help`. Repeated
-    sentences are left out.
+    All docstrings of a module form one document. Each topic of the language reference in `help` is another
+    document. Repeated sentences are left out.
     """
     import pydoc_data.topics
 
@@ -43,6 +43,6 @@ def documentation() -> Documents:
 
 
 def _prose(texts: Iterable[str]) -> Document:
-    """Convert wrapped text into a document: join the lines of each paragraph, then split it into sentences."""
+    """Convert text with line breaks into a document: join the lines of each paragraph, then split it into sentences."""
     paragraphs = (" ".join(part.split()) for text in texts for part in re.split(r"\n\s*\n", text))
     return [sentence for paragraph in paragraphs for sentence in sentences(paragraph)]

@@ -1,9 +1,10 @@
-"""Embedded corpus for tagging: phrases of Unicode CLDR fragments with IOB2 tags for the kind of each part.
+"""Embedded corpus for tagging: phrases generated from Unicode CLDR data, with IOB2 tags for the kind of each part.
 
-The fragments are those of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities, numbers,
-percentages, places and languages. A phrase is one fragment, or several joined by the locale's list pattern, its pattern
-of date and time, or punctuation. The test split contains new combinations: a held-out combination (date x pattern,
-amount x unit) does not occur in training. Names cannot be inferred, so phrases of names are held out as a whole.
+The parts are the fragments of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities,
+numbers, percentages, places and languages. A phrase is one fragment, or several that are joined by the locale's list
+pattern, by its pattern of date and time, or by punctuation. The test split contains new combinations: a held-out
+combination (date x pattern, amount x unit) does not occur in training. Names cannot be inferred, so phrases of names
+are held out as a whole.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 NAMES = ("PLACE", "LANGUAGE")
-_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # no dash, because "May 5 – 7" is one date
+_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # A dash is not used as a separator, because "May 5 – 7" is one date.
 
 
 class _Part(NamedTuple):
-    """Fragment of a phrase, or separating text (its kind is "")."""
+    """Part of a phrase: a fragment with its kind, or text between fragments (its kind is "")."""
 
     text: str
     kind: str
-    needs: tuple[str, ...] = ()  # patterns and names that must occur in training
+    needs: tuple[str, ...] = ()  # patterns and names of the phrase, which must also occur in training
 
 
 class _Template(NamedTuple):
-    """Pattern such as "{1} at {0}", and the kinds of its arguments; None: any kind."""
+    """Pattern such as "{1} at {0}", with the kinds of fragments for its arguments; None allows any kind."""
 
     pattern: str
     kinds: tuple[str | None, ...]
 
 
 def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> SplitData[Tagged]:
-    """Generate `size` tagged phrases for training, and size // 16 each for validation and test; no phrase occurs twice.
+    """Generate `size` tagged phrases for training, and size // 16 each for validation and test.
 
-    The result is deterministic for a seed and a Babel version. Raises UserError for an unknown locale, and for a locale
-    without spaces between words.
+    No phrase occurs twice. The result depends only on the seed and the version of Babel. Raises UserError for an
+    unknown locale, and for a locale that writes words without spaces between them.
     """
     if size < 1000:
         raise UserError(f"size={size}: expected at least 1,000 phrases; with fewer, some names are not trained")
@@ -87,7 +88,10 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
 
 
 def _parts(writer: Writer) -> list[_Part]:
-    """Return each distinct fragment with its first kind: "May" is a month, even if it is also something else."""
+    """Return each distinct fragment once, with the first of its kinds.
+
+    For example, "May" is a month, even if it is also something else.
+    """
     parts = {f.source: _Part(f.source, "PLACE", f.needs) for f in writer.territories}
     parts |= {f.source: _Part(f.source, "LANGUAGE", f.needs) for f in writer.languages}
     kinds = writer.kinds()
@@ -124,7 +128,7 @@ def _templates(locale: Locale) -> Iterator[_Template]:
 
 
 def _phrase(random: Random, pools: dict[str, list[_Part]], templates: list[_Template]) -> list[_Part]:
-    """Return parts that form a phrase: one template, or several joined by punctuation."""
+    """Return the parts of a random phrase: one pattern with its arguments, or several joined by punctuation."""
     kinds = sorted(pools)
 
     def filled() -> list[_Part]:
@@ -138,7 +142,7 @@ def _phrase(random: Random, pools: dict[str, list[_Part]], templates: list[_Temp
 
 
 def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
-    pieces = re.split(r"\{(\d)\}", pattern)  # text, number, text, number, text
+    pieces = re.split(r"\{(\d)\}", pattern)  # The split gives text, argument number, text, argument number, text.
     parts: list[_Part] = []
     for i, piece in enumerate(pieces):
         parts += filling[int(piece)] if i % 2 else [_Part(piece, "")] if piece else []
@@ -146,8 +150,8 @@ def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
 
 
 def _tagged(text: str, phrase: list[_Part]) -> tuple[list[str], list[str]] | None:
-    """Return words and tags, or None if a word belongs to two parts (for example, without spaces between words)."""
-    kinds: list[tuple[str, int]] = []  # kind and index of the part of each character
+    """Return the words and tags of a phrase, or None if a word belongs to two parts (as in locales without spaces)."""
+    kinds: list[tuple[str, int]] = []  # kind and index of the part to which each character belongs
     for number, part in enumerate(phrase):
         kinds += [(part.kind, number)] * len(part.text)
     words, tags, before = [], [], -1

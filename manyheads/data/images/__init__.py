@@ -1,1 +1,1 @@
-"""Labeled images: file formats, decoding, preprocessing, augmentation and batches."""
+"""Data pipeline for labeled images: file formats, decoding, preprocessing, augmentation and batches."""

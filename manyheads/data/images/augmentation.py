@@ -1,7 +1,8 @@
-"""Random image augmentation for training: the recipe of DeiT (Touvron 2021, table 9), each part with a separate switch.
+"""Random image augmentation for training, as for DeiT (Touvron 2021, table 9). Each part can be disabled.
 
-Operations and strengths follow timm, which DeiT was trained with; Pillow performs them on 8-bit pixels. The RNG of each
-image is seeded with (seed, epoch, item, repeat), the RNG of batch operations with (seed, epoch, batch).
+The operations and their strengths are those of the library timm, which was used to train DeiT. Pillow performs them on
+8-bit pixels. Random numbers are seeded with (seed, epoch, item, copy) for operations on one image, and with
+(seed, epoch, batch) for operations on a batch.
 """
 
 from __future__ import annotations
@@ -20,29 +21,33 @@ from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.errors import UserError
 
-_ORDER, _ITEM, _BATCH = 1, 2, 3  # purpose of a generator: each purpose has a separate stream
+# Purpose of a random generator; generators for different purposes give independent numbers.
+_ORDER, _ITEM, _BATCH = 1, 2, 3
 
 
 _Fraction = Annotated[float, Range(0, 1, above=True)]
-_Strength = Annotated[float, Range(0, 100)]  # 0 disables the operation
+_Strength = Annotated[float, Range(0, 100)]  # If the strength is 0, the operation is disabled.
 
 
 @dataclass(frozen=True)
 class Augmentation(Config):
-    """Augmentation of training images, in this order; the defaults disable all operations.
+    """Augmentation of training images. The operations are applied in this order; by default, all are disabled.
 
-    crop         "resized": resize a random part with `scale` of the area and an aspect ratio from 3/4 to 4/3 (Szegedy
-                 2015); "padded": pad the image with `padding` black pixels, then crop it at random (He 2015)
+    crop         "resized": resize a random part with a fraction `scale` of the area and an aspect ratio from 3/4 to
+                 4/3 (Szegedy 2015); "padded": pad the image with `padding` black pixels, then crop it at random (He
+                 2015)
     flip         probability of a horizontal flip
     jitter       color jitter: change brightness, contrast and saturation by up to this fraction, in random order
-    randaugment  number of operations that are drawn from 15 (Cubuk 2019). Each is applied with probability 1/2, with a
-                 strength of `magnitude` (maximum 10), whose standard deviation is `magnitude_std`
+    randaugment  number of operations that are drawn from a list of 15 (Cubuk 2019). Each is applied with
+                 probability 1/2. Its strength is random with mean `magnitude` (maximum 10) and standard deviation
+                 `magnitude_std`
     erasing      probability of replacing 2% to a third of the area with noise (Zhong 2017)
-    mixup        alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
-    cutmix       alpha: paste a box of one image into another; the area is drawn in the same way (Yun 2019)
+    mixup        parameter alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
+    cutmix       parameter alpha: paste a box of one image into another; the area of the box is drawn from
+                 Beta(alpha, alpha) (Yun 2019)
     switch       probability of cutmix if both mixup and cutmix are enabled
-    repeats      copies of each image in a batch, augmented independently. The length of an epoch does not change, so an
-                 epoch uses only a part of the images (Hoffer 2019)
+    repeats      number of copies of each image in a batch, augmented independently. The length of an epoch does not
+                 change, so an epoch uses only a part of the images (Hoffer 2019)
     """
 
     crop: Literal["none", "padded", "resized"] = "none"
@@ -66,11 +71,11 @@ class Augmentation(Config):
 
     @property
     def mixes(self) -> bool:
-        """True if labels become soft."""
+        """True if mixup or cutmix is enabled, so that labels become probabilities of several classes."""
         return self.mixup > 0 or self.cutmix > 0
 
     def image(self, image: Image.Image, preprocessing: Preprocessing, random: Generator) -> NDArray[np.float32]:
-        """Augment one image. Returns normalized pixels, (C, Y, X)."""
+        """Augment one image. Return its normalized pixels, (C, Y, X)."""
         size = preprocessing.size
         if self.crop == "resized":
             box = resized_crop_box(*image.size, self.scale, random)
@@ -79,7 +84,7 @@ class Augmentation(Config):
             image = preprocessing.framed(image)
         if self.crop == "padded":
             left, top = (int(at) for at in random.integers(0, 2 * self.padding + 1, 2) - self.padding)
-            image = image.crop((left, top, left + size, top + size))  # pixels outside the image are black
+            image = image.crop((left, top, left + size, top + size))  # Pixels outside the image are black.
         if random.random() < self.flip:
             image = ImageOps.mirror(image)
         if self.jitter:
@@ -103,16 +108,18 @@ class Augmentation(Config):
         random: Generator,
         others: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Apply mixup or cutmix: images (B, C, Y, X) and labels (B,) -> images and soft labels (B, L).
+        """Apply mixup or cutmix to images (B, C, Y, X) and labels (B,). Return images and soft labels (B, L).
 
-        Each image is combined with its counterpart from the other end of the batch, with one weight for the batch, as
-        in timm. If the images are only part of a batch, `others` are the counterparts.
+        Each image is combined with the image at the mirrored position in the batch, with one weight for the
+        whole batch, as in timm. If the given images are only part of a batch, `others` are the images to
+        combine them with.
         """
         assert self.mixes
         other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
-        weight = float(random.beta(alpha, alpha))  # weight of the image itself
+        # weight of the image; the weight of the other image is 1 minus this value
+        weight = float(random.beta(alpha, alpha))
         if cut:
             rows, columns = cutmix_box(images.shape[2], images.shape[3], weight, random)
             mixed = images.copy()
@@ -124,11 +131,12 @@ class Augmentation(Config):
         return mixed, one_hot[labels] * np.float32(weight) + one_hot[other_labels] * np.float32(1 - weight)
 
 
-# Defaults of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
+# Default values of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
 DEIT = Augmentation(crop="resized", flip=0.5, randaugment=2, erasing=0.25, mixup=0.8, cutmix=1.0, repeats=3)
-# The same for images of 32 x 32: 8% of their area would be only a few pixels, so they are padded and cropped instead.
+# The same augmentation for images of 32 x 32. A crop to 8% of their area would be only a few pixels, so they are padded
+# and cropped instead.
 DEIT_SMALL = replace(DEIT, crop="padded")
-CLASSIC = Augmentation(crop="padded", flip=0.5)  # He 2015, section 4.2, on CIFAR-10
+CLASSIC = Augmentation(crop="padded", flip=0.5)  # Augmentation for CIFAR-10 from He 2015, section 4.2.
 
 
 def item_random(seed: int, epoch: int, item: int, repeat: int = 0) -> Generator:
@@ -140,10 +148,10 @@ def batch_random(seed: int, epoch: int, batch: int) -> Generator:
 
 
 def epoch_order(items: int, seed: int, epoch: int, repeats: int = 1) -> NDArray[np.int64]:
-    """Return the items of an epoch in random order and the index of each copy, (items, 2).
+    """Return an array (items, 2) for one epoch: the image indices in random order, and the copy index of each.
 
-    With repeated augmentation, the copies of an image are adjacent, and the number of items in an epoch does not
-    change.
+    With repeated augmentation, the copies of an image are adjacent. The length of the array does not change, so
+    some images are left out.
     """
     order = _generator(_ORDER, seed, epoch).permutation(items)[: -(-items // repeats)]
     copies = np.stack([np.repeat(order, repeats), np.tile(np.arange(repeats), len(order))], axis=1)
@@ -157,9 +165,9 @@ def _generator(*numbers: int) -> Generator:
 def resized_crop_box(
     width: int, height: int, scale: tuple[float, float], random: Generator
 ) -> tuple[int, int, int, int]:
-    """Return a crop (left, top, right, bottom) of random area and aspect ratio.
+    """Return a random crop (left, top, right, bottom) of an image. Its area and aspect ratio are random.
 
-    After ten attempts that do not fit into the image, it is the center crop.
+    If ten attempts do not fit into the image, the center crop is returned.
     """
     for _ in range(10):
         wide, high = _sides(width * height, scale, 4 / 3, random)
@@ -172,9 +180,10 @@ def resized_crop_box(
 
 
 def _sides(pixels: int, fractions: tuple[float, float], max_ratio: float, random: Generator) -> tuple[int, int]:
-    """Return the sides of a random rectangle.
+    """Return height and width of a random rectangle in an image.
 
-    Its area is between `fractions` of the pixels, its aspect ratio between 1 / `max_ratio` and `max_ratio`.
+    Its area is between the two `fractions` of the image area, its aspect ratio between 1 / `max_ratio` and
+    `max_ratio`.
     """
     area = random.uniform(*fractions) * pixels
     proportion = math.exp(random.uniform(math.log(1 / max_ratio), math.log(max_ratio)))
@@ -182,9 +191,9 @@ def _sides(pixels: int, fractions: tuple[float, float], max_ratio: float, random
 
 
 def cutmix_box(height: int, width: int, weight: float, random: Generator) -> tuple[slice, slice]:
-    """Return the rows and columns of a box with 1 - `weight` of the area and a random center.
+    """Return the rows and columns of a box with a fraction 1 - `weight` of the image area and a random center.
 
-    The image may clip the box.
+    The box is clipped at the borders of the image.
     """
     side = math.sqrt(1 - weight)
     spans = []
@@ -215,7 +224,7 @@ def color_jitter(image: Image.Image, strength: float, random: Generator) -> Imag
 
 
 class Fill(NamedTuple):
-    """Color of pixels outside the image, and resampling filter."""
+    """Color of pixels outside the image, and the resampling filter."""
 
     color: int | tuple[int, ...]
     filter: Image.Resampling
@@ -226,7 +235,8 @@ class Fill(NamedTuple):
         return cls(mean if len(mean) > 1 else mean[0], preprocessing.filter)
 
 
-Operation = Callable[[Image.Image, float, float, Fill], Image.Image]  # (image, level from 0 to 1, sign, fill) -> image
+# function of (image, level from 0 to 1, sign, fill) that returns an image
+Operation = Callable[[Image.Image, float, float, Fill], Image.Image]
 
 
 def _affine(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
@@ -238,7 +248,7 @@ def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
 
 
 def _posterize(image: Image.Image, level: float, sign: float, fill: Fill) -> Image.Image:
-    # timm fails at level 1, because Pillow 13 rejects 0 bits
+    # At the maximum level, timm requests 0 bits, which Pillow 13 rejects; here the minimum is 1 bit.
     return ImageOps.posterize(image, max(4 - int(4 * level), 1))
 
 
@@ -249,8 +259,8 @@ def _solarize_add(image: Image.Image, level: float, sign: float, fill: Fill) -> 
     )
 
 
-# Operations of `rand-...-inc1` in timm, in its order. Their strength increases with the level, which is a tenth of
-# timm's.
+# The 15 operations of RandAugment, in the order of `rand-...-inc1` in timm. Their strength increases with the level,
+# which is a tenth of timm's level.
 OPERATIONS: tuple[Operation, ...] = (
     lambda image, level, sign, fill: ImageOps.autocontrast(image),
     lambda image, level, sign, fill: ImageOps.equalize(image),

@@ -1,4 +1,6 @@
-"""Checks of all images before training: each image is decoded once, in threads, so that a faulty one stops a run early.
+"""Check of all images before training.
+
+Each image is decoded once, in threads, so that a faulty image stops a run early.
 
 The results may be saved in a file, so that a restarted or resumed run need not decode all images again.
 """
@@ -28,35 +30,40 @@ from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-MAX_FILE_BYTES = 2**30  # maximum size of an image file; a link may lead to /proc/kcore, whose size is 2**47
-MAX_SMALL_BYTES = 2**20  # maximum bytes of the pixels of an image that stays in memory
-_MAX_NAMES = 8  # maximum labels in an error message
-_IMAGES_PER_TASK = 16  # images per task of a thread
+# Maximum size of an image file in bytes. A link in the data may lead to a special file, such as /proc/kcore of size
+# 2**47.
+MAX_FILE_BYTES = 2**30
+MAX_SMALL_BYTES = 2**20  # Images whose pixels need at most this number of bytes may stay in memory.
+_MAX_NAMES = 8  # maximum number of labels in an error message
+_IMAGES_PER_TASK = 16  # number of images that a thread checks in one task
 
 
 class Check(NamedTuple):
-    """Result of decoding an image.
+    """Result of the check of one image.
 
     key     hash of the pixels
     size    (width, height) after rotation by the EXIF orientation
-    mode    Pillow mode of the file
+    mode    Pillow mode of the image file
+    nbytes  size of the pixels in bytes
     notes   warnings of the decoder
+    stamp   key of the image in the file of saved checks; empty: the check is not saved
+    pixels  (Y, X) or (Y, X, 3) pixels of a small image that stays in memory
     """
 
     key: str
     size: tuple[int, int]
     mode: str
-    nbytes: int  # size of the pixels
+    nbytes: int
     notes: list[str]
-    stamp: str = ""  # key of the image in the file of checks; empty: not saved
-    pixels: NDArray[np.uint8] | None = None  # (Y, X) or (Y, X, 3) of a small image that stays in memory
+    stamp: str = ""
+    pixels: NDArray[np.uint8] | None = None
 
 
 def read_checks(file: Path) -> dict[str, Check]:
-    """Read saved checks, by stamp. Damaged lines are ignored.
+    """Read saved checks. Return a mapping from the stamp of an image to its check; damaged lines are ignored.
 
-    The stamp of an image file depends on its path, size and modification time. The stamp of a table cell is a
-    hash of its bytes.
+    The stamp of an image file is computed from its path, size and modification time. The stamp of an image in a
+    table cell is a hash of its bytes.
     """
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
@@ -70,10 +77,10 @@ def read_checks(file: Path) -> dict[str, Check]:
 
 
 def append_checks(file: Path, checks: Iterable[Check]) -> None:
-    """Append checks to a file. Raises UserError if writing fails."""
+    """Append checks to the file of saved checks. Raises UserError if writing fails."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
-        with file.open("a") as memory:  # starts with a newline, because the last line may be incomplete
+        with file.open("a") as memory:  # Start with a newline, because the last line of the file may be incomplete.
             memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
         raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
@@ -82,16 +89,17 @@ def append_checks(file: Path, checks: Iterable[Check]) -> None:
 def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
-    """Yield each entry with its check or its fault.
+    """Yield each entry with the check of its image, or with the fault.
 
-    A few images at a time are decoded in threads (Pillow releases the GIL).
+    A few images at a time are decoded in threads. (Pillow releases the GIL.)
 
-    known  saved checks, by stamp
-    room   maximum bytes of pixels in all checks together. After the first image that is not small or does not fit,
-           checks contain no pixels, and images in `known` are not decoded again
+    known  saved checks: a mapping from the stamp of an image to its check
+    room   maximum total size in bytes of the pixels in all checks. After the first image that is not small or
+           exceeds this size, checks contain no pixels, and images in `known` are not decoded again
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
-    large: dict[str, Check | ImageFault] = {}  # also faulty ones; a table may name the same image in many rows
+    # Results for large and for faulty images, because a table may name the same image in many rows.
+    large: dict[str, Check | ImageFault] = {}
 
     def check(part: list[Entry]) -> list[Check | ImageFault]:
         return [_check(entry, names, known, large, room) for entry in part]
@@ -130,15 +138,16 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    # raised again as a new exception, because this one keeps the image alive through its traceback
+    # A new exception is raised, because the traceback of this one would keep the image in memory.
     except ImageFault as error:
-        if isinstance(source, Path) and str(source) != place:  # the path was in a row of another file
+        # The path of this image is in a table, so the message names both.
+        if isinstance(source, Path) and str(source) != place:
             return ImageFault(f"{source}: {error.fault}", error.hint)
         return ImageFault(error.fault, error.hint)
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
-    """Return the check of pixels (Y, X) or (Y, X, 3)."""
+    """Check pixels (Y, X) or (Y, X, 3), and return the result."""
     digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
     small = pixels if pixels.nbytes <= MAX_SMALL_BYTES else None
@@ -149,9 +158,9 @@ def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()
 def open_image(
     source: Stored | Path | Member | str | bytes | NDArray[np.uint8], max_pixels: int = MOST_PIXELS
 ) -> Image.Image:  # fmt: skip
-    """Open an image from a file, from the bytes of a file, or from pixels. It is upright, in mode L or RGB.
+    """Open an image from a file, from the bytes of a file, or from pixels. The result is upright, in mode L or RGB.
 
-    Raises UserError; files of more than `max_pixels` pixels are rejected before they are decoded.
+    Raises UserError. An image of more than `max_pixels` pixels is rejected before it is decoded.
     """
     if isinstance(source, Stored):
         source = source.image()
@@ -178,14 +187,14 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # the reason is reported when the file is opened
+    except (OSError, ValueError):  # The reason will be reported when the file is opened.
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
 
 
 def content(source: bytes | Path | Member) -> bytes:
-    """Return the bytes of an image file. Raises ImageFault."""
+    """Return the content of an image file as bytes. Raises ImageFault."""
     if isinstance(source, bytes):
         return source
     try:
@@ -203,13 +212,13 @@ def content(source: bytes | Path | Member) -> bytes:
         raise ImageFault(link, "give the path of an image") from None
     except IsADirectoryError:
         raise ImageFault("a directory, not an image", "give the path of an image") from None
-    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL byte
+    except (OSError, ValueError) as error:  # open() raises ValueError if the path contains a NUL byte.
         reason = getattr(error, "strerror", None) or error
         raise ImageFault(f"failed to read ({reason})", "make it readable, or remove it") from None
 
 
 def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
-    """Return the fault of an entry that is known without opening the image, or None."""
+    """Return a fault that can be found without opening the image; None if there is none."""
     label = entry.label
     if entry.fault:
         return entry.fault

@@ -1,4 +1,7 @@
-"""Clips: folders of frames, or files with several frames (animated GIF, PNG or WebP, multi-page TIFF)."""
+"""Reader of video clips.
+
+A clip is a folder of frames, or a file with several frames (animated GIF, PNG or WebP, multi-page TIFF).
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,18 @@ from manyheads.errors import UserError
 
 
 class Clip(NamedTuple):
-    """Frames in mode L or RGB, and the index of each frame in the clip, from 0."""
+    """Frames of a clip in mode L or RGB, and the index of each frame in the clip, from 0."""
 
     frames: list[Image.Image]
     indices: list[int]
 
 
 def read_clip(path: str | Path, max_frames: int) -> Clip:
-    """Read at most `max_frames` evenly spaced frames. They include the first and, if there are at least two, the last.
+    """Read at most `max_frames` evenly spaced frames of a clip.
 
-    The frames of a folder are its images in the order of their names. Numbers in the names must have equal numbers of
-    digits, so that this is the order of time. An image is a clip of one frame. Raises UserError.
+    They include the first frame and, if there are at least two, the last frame. The frames of a folder are its
+    images in the order of their names. Numbers in the names need leading zeros, so that the order of names is the
+    order of time. A single image is a clip of one frame. Raises UserError.
     """
     path = Path(path)
     if path.is_dir():
@@ -40,7 +44,7 @@ def read_clip(path: str | Path, max_frames: int) -> Clip:
 
 
 def evenly_spaced(count: int, max_frames: int) -> list[int]:
-    """Return at most `max_frames` evenly spaced integers from 0 to count - 1, including both ends."""
+    """Return at most `max_frames` evenly spaced frame indices from 0 to count - 1, including both ends."""
     if count <= max_frames:
         return list(range(count))
     return [round(i * (count - 1) / max(max_frames - 1, 1)) for i in range(max_frames)]

@@ -1,6 +1,6 @@
-"""Decoding of image files to 8-bit pixels, grayscale or RGB. A fault is described in one line.
+"""Decode image files to 8-bit pixels, grayscale or RGB. The fault of a damaged file is described in one line.
 
-All formats are converted to one of two modes, L or RGB:
+All image formats are converted to one of two Pillow modes: L (grayscale) or RGB.
 
     1, L, 16 bits        grayscale; 16-bit values are divided by 257, so that black stays 0 and white becomes 255
     P, CMYK, YCbCr       converted by Pillow (without ICC profiles)
@@ -26,18 +26,19 @@ from PIL import Image, ImageOps
 
 from manyheads.errors import UserError
 
-# Maximum pixels (360 MB decoded); cameras produce up to 108 million. The header is checked before decoding, because a
-# file of a few bytes can claim a huge image.
+# Maximum number of pixels (360 MB decoded); cameras produce up to 108 million. The header of a file is checked before
+# decoding, because a file of a few bytes can claim a huge image.
 MOST_PIXELS = 120_000_000
-MAX_COMPOSED_PIXELS = 4 * MOST_PIXELS  # maximum pixels for a frame of an animation: Pillow renders all preceding frames
+# maximum number of pixels in a frame of an animation, for which Pillow renders all preceding frames
+MAX_COMPOSED_PIXELS = 4 * MOST_PIXELS
 
-# not EPS, because decoding it runs a program
+# EPS is not supported, because decoding it runs a program.
 _FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _DEFAULT_HINT = "save the image again, or remove it"
 
 
 class ImageFault(Exception):
-    """Fault of an image, with a hint on how to correct it."""
+    """Exception for an image that cannot be used: the fault, and a hint on how to correct it."""
 
     def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
@@ -45,9 +46,9 @@ class ImageFault(Exception):
 
 
 class Decoded(NamedTuple):
-    image: Image.Image  # mode L or RGB
-    mode: str  # mode of the file
-    notes: list[str]  # warnings of Pillow, for example for corrupt EXIF data
+    image: Image.Image  # image in mode L or RGB
+    mode: str  # Pillow mode of the image in the file
+    notes: list[str]  # warnings of Pillow, for example about corrupt EXIF data
 
 
 def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
@@ -61,9 +62,9 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
         raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
-    except MemoryError:  # not a fault of the image
+    except MemoryError:  # This exception is not a fault of the image.
         raise
-    except Exception:  # for invalid data, a parser may raise any exception
+    except Exception:  # If the data are invalid, the parser of a format may raise any exception.
         raise _open_fault(data) from None
     mode, plain = image.mode, _upright(image, notes, max_pixels)
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data, image.size):
@@ -72,9 +73,9 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
 
 
 def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list[Image.Image], list[int]]:
-    """Decode the frames of a file that `choose` selects, given their number. Frames are in mode L or RGB.
+    """Decode some frames of a file. The function `choose` gets the number of frames and returns the indices to decode.
 
-    Returns the frames and their indices. Raises ImageFault.
+    Returns the frames (in mode L or RGB) and their indices. Raises ImageFault.
     """
     first, notes = decode(data).image, list[str]()
     try:
@@ -86,21 +87,21 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
                 raise ImageFault(*_too_large(f"{rendered_pixels:,} pixels in all frames", MAX_COMPOSED_PIXELS))
             for index in indices:
                 image.seek(index)
-                pixels += image.width * image.height  # frames may differ in size
+                pixels += image.width * image.height  # The frames of a file may differ in size.
                 if pixels > MOST_PIXELS:
                     raise ImageFault(*_too_large(f"{pixels:,} pixels in the selected frames", MOST_PIXELS))
                 frames.append(image.copy())
     except (ImageFault, MemoryError):
         raise
-    except Exception as error:  # any exception, as above
+    except Exception as error:  # If the data are invalid, the parser of a format may raise any exception.
         raise ImageFault(f"truncated or corrupt frames ({error})") from None
     return [_upright(frame, notes) if index else first for frame, index in zip(frames, indices, strict=True)], indices
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
-    """Convert an image that Pillow opened, or an image in memory, in the same way as a file: upright, in mode L or RGB.
+    """Convert an image to mode L or RGB and rotate it upright. It may be opened by Pillow, or in memory.
 
-    Raises UserError, which begins with `name`.
+    The result is the same as for an image file. Raises UserError; the message begins with `name`.
     """
     try:
         return _upright(image, [])
@@ -114,26 +115,27 @@ def _upright(image: Image.Image, notes: list[str], max_pixels: int = MOST_PIXELS
     if image.width * image.height > max_pixels:
         raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", max_pixels))
     try:
-        image.load()  # loads the first frame; raises if it is truncated
+        image.load()  # This call loads the first frame, and raises an exception if the frame is truncated.
         with _warnings_into(notes):
             upright = ImageOps.exif_transpose(image)
         return _plain(upright)
     except (ImageFault, MemoryError):
         raise
-    except Exception as error:  # any exception, as above
+    except Exception as error:  # If the data are invalid, the parser of a format may raise any exception.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         kind = f"a {image.format} image" if image.format else "an image"
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
-_warnings_lock = threading.Lock()  # Python's warning filters are shared by all threads
+_warnings_lock = threading.Lock()  # All threads share Python's warning filters.
 
 
 @contextmanager
 def _warnings_into(notes: list[str]) -> Iterator[None]:
     with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # MOST_PIXELS is checked instead
+        # Pillow's own limit is disabled, because MOST_PIXELS is checked instead.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
     notes += [" ".join(str(warning.message).split()) for warning in caught]
 
@@ -150,7 +152,7 @@ def _open_fault(data: bytes) -> ImageFault:
 
 
 def _may_lack_rows(image: Image.Image) -> bool:
-    """Return True if one of the last two rows is black, because Pillow silently fills missing rows with black.
+    """Return True if one of the last two rows of an image is black. Pillow silently fills missing rows with black.
 
     Two rows are checked, because the last pass of an interlaced image contains only every other row.
     """
@@ -159,13 +161,14 @@ def _may_lack_rows(image: Image.Image) -> bool:
 
 
 def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
-    """Return True if a PNG contains fewer bytes of pixels than its header says.
+    """Return True if a PNG file contains fewer bytes of pixel data than its header says.
 
     Source: PNG specification, sections 7.2, 8.2 and 9.
     """
     width, height, depth, color, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-    if (width, height) != size or color not in channels:  # a second header gave Pillow other values
+    # Pillow read other values from a second header in the file.
+    if (width, height) != size or color not in channels:
         return True
     bits = depth * channels[color]
     passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))

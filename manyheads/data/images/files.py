@@ -1,4 +1,4 @@
-"""Formats of labeled images. Each is read into one entry per image, without decoding the images.
+"""Readers of labeled images in several formats. Each reader lists the images with their labels, without decoding them.
 
     DIR/CLASS/IMAGE            one folder per class, with optional subfolders; hidden files are ignored, links are
                                followed
@@ -12,7 +12,8 @@
 A corpus may be several of these, joined by commas and read one after the other. Shards in a folder, such as
 train-00000-of-00002.parquet and train-00001-of-00002.parquet, form one corpus.
 
-Labels may be numbers. A `labels.txt` in the folder of the file (or the Hub) gives the names of 0, 1, ..., one per line.
+Labels may be the numbers 0, 1, ... In that case a file `labels.txt` in the same folder (or the Hub) gives the label
+names, one per line.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError, extra
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_MAX_IDX_BYTES = 2**31  # maximum bytes of pixels
+_MAX_IDX_BYTES = 2**31  # maximum number of bytes of decoded pixels
 _IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FILES = (*TABLES, ".tar")
 _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX file (...-images-idx3-ubyte)"
@@ -48,9 +49,9 @@ _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX f
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of a table's columns, if they differ from the defaults.
+    """Names of the image column and the label column in a table, if they differ from the default names.
 
-    The defaults are `image`, `img`, `bytes`, `path` or `file_name` for the image, and `label`.
+    The default names are `image`, `img`, `bytes`, `path` or `file_name` for the image, and `label`.
     """
 
     image: str | None = None
@@ -58,18 +59,21 @@ class Columns:
 
 
 class Entry(NamedTuple):
-    """Image with its label, or the fault of an unusable image."""
+    """Image of a corpus, not decoded, with its label. If the image cannot be used, the entry contains the fault."""
 
-    place: str  # location for error messages
-    source: bytes | Path | Member | NDArray[np.uint8] | None  # encoded image, its file, or its pixels (Y, X)
+    place: str  # location of the image, for error messages
+    # bytes of an encoded image, path of its file, or its pixels (Y, X)
+    source: bytes | Path | Member | NDArray[np.uint8] | None
     label: Any = None
     fault: ImageFault | None = None
 
 
 def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple[Iterator[Entry], tuple[str, ...]]:
-    """Return an iterator over the entries of a corpus, and the names of the labels 0, 1, ..., if known.
+    """List the images of a corpus.
 
-    images  False: read only the labels of a file that contains images
+    Returns an iterator over the entries, and the names of the labels 0, 1, ..., if known.
+
+    images  False: read only the labels from a file that contains both images and labels
 
     Raises FileNotFoundError or a one-line UserError.
     """
@@ -94,11 +98,11 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 
 
 def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
-    """Find the training, validation and test data of a directory or of a data set on the Hub.
+    """Find the training, validation and test images of a directory or of a data set on the Hub.
 
-    A directory contains one corpus per split, identified by its name (`roles.py`). A folder with only class folders is
-    training data, as is any other `data`. `validation` and `test` take precedence over the corpora of the directory.
-    Raises FileNotFoundError or UserError.
+    A directory contains one corpus per split, identified by its name (`roles.py`). A folder that contains only
+    class folders is training data, as is any other corpus. Corpora given as `validation` and `test` are used
+    instead of those in the directory. Raises FileNotFoundError or UserError.
     """
     splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
@@ -123,7 +127,7 @@ def _splits_of(folder: Path) -> Splits:
     split_names = [path.name for path in split_folders(folders)]
     files = [path.name for path in visible(folder) if not path.is_dir() and _is_corpus(path)]
     if folders and not split_names and splits_among(folder, files, shards=NUMBERED) == (None, None, []):
-        return Splits(str(folder), None, [])  # a folder of class folders
+        return Splits(str(folder), None, [])  # a folder that contains class folders
     splits = splits_among(folder, [*files, *split_names], shards=None if split_names else NUMBERED)
     if splits.train is not None and Path(splits.train).is_dir() and not folders_in(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
@@ -170,9 +174,9 @@ def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
 
 
 def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
-    """Yield the files in a folder and its subfolders.
+    """Yield an entry for each file in a folder and its subfolders.
 
-    `above` are the resolved parent folders, to detect link cycles.
+    `above` are the resolved paths of the parent folders, to detect cycles of links.
     """
     for path in visible(folder):
         if path.is_dir():
@@ -197,7 +201,10 @@ def _printable(path: Path) -> str:
 
 
 def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = True) -> Entry:
-    """Return the image in a table cell: bytes, a path, or {bytes, path} as written by the library `datasets`."""
+    """Return the image in a table cell.
+
+    A cell may be bytes, a path, or {bytes, path} as written by the library `datasets`.
+    """
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
@@ -206,7 +213,7 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
         path = folder / value
         try:
             exists = path.is_file()
-        except (OSError, ValueError):  # for example, a name of a thousand characters or with a NUL byte
+        except (OSError, ValueError):  # examples: a name of a thousand characters, or with a NUL byte
             return _faulty_entry(
                 place, f"{value[:40]!r}... is not the path of an image", "write the bytes or the path of an image"
             )
@@ -222,14 +229,17 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
 
 
 def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
-    """Return the names of the image column and the label column, or the name of a missing column."""
+    """Find the columns of a table.
+
+    Return the names of the image column and the label column, or the name of a missing column.
+    """
     image = columns.image or next((name for name in _IMAGES if name in names), "image")
     label = columns.label or "label"
     return next((name for name in (image, label) if name not in names), "") or (image, label)
 
 
 def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
-    if file.stat().st_size == 0:  # a file without rows is valid
+    if file.stat().st_size == 0:  # A file without rows is valid.
         return
     label, form = columns.label or "label", format_suffix(file)
     column_names = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
@@ -243,7 +253,8 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
         elif form == ".jsonl":
             yield _faulty_entry(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:
-            raise UserError(_missing_column(file, selected, next(table(file)).cells))  # names of all columns
+            # names of all columns of the table
+            raise UserError(_missing_column(file, selected, next(table(file)).cells))
 
 
 def _missing_column(place: object, column: str, names: Iterable[str]) -> str:
@@ -276,7 +287,7 @@ def _is_idx(name: str) -> bool:
 
 
 def idx_labels_path(file: Path) -> Path:
-    """Return the path of the labels for the images of an MNIST data set."""
+    """Return the path of the label file that belongs to an image file in the format of MNIST."""
     return file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
 
 
@@ -295,9 +306,10 @@ def _idx(file: Path, images: bool) -> Iterator[Entry]:
 
 
 def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read unsigned bytes in the IDX format of MNIST: 0, 0, type 8, number of dimensions, big-endian sizes, data.
+    """Read unsigned bytes from a file in the IDX format of MNIST.
 
-    At most one byte beyond the expected size is read, because a small gzip file can expand to gigabytes.
+    The file contains 0, 0, the type 8, the number of dimensions, the big-endian sizes, and the data. At most one
+    byte beyond the expected size is read, because a small gzip file can expand to gigabytes.
     """
     start = 4 + 4 * dimensions
     try:
@@ -333,14 +345,15 @@ def _read_label_names(file: Path) -> tuple[str, ...]:
 
 
 def _load(data: str) -> Any:
-    """Load a data set of the Hub, or one split of it."""
+    """Load a data set from the Hugging Face Hub, or one of its splits."""
     with extra("hub", data):
         import datasets  # type: ignore[import-untyped]
     name, _, split = data.removeprefix(HUB).partition("#")
     name, _, revision = name.partition("@")
     try:
         return datasets.load_dataset(name, split=split or None, revision=revision or None)
-    except Exception as error:  # exceptions of the library, of its downloader or of the network
+    # The exception may come from the library `datasets`, from its downloader or from the network.
+    except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{data}: failed to download ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None
 

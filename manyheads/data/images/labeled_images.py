@@ -1,7 +1,7 @@
-"""Labeled images.
+"""Data set of labeled images.
 
-See `files.py` for the formats, `decoding.py` for the conversion to grayscale or RGB, and `checking.py` for the check of
-every image.
+See `files.py` for the file formats, `decoding.py` for the conversion to grayscale or RGB, and `checking.py` for the
+check of every image.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from manyheads.data.readers.labeled import label_name, label_order
 from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
 
-MAX_DECODED_BYTES = 256 * 2**20  # maximum bytes of pixels for a corpus that stays decoded, if all its images are small
-_CHECKS_FILE = "checked.jsonl"  # file in the folder `cache_folder`
+# If all images of a corpus are small and need at most this number of bytes, they stay decoded in memory.
+MAX_DECODED_BYTES = 256 * 2**20
+_CHECKS_FILE = "checked.jsonl"  # name of the file with saved checks, in the folder `cache_folder`
 
 
 class Item(NamedTuple):
@@ -37,18 +38,18 @@ class Item(NamedTuple):
 
     source: Path | Member | Stored | NDArray[np.uint8]
     label: str
-    key: str  # hash of the pixels; copies have equal keys, independent of their encoding
+    key: str  # hash of the pixels; copies of an image have equal keys, even if they are encoded differently
     size: tuple[int, int]  # (width, height) of the upright image
-    mode: str  # mode of the file
-    place: str = ""  # location for error messages
+    mode: str  # Pillow mode of the image file
+    place: str = ""  # location of the image, for error messages
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """Images with labels, decoded on access.
+    """Data set of images with labels. An image is decoded when it is accessed.
 
-    names   distinct labels in class order
-    skips   number of skipped images, by reason
+    names   distinct labels in the order of class indices
+    skips   number of skipped images for each reason
     notes   warnings about images that are used, one per line
     """
 
@@ -79,7 +80,10 @@ class ImageData:
         return self.items[index].place or f"image {index + 1:,}"
 
     def image(self, index: int) -> Image.Image:
-        """Return an image in mode L or RGB. Raises UserError if its file changed after it was read."""
+        """Return an image in mode L or RGB.
+
+        Raises UserError if the image file has changed since the data set was created.
+        """
         return checking.open_image(self.items[index].source)
 
 
@@ -93,14 +97,14 @@ def read_images(
     follows: bool = False,
     limit: int | None = None,
 ) -> ImageData:
-    """Read one corpus, in any of the formats of `files.py`, and decode every image once.
+    """Read one corpus, in any of the formats of `files.py`, and decode every image once to check it.
 
-    names           names of the labels 0, 1, ..., unless `labels.txt` gives them
-    columns         columns of a table, if they differ from the defaults
-    skip_bad_lines  leave out and count unusable images
-    cache_folder    folder for the results of the checks, so that unchanged images need not be decoded again, and for
-                    a scratch file of images that are not in separate files. None: results are not saved
-    follows         True if another process owns the folder and has read the same data: nothing is written to it
+    names           label names, if labels are the numbers 0, 1, ... and there is no `labels.txt`
+    columns         names of the table columns, if they differ from the defaults
+    skip_bad_lines  True: leave out and count unusable images
+    cache_folder    folder for the results of the checks, so that unchanged images need not be decoded again, and
+                    for a temporary file of images that are not in separate files. None: results are not saved
+    follows         True if another process owns this folder and has read the same data: nothing is written to it
     limit           maximum number of images to read
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
@@ -132,7 +136,7 @@ def read_images(
             checking.append_checks(cache_folder / _CHECKS_FILE, new_checks)
     if not items:
         raise _no_images_error(path, skips)
-    if len(pixels) == len(items):  # all images are small and fit into memory together
+    if len(pixels) == len(items):  # All images are small, and they fit into memory together.
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     return ImageData(items, names or label_order(item.label for item in items), file, dict(skips), notes)
@@ -141,7 +145,7 @@ def read_images(
 def read_labels(
     path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the label of each image, and the distinct labels in class order, without opening the images.
+    """Return the label of each image, and the distinct labels in class order. The images are not opened.
 
     Raises the same errors as `read_images` for faults that are visible without decoding.
     """
@@ -171,14 +175,16 @@ def _no_images_error(path: str | Path, skips: Counter[str]) -> UserError:
 
 
 def digits(seed: int = 0) -> SplitData[ImageData]:
-    """Return the splits of scikit-learn's 1,797 handwritten digits (8 x 8, grayscale).
+    """Return the training, validation and test data of scikit-learn's 1,797 handwritten digits (8 x 8, grayscale).
 
-    A fixed fifth of the images is the test split. A tenth of the rest, selected by the seed, is the validation split.
+    A fixed fifth of the images is the test split. A tenth of the rest, selected by the seed, is the validation
+    split.
     """
     with extra("vision", "the set of digits"):
         from sklearn.datasets import load_digits
     loaded = load_digits()
-    pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), originally 0 to 16
+    # shape (1797, 8, 8); the original values are 0 to 16
+    pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)
     items = [
         Item(p, str(label), *checking.check_pixels(p, "L")[:3]) for p, label in zip(pixels, loaded.target, strict=True)
     ]

@@ -1,4 +1,7 @@
-"""Batches of images, decoded and augmented by worker processes. The batches do not depend on the number of workers."""
+"""Batches of images.
+
+Worker processes decode and augment the images; the batches do not depend on the number of workers.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,15 @@ from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
 from manyheads.errors import UserError
 
-_BATCHES_AHEAD = 2  # batches that are prepared in advance for each worker
+_BATCHES_AHEAD = 2  # number of batches that are prepared in advance for each worker process
 
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Normalized images (B, C, Y, X) with labels (B,), or with soft labels (B, L) after mixup or cutmix.
+    """Batch of normalized images (B, C, Y, X) with labels (B,), or with soft labels (B, L) after mixup or cutmix.
 
-    The fields are arrays, so that workers do not import torch. `torch.from_numpy` converts them without a copy.
+    The fields are NumPy arrays, so that workers do not import torch. `torch.from_numpy` converts them without a
+    copy.
     """
 
     images: NDArray[np.float32]
@@ -39,13 +43,13 @@ class ImageBatch:
 
     @property
     def items(self) -> int:
-        """Number of items that the loss is summed over."""
+        """Number of images over which the loss is summed."""
         return len(self.labels)
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Factory for the batches of all epochs. Each worker has a copy; the images stay in their files."""
+    """Factory that creates the batches of any epoch. Each worker has a copy of it; the images stay in their files."""
 
     sources: list[Path | Member | Stored | NDArray[np.uint8]]
     labels: NDArray[np.int64]
@@ -60,16 +64,20 @@ class _Maker:
         return -(-len(self.sources) // self.batch_items)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return for each batch of an epoch the items and the index of each copy, (B, 2)."""
+        """Return an array (B, 2) for each batch of an epoch: image indices and copy indices (augmentation)."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
         else:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
-        return np.array_split(order, self.batches)  # batches of nearly equal size, so that none contains a single image
+        # The batches have nearly equal sizes, so that no batch contains a single image.
+        return np.array_split(order, self.batches)
 
     def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
-        """Return the rows `local_rows` of a batch. Other rows are decoded only if they are mixed with these."""
+        """Return only the rows `local_rows` of a batch.
+
+        Another row is decoded only if mixup or cutmix combines it with these.
+        """
         mixes = self.augmentation is not None and self.augmentation.mixes
         partners = len(rows) - 1 - local_rows
         needed = np.union1d(local_rows, partners) if mixes else local_rows
@@ -92,14 +100,17 @@ class _Maker:
 
 
 class ImageLoader:
-    """Loader of image batches.
+    """Data loader of image batches.
 
-    labels        labels of the model, in class order
-    augmentation  None: no augmentation, and data order, for evaluation
-    batch_items   maximum images per batch; batches may have one image fewer, so that their sizes are nearly equal
-    workers       processes that decode and augment images until `close`; 0: use the current process
+    labels        label names of the model, in the order of class indices
+    augmentation  None: no augmentation, and images in the order of the data, for evaluation
+    batch_items   maximum number of images per batch; batches may have one image fewer, so that their sizes are
+                  nearly equal
+    workers       number of processes that decode and augment images until `close` is called; 0: use the current
+                  process
 
-    Content and order depend only on seed and epoch. Raises UserError for a label that is not in `labels`.
+    Content and order of the batches depend only on seed and epoch. Raises UserError for a label that is not in
+    `labels`.
     """
 
     def __init__(
@@ -125,15 +136,21 @@ class ImageLoader:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Class index of each image, (N,), in data order, which is also the order of evaluation. Nothing is decoded."""
+        """Class index of each image, (N,), in the order of the data, which is also the order of evaluation.
+
+        No image is decoded.
+        """
         return self._maker.labels
 
     def epoch(self, epoch: int = 0) -> Sequence[ImageBatch]:
-        """Return the batches of an epoch. A batch is created when it is indexed; workers prepare the following ones."""
+        """Return the sequence of batches of an epoch.
+
+        A batch is created when it is indexed; workers prepare the next batches.
+        """
         return _Epoch(self._maker, epoch, self._pool, _BATCHES_AHEAD * self._workers)
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the worker processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -151,7 +168,10 @@ class _Epoch(Sequence[ImageBatch]):
         return self.part(range(len(self))[index], 0, 1)[0]
 
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
-        """Return the part of a batch for one rank, like `Lazy.part`. One epoch must be used by one rank only."""
+        """Return the part of a batch for one rank, like `Lazy.part`.
+
+        The batches of an epoch must be used by one rank only.
+        """
         return self._load(index, rank, world), rank < len(self._order[index])
 
     def _load(self, index: int, rank: int, world: int) -> ImageBatch:
@@ -177,11 +197,11 @@ class _Epoch(Sequence[ImageBatch]):
             ) from None
 
 
-_worker_maker: _Maker | None = None  # maker of the current worker process
+_worker_maker: _Maker | None = None  # object that makes the batches in the current worker process
 
 
 def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
-    # spawn, because fork would copy locks that other threads (of torch or of the loop) may hold
+    # Use spawn, because fork would copy locks that other threads (of torch or of the training loop) may hold.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, initializer=_start, initargs=(maker,))
 
@@ -189,16 +209,17 @@ def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
 def _start(maker: _Maker) -> None:
     global _worker_maker
     _worker_maker = maker
-    # separate process group: torchrun sends SIGTERM to the group of the training process, which still needs its workers
+    # Each worker gets a separate process group: torchrun sends SIGTERM to the group of the training process, which
+    # still needs its workers.
     os.setpgrp()
-    # the training loop handles Ctrl-C and a closed terminal, and stops its workers
+    # The training loop itself handles Ctrl-C and a closed terminal, and then stops its workers.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent process ends. Otherwise a worker whose parent was killed would wait forever."""
+    """Exit this worker when its parent process ends. Otherwise it would wait forever if the parent was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Preprocessing of images for a model, and its configuration in preprocessor_config.json."""
+"""Preprocessing of images for a model, and its settings in preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from PIL import Image
 from manyheads.core.config import Config, Range
 from manyheads.errors import UserError
 
-MAX_SIDE = 10_000  # in pixels; one image of this size takes 1.2 GB as float32
+MAX_SIDE = 10_000  # maximum image size in pixels; one image of this size takes 1.2 GB as float32
 _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _FILE = "preprocessor_config.json"
 
 
 @dataclass(frozen=True)
 class Preprocessing(Config):
-    """Image size, crop and normalization of a model, saved in its directory as preprocessor_config.json.
+    """Image preprocessing of a model: size, crop and normalization.
 
-    size         side of the model's square input, in pixels
-    crop         fraction of the shorter side in the center crop
-    mean, std    mean and standard deviation of each channel for normalization, where white is 1
+    A model directory stores it in preprocessor_config.json.
+
+    size         height and width of the model's input, in pixels
+    crop         size of the center crop, as a fraction of the shorter side of the image
+    mean, std    mean and standard deviation of each channel for normalization, on a scale where white is 1
     resample     resampling filter for resizing
     channels     1: grayscale, 3: RGB
-    squash       resize the whole image to a square, ignoring its aspect ratio (like the ViT and DeiT processors of
-                 transformers)
+    squash       True: resize the whole image to a square, ignoring its aspect ratio (like the ViT and DeiT
+                 processors of transformers)
 
     Raises UserError for values out of range.
     """
@@ -57,9 +59,9 @@ class Preprocessing(Config):
     def of_channels(
         cls, size: int, channels: int, *, mean: Sequence[float], std: Sequence[float], **others: Any
     ) -> Preprocessing:
-        """Create a preprocessing for a number of channels.
+        """Create a preprocessing for images with a given number of channels.
 
-        A single value of `mean` or `std` is used for all of them.
+        If `mean` or `std` is a single value, it is used for all channels.
         """
         mean, std = (tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std))
         return cls(size, mean=mean, std=std, channels=channels, **others)  # type: ignore[arg-type]  # 1 or 3, or an error
@@ -74,19 +76,20 @@ class Preprocessing(Config):
 
     @cached_property
     def _statistics(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mean and standard deviation, (C, 1, 1), on a scale of 255."""
+        """Mean and standard deviation of the channels, (C, 1, 1), on a scale where white is 255."""
         mean, std = (np.array(v, dtype=np.float32).reshape(-1, 1, 1) * np.float32(255) for v in (self.mean, self.std))
         return mean, std
 
     @property
     def resized_side(self) -> int:
-        """Length of the shorter side after resizing, before the crop."""
+        """Length in pixels of the shorter side after resizing, before the center crop."""
         return int(self.size / self.crop + 1e-6)
 
     def framed(self, image: Image.Image) -> Image.Image:
         """Resize and crop an image to (size, size).
 
-        Only the visible part is resized, so that an extreme aspect ratio (20,000 x 1 pixels) does not exhaust memory.
+        Only the part inside the crop is resized, so that an image with an extreme aspect ratio (20,000 x 1
+        pixels) does not exhaust memory.
         """
         image = image if image.mode == self.mode else image.convert(self.mode)
         (width, height), resized_side, size = image.size, self.resized_side, self.size
@@ -106,7 +109,7 @@ class Preprocessing(Config):
         return image.resize((size, size), self.filter, box=(left * across, top * down, right, bottom))
 
     def normalized(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return the normalized pixels of a cropped image, (C, Y, X)."""
+        """Return the normalized pixels of an image that has been cropped, (C, Y, X)."""
         mean, std = self._statistics
         pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
         normalized = np.empty(pixels.shape, dtype=np.float32)
@@ -114,11 +117,14 @@ class Preprocessing(Config):
         return np.divide(normalized, std, out=normalized)
 
     def array(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return the model input for an image, (C, Y, X). `torch.from_numpy` converts it to a tensor."""
+        """Return the model input for an image as a NumPy array (C, Y, X).
+
+        `torch.from_numpy` converts it to a tensor.
+        """
         return self.normalized(self.framed(image))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of preprocessor_config.json, for equivalent preprocessing in transformers."""
+        """Return the content of preprocessor_config.json that makes transformers preprocess images in the same way."""
         resized_side, size = self.resized_side, {"height": self.size, "width": self.size}
         cropped = {"do_center_crop": True, "crop_size": size} if resized_side > self.size or not self.squash else {}
         name = ("DeiTImageProcessor" if cropped else "ViTImageProcessor") if self.squash else "BitImageProcessor"
@@ -132,9 +138,9 @@ class Preprocessing(Config):
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Preprocessing:
-        """Create a preprocessing from preprocessor_config.json of ViT, DeiT, ResNet, ConvNext and similar models.
+        """Create a preprocessing from the preprocessor_config.json of ViT, DeiT, ResNet, ConvNext or a similar model.
 
-        Raises UserError.
+        Raises UserError for settings that are not supported.
         """
 
         def side(value: Any) -> int:
@@ -149,7 +155,7 @@ class Preprocessing(Config):
             resized_side = side(settings["size"])
             squash = not (isinstance(settings["size"], Mapping) and "shortest_edge" in settings["size"])
             size = side(settings["crop_size"]) if settings.get("do_center_crop") else resized_side
-            if "crop_pct" in settings:  # ConvNext and ResNet: `size` is the size after the crop
+            if "crop_pct" in settings:  # For ConvNext and ResNet, `size` in the file is the size after the crop.
                 squash = resized_side >= 384
                 resized_side = (
                     resized_side if squash or not settings["crop_pct"] else int(resized_side / settings["crop_pct"])
@@ -163,6 +169,7 @@ class Preprocessing(Config):
         factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
             raise UserError(f"{_FILE}: rescale_factor is {factor}; expected a number above 0, such as 1/255")
-        white = 255 * factor  # value of white to which the file's mean and std refer; here, white is 1
+        # Value of a white pixel in the scale of the file's mean and std; here, a white pixel is 1.
+        white = 255 * factor
         mean, std = (tuple(value / white for value in values) for values in (mean, std))
         return cls(size, size / resized_side, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Data source for labeled images. Images are duplicates if their pixels are equal."""
+"""Data source of labeled images. Images with equal pixels count as duplicates."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from manyheads.data.sources.source import HUB, ClassSource, check_labels
 
 HELD_OUT = 0.05  # fraction of the training images that is held out if there are no validation data
 
-PEEK_IMAGES = 16  # images that a dry run reads
+PEEK_IMAGES = 16  # number of images that a dry run reads
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource(ClassSource[ImageData]):
-    """Source of labeled images. Without data, scikit-learn's digits are used.
+    """Data source of labeled images. If no data are given, scikit-learn's handwritten digits are used.
 
-    cache_folder  folder for the results of the checks; no other process may write to it (see `read_images`)
-    follows       True if the folder belongs to another process
+    cache_folder  folder for the results of image checks; no other process may write to it (see `read_images`)
+    follows       True if the folder belongs to another process, so that nothing is written to it
     """
 
     kind = "images"
     unit = "images"
     directories = True
-    requires_every_label = False  # a label without images keeps its class index
+    requires_every_label = False  # A label without images keeps its class index.
 
     columns: Columns = field(default_factory=Columns)
     cache_folder: Path | None = None
@@ -59,12 +59,18 @@ class ImageSource(ClassSource[ImageData]):
         return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
-        """Return images whose labels all occur in the training data. A model cannot predict other labels."""
+        """Check that all labels of the images also occur in the training data, and return the images.
+
+        A model cannot predict other labels.
+        """
         known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
-        """Return a table of sizes, modes, labels, duplicates and overlap with the training data, with warnings."""
+        """Return a report on the splits.
+
+        It is a table of sizes, modes, labels, duplicates and overlap with the training data, followed by warnings.
+        """
         report, train = Report(splits.known, "images"), splits.train
         report.row("pixels (smallest / largest)", _sizes)
         report.row("modes", _modes)
@@ -83,7 +89,10 @@ class ImageSource(ClassSource[ImageData]):
         return find_splits(data, validation=validation, test=test)
 
     def files(self, corpus: str) -> list[Path]:
-        """Return the files of a corpus, including the label files of MNIST images; for class folders, the folders."""
+        """Return the paths of a corpus: its files, including the label files of MNIST.
+
+        For class folders, return the folders.
+        """
         files = super().files(corpus)
         label_files = [path for file in files if (path := idx_labels_path(file)) != file and path.is_file()]
         whole = same_place(corpus, self.data) and files[0].is_dir()
@@ -93,22 +102,25 @@ class ImageSource(ClassSource[ImageData]):
         return [*data.keys, *data.labels]
 
     def test_in(self, data: str) -> str:
-        """Return the test images of a directory with splits; otherwise `data` itself."""
+        """Return the test images of a directory that contains splits. Return any other corpus unchanged."""
         try:
             return next(iter(self.find(data).test), data)
         except FileNotFoundError:
             return data
 
     def peek(self) -> ImageData | None:
-        """Read the first training images, or return None for data of the Hub, which only training downloads."""
+        """Read the first training images.
+
+        Return None for data on the Hugging Face Hub, which only training downloads.
+        """
         train = None if (self.data or "").startswith(HUB) else self.splits().train
         return None if train is None else replace(self, cache_folder=None).read_one(train, limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the approximate number of training images and their labels in class order, for a plan.
+        """Return the approximate number of training images, and their labels in class order, to plan a run.
 
-        No image is opened. For data on the Hub that would have to be downloaded, only the configured values are
-        returned.
+        No image is opened. Data on the Hub are not downloaded; the values in the configuration are returned
+        instead.
         """
         if self.data is None:
             digits = len(self.embedded().train)

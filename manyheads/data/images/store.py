@@ -1,6 +1,6 @@
-"""Scratch file for images that are not in separate files. All processes of a run map it into memory.
+"""Temporary file for images that are not in separate files. All processes of a run map the file into memory.
 
-Workers therefore share one copy, and the operating system can drop its pages if memory is short.
+The worker processes therefore share one copy, and the operating system can drop its pages if memory is short.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ _PREFIX = "images-"
 
 
 class Store:
-    """Scratch file that is removed when the store is no longer referenced.
+    """Temporary file of images. The file is removed when the object is no longer referenced.
 
-    A pickled copy in another process reads the same file.
+    If the object is pickled, its copy in the other process reads the same file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Create the file in `folder`, which is created if necessary; None: the directory for temporary files."""
+        """Create the file in the directory `folder`, which is created if necessary;
+
+        None: the directory for temporary files.
+        """
         try:
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +43,10 @@ class Store:
         weakref.finalize(self, _remove, self._file, name)
 
     def add(self, image: bytes | NDArray[np.uint8]) -> Stored:
-        """Append the bytes of an image file, or pixels (Y, X) or (Y, X, 3). Raises UserError if the disk is full."""
+        """Append an image: the bytes of an image file, or pixels (Y, X) or (Y, X, 3).
+
+        Raises UserError if the disk is full.
+        """
         shape = None if isinstance(image, bytes) else image.shape
         content = image if isinstance(image, bytes) else image.tobytes()
         assert self._file is not None, "a copy in another process is read-only"
@@ -53,7 +59,7 @@ class Store:
         return Stored(self, self._size - len(content), len(content), shape)
 
     def content(self, start: int, size: int) -> memoryview:
-        """Return bytes of the file as a view, without copying."""
+        """Return a range of bytes of the file as a view, without copying them."""
         if self._map is None or len(self._map) < start + size:
             if self._file is not None:
                 self._file.flush()
@@ -71,7 +77,10 @@ class Store:
 
 
 class Stored(NamedTuple):
-    """Location of an image in a store: the bytes of an image file or, if `shape` is set, pixels."""
+    """Location of an image in the temporary file.
+
+    If `shape` is set, it contains pixels, otherwise the bytes of an image file.
+    """
 
     store: Store
     start: int
@@ -84,7 +93,7 @@ class Stored(NamedTuple):
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a killed process. No other process may be using the folder."""
+    """Remove temporary files that a killed process has left behind. No other process may be using the folder."""
     for file in folder.glob(f"{_PREFIX}*"):
         file.unlink(missing_ok=True)
 

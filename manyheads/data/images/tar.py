@@ -1,9 +1,9 @@
-"""Images in tar files in the WebDataset format.
+"""Reader of images in tar files in the WebDataset format.
 
 Consecutive files with the same name up to the first dot form one sample, an image and its label:
 
-    a/0001.jpg   a/0001.cls    a number or a name, as text
-    a/0002.png   a/0002.json   an object with the key `label`, or another configured column name
+    a/0001.jpg   a/0001.cls    the label is a number or a name, as text
+    a/0002.png   a/0002.json   a JSON object with the key `label`, or another configured column name
 
 Nothing is extracted. The headers are read sequentially, and each image is read from its offset when it is needed.
 """
@@ -20,20 +20,20 @@ from typing import NamedTuple
 from manyheads.data.images.decoding import ImageFault
 from manyheads.errors import UserError
 
-_MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum bytes of a label file
-_MAX_IMAGE_BYTES = 2**30  # maximum bytes of an image file
-_REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE)  # regular files only: no links, devices or sparse files
+_MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum size of a label file in bytes
+_MAX_IMAGE_BYTES = 2**30  # maximum size of an image file in bytes
+_REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE)  # Only regular files are read: no links, devices or sparse files.
 
 
 class Member(NamedTuple):
-    """Location of a file in a tar file."""
+    """Location of a file inside a tar file: the path of the tar file, an offset and a size."""
 
     tar: Path
     start: int
     size: int
 
     def read(self) -> bytes:
-        """Read the file. Raises OSError, or ImageFault if the tar file changed."""
+        """Read the bytes of the file. Raises OSError, or ImageFault if the tar file has changed."""
         with self.tar.open("rb") as file:
             file.seek(self.start)
             content = file.read(self.size)
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Sample of a tar file, or its fault."""
+    """Sample of a tar file: an image and its label. If the sample cannot be used, it contains the fault."""
 
     key: str
     image: Member | None = None
@@ -53,15 +53,15 @@ class Sample(NamedTuple):
 
 class _File(NamedTuple):
     key: str
-    kind: str  # lower-case part of the name after the first dot
+    kind: str  # part of the file name after the first dot, in lower case
     member: Member
     fault: ImageFault | None
 
 
 def samples(tar: Path, pictures: tuple[str, ...], label: str) -> Iterator[Sample]:
-    """Yield the samples of a tar file in order.
+    """Yield the samples of a tar file in the order of the file.
 
-    pictures  suffixes of image files, with the dot
+    pictures  file suffixes of images, with the dot
     label     key of the label in a .json file
 
     Raises UserError if the file is not a tar file, or is damaged.
@@ -114,11 +114,11 @@ def _label(labels: dict[str, Member], name: str) -> object:
 
 
 def _files(tar: Path) -> Iterator[_File]:
-    """Yield all files except folders and hidden files.
+    """Yield all files of a tar file except hidden files; folders are not files.
 
     Offsets in headers are checked against the size of the tar file.
     """
-    size, at = tar.stat().st_size, -1  # offset of the next header
+    size, at = tar.stat().st_size, -1  # offset of the next header in the tar file
     try:
         with tarfile.open(tar, "r:") as opened:
             while (info := opened.next()) is not None:

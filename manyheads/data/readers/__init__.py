@@ -1,1 +1,1 @@
-"""Readers of all formats: from files to items, with faults located by file and line."""
+"""Readers of all data formats. They convert files to data items and report faults with file and line."""

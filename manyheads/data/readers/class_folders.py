@@ -1,10 +1,10 @@
-"""Texts as folders of files: one folder per class, with one .txt file per text in it or in its subfolders.
+"""Reader of labeled texts in folders: one folder per class, with one .txt file per text in it or in its subfolders.
 
-    ROOT/train/CLASS/*.txt, and the same for val and test (`roles.py`), as in the archive of the IMDB reviews;
-    ROOT/CLASS/*.txt: all texts are training data
+    ROOT/train/CLASS/*.txt  training data; the same for val and test (`roles.py`), as in the archive of IMDB reviews
+    ROOT/CLASS/*.txt        all texts are training data
 
 Hidden files and folders are ignored. Files without a label are left out and counted: files that are not .txt, texts
-next to the class folders, and the folder `unsup`, which contains the unlabeled reviews of IMDB.
+outside the class folders, and the folder `unsup`, which contains the unlabeled reviews of IMDB.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from manyheads.data.readers.splits import LONGEST, UTF8, Splits, lone_surrogate
 from manyheads.errors import UserError
 
 UNLABELED = "unsup"
-_UTF8_BYTES = 4  # maximum bytes per character
+_UTF8_BYTES = 4  # maximum number of bytes of a character in UTF-8
 
 
 def class_folder_splits(folder: Path) -> Splits:
-    """Return the splits of a directory. A directory of class folders is training data as a whole."""
+    """Return the splits of a directory. If it directly contains class folders, all of it is training data."""
     folders = folders_in(folder)
     if named := split_folders(folders):
         found = splits_among(folder, [path.name for path in named])
@@ -33,9 +33,9 @@ def class_folder_splits(folder: Path) -> Splits:
 
 
 def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> Iterator[Row[tuple[str, str]]]:
-    """Yield a row for each file, in the order of the names: its text, and the name of its class folder.
+    """Yield one row for each text file, sorted by name. Its cells are the text and the name of the class folder.
 
-    skips  counter of files without a label
+    skips  counter of files without a label, which this function increments
     limit  approximate number of texts to read, divided equally among the classes
     """
     folders = folders_in(folder)

@@ -1,4 +1,4 @@
-"""Text columns that may exceed memory: a list, or a file from which single texts are read on demand."""
+"""Text column of a data set, which may exceed memory: a list, or a file from which single texts are read on demand."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from manyheads.files import WriteError
 
-MAX_CHARACTERS_IN_MEMORY = 2**26  # maximum number of characters of a column in memory
-WRITE_SIZE = 2**20  # bytes per write
+MAX_CHARACTERS_IN_MEMORY = 2**26  # A text column with more characters than this is moved from memory to a file.
+WRITE_SIZE = 2**20  # number of bytes per write to the file
 
 
 class Column(Sequence[str]):
-    """Texts in an unnamed temporary file. The file is removed when the last column that reads it is freed."""
+    """Text column in a temporary file without a name. The file is removed when no column uses it any longer."""
 
     def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
-        """Initialize the column.
+        """Create a column of the texts in a file.
 
         ends  (N + 1,) byte offsets in the file at which the texts end, starting with 0
-        rows  (M,) indices of the texts in this column; None: all texts
+        rows  (M,) indices of the texts that belong to this column; None: all texts
         """
         self._file, self._ends, self._rows = file, ends, rows
 
@@ -44,13 +44,13 @@ class Column(Sequence[str]):
         return map(self.__getitem__, range(len(self)))
 
     def select(self, rows: Sequence[int] | NDArray[np.int64]) -> Column:
-        """Return a column of the texts at the given rows, in that order."""
+        """Return a column that contains only the texts with the given row indices, in that order."""
         rows = np.asarray(rows, np.int64)
         return Column(self._file, self._ends, rows if self._rows is None else self._rows[rows])
 
 
 class ConcatenatedTexts:
-    """Re-iterable concatenation of several text columns."""
+    """Several text columns, concatenated. They can be iterated more than once."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._columns = columns
@@ -63,9 +63,11 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Buffer for texts, which moves them to a temporary file if they exceed `MAX_CHARACTERS_IN_MEMORY`.
+    """Buffer that collects texts. Beyond a limit, they are moved to a temporary file.
 
-    folder  directory of the file; None: the system's directory for temporary files
+    The limit is `MAX_CHARACTERS_IN_MEMORY` characters in total.
+
+    folder  directory of the temporary file; None: the system's directory for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -93,7 +95,7 @@ class SpillingTextBuffer:
                 self._write(self._file)
 
     def finish(self) -> list[str] | Column:
-        """Return all appended texts. Nothing may be appended afterwards."""
+        """Return all texts that were appended, as a column. Afterwards, no text may be appended."""
         if self._file is None:
             return self._texts
         self._write(self._file)

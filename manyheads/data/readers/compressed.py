@@ -1,4 +1,7 @@
-"""Compressed files: `a.jsonl.gz` and `a.jsonl.zst` are decompressed while they are read, like a plain `a.jsonl`."""
+"""Compressed text files:
+
+`a.jsonl.gz` and `a.jsonl.zst` can be read like `a.jsonl`; they are decompressed on the fly.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,22 @@ from typing import Any, BinaryIO
 from manyheads.errors import UserError, extra
 
 COMPRESSED = (".gz", ".zst")
-READ_SIZE = 2**20  # bytes per read
-MAX_EXPANSION = 200  # maximum ratio of expanded size to file size; typical for text are 3 to 20
-UNCHECKED_BYTES = 2**26  # files that expand to fewer bytes are not checked
+READ_SIZE = 2**20  # number of bytes per read of the compressed file
+MAX_EXPANSION = 200  # maximum ratio of decompressed size to file size; ratios of 3 to 20 are typical for text
+UNCHECKED_BYTES = 2**26  # The ratio is not checked for files with a smaller decompressed size than this, in bytes.
 
 
 def format_suffix(file: str | Path) -> str:
-    """Return the suffix that names the format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
+    """Return the suffix of the uncompressed format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
     path = Path(file)
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 def open_decompressed(file: Path) -> BinaryIO:
-    """Open a file as a binary stream that is decompressed while it is read.
+    """Open a file as a binary stream. A compressed file is decompressed while the stream is read.
 
-    Reading raises UserError if a compressed file is truncated or damaged, or expands to an implausible size.
+    Reading raises UserError if the compressed file is truncated or damaged, or if its decompressed size is
+    implausible.
     """
     if file.suffix not in COMPRESSED:
         return file.open("rb")
@@ -50,7 +54,8 @@ class _Expanded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            size: int = self._inner.readinto(buffer)  # the stream's read() leaks its buffer if it raises
+            # If read() of this stream raises an exception, it leaks its buffer.
+            size: int = self._inner.readinto(buffer)
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]
             raise UserError(

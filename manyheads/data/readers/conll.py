@@ -1,11 +1,11 @@
-"""Tagged sentences from CoNLL column files or from tables, and the word tokenizer for raw text.
+"""Reader of tagged sentences from CoNLL column files or tables, and a word tokenizer for raw text.
 
     EU B-ORG            One word per line: the word first, its tag last; columns in between are ignored. Blank lines
     rejects O           separate sentences, `-DOCSTART-` separates documents. A line with a tab is split at tabs, other
     German B-MISC       lines at spaces. Tags are IOB2: B- begins an entity, I- continues it, O is outside.
 
-A table (.jsonl, .parquet, .csv, or .tsv with a header line) has one sentence per row: lists of `tokens` (or `words`)
-and of `tags` (or `ner_tags`). In .csv and .tsv, a cell contains the items of a list separated by spaces.
+A table (.jsonl, .parquet, .csv, or .tsv with a header line) has one sentence per row: a list of `tokens` (or `words`)
+and a list of `tags` (or `ner_tags`). In .csv and .tsv, a list is written as one cell, with spaces between its items.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from manyheads.errors import UserError
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".parquet")
-_WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # column names
+_WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # valid column names of a table
 _LISTS = "write a list of words and a list of tags of equal length"
 Sentence = tuple[list[str], list[str]]  # (words, tags)
 
 
 @dataclass(frozen=True, repr=False)
 class Tagged(Dataset):
-    """Sentences as words and their IOB2 tags.
+    """Data set of sentences, each with its words and their IOB2 tags.
 
-    rows  True if a line of the file contains a whole sentence, False if it contains one word
+    rows  True if a line of the file contains a whole sentence; False if it contains one word
     """
 
     columns: ClassVar[tuple[str, ...]] = ("words", "tags")
@@ -59,23 +59,26 @@ class Tagged(Dataset):
 
     @property
     def labels(self) -> list[str]:
-        """Distinct tags: O first, then grouped by entity type."""
+        """Distinct tags of all sentences: O first, then the tags of each entity type together."""
         different = {tag for tags in self.tags for tag in tags}
         return sorted(different, key=lambda tag: (tag != OUTSIDE, tag[2:], tag))
 
     @property
     def texts(self) -> list[str]:
-        """Each sentence with its tags as one text, for fingerprints."""
+        """Each sentence with its tags as one string; the fingerprint of the data is computed from these strings."""
         return ["\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(self.words, self.tags, strict=True)]
 
     def place(self, index: int, word: int = 0) -> str:
-        """Return the location of a word in a sentence; both indices count from 0."""
+        """Return file and line of a word, for messages. Sentence index and word index count from 0."""
         if self.lines:
             return f"{self.file}:{self.lines[index] + (0 if self.rows else word)}"
         return f"sentence {index + 1}, word {word + 1}"
 
     def check_labels(self, known: Sequence[str]) -> None:
-        """Raise UserError with tag and location if a tag is not among the known ones."""
+        """Raise UserError if the data contain a tag that is not in the list of known tags.
+
+        The message locates the tag.
+        """
         for s, tags in enumerate(self.tags):
             for w, tag in enumerate(tags):
                 if tag not in known:
@@ -86,7 +89,10 @@ class Tagged(Dataset):
                     )
 
     def only(self, known: Sequence[str]) -> Tagged:
-        """Return the sentences that have only known tags. The others are counted in `skips`."""
+        """Return only the sentences whose tags are all in the list of known tags.
+
+        The other sentences are counted in `skips`.
+        """
         kept = [i for i, tags in enumerate(self.tags) if set(tags) <= set(known)]
         if len(kept) == len(self):
             return self
@@ -96,7 +102,10 @@ class Tagged(Dataset):
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
-    """Return the index of the first tag that violates IOB2, with its fault and a hint; None if there is no such tag."""
+    """Find the first tag that violates the IOB2 rules.
+
+    Return its index, the fault and a hint; None if all tags are valid.
+    """
     previous = OUTSIDE
     for i, tag in enumerate(tags):
         begins, kind = tag[:2], tag[2:]
@@ -110,10 +119,10 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
 
 
 def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
-    """Read one file, of columns or a table.
+    """Read one file: a CoNLL column file or a table.
 
     limit           maximum number of sentences to read
-    skip_bad_lines  leave out and count sentences with a faulty line
+    skip_bad_lines  True: leave out and count sentences that contain a faulty line
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
@@ -132,10 +141,10 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) character offsets of the words of raw text.
+    """Split raw text into words. Return the (start, end) character offsets of each word.
 
-    Text is split at white space; then punctuation and symbols at both ends of a chunk become words of one character:
-    "(3:45 PM)" -> ( 3:45 PM ). Punctuation inside a word is not split off.
+    The text is split at white space; then punctuation marks and symbols at both ends of a chunk become words of one
+    character: "(3:45 PM)" gives the words "(", "3:45", "PM" and ")". Punctuation inside a word is not split off.
     """
     spans: list[tuple[int, int]] = []
     for chunk in re.finditer(r"\S+", text):
@@ -156,15 +165,15 @@ def _is_mark(character: str) -> bool:
 
 
 def _is_table(file: Path) -> bool:
-    """Return True for a table. A .tsv file is a table if its first line contains the column names."""
+    """Return True if a file is a table. A .tsv file is a table if its first line contains the column names."""
     header = next(lines(file), None) or "" if format_suffix(file) == ".tsv" else ""
     named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
     return named or (format_suffix(file) in TABLES and format_suffix(file) != ".tsv")
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
-    """Yield the sentences of a column file."""
-    width = 0  # number of columns, from the first usable line
+    """Yield the sentences of a CoNLL column file."""
+    width = 0  # number of columns in the file, determined by its first usable line
 
     def sentence(row: Row[Block]) -> Sentence:
         nonlocal width
@@ -187,7 +196,7 @@ def _columns(file: Path) -> Iterator[Row[Sentence]]:
 
 
 def _split(line: str) -> list[str]:
-    """Split a line into columns; a blank line has none.
+    """Split a line of a CoNLL column file into columns; a blank line has no columns.
 
     Words may contain no-break spaces, which do not separate columns.
     """
@@ -196,11 +205,11 @@ def _split(line: str) -> list[str]:
 
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
-    """Yield the sentences of a table, one per row."""
+    """Yield the sentences of a table that has one sentence per row."""
     one_cell = format_suffix(file) in (
         ".csv",
         ".tsv",
-    )  # a cell contains all words or tags of a sentence, separated by spaces
+    )  # A cell contains all words or tags of a sentence, separated by spaces.
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
@@ -222,9 +231,9 @@ def _table(file: Path) -> Iterator[Row[Sentence]]:
 
 
 def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> Sentence:
-    """Return the sentence, or raise BadRow for its first fault.
+    """Check the words and tags of a sentence and return the sentence. Raise BadRow for the first fault.
 
-    step  lines between consecutive words: 1 for a column file, 0 for a table
+    step  number of lines from one word to the next: 1 in a column file, 0 in a table, where a line is a sentence
     """
     if sum(map(len, words)) > LONGEST:
         raise BadRow(f"found a sentence of more than {LONGEST:,} characters", "split it into several sentences")

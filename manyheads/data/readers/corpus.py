@@ -1,8 +1,8 @@
-"""Running text in files, read one piece at a time, so that a corpus may exceed memory.
+"""Reader of running text that yields one piece of a text at a time, so that a corpus may exceed memory.
 
-A corpus is a file, several files joined by commas, or a directory that is searched recursively without hidden files.
-Each row of a table (`rows.py`) is a text; any other file is one text. All formats except Parquet may be compressed
-(.gz, .zst).
+A corpus is a file, several files joined by commas, or a directory. Directories are searched recursively; hidden files
+are ignored. In a table (`rows.py`), each row is a text; any other file is one text. All formats except Parquet may be
+compressed (.gz, .zst).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
-MAX_PIECE = 2**20  # maximum characters in a piece
-FIRST_BYTES = 2**20  # bytes read of a text file if only its first part is used
-FORMAT = "corpus-1"  # version of the stored survey: change it when the survey's content changes
+MAX_PIECE = 2**20  # maximum number of characters in a piece of text
+FIRST_BYTES = 2**20  # number of bytes read of each text file if a limit on the number of texts is set
+FORMAT = "corpus-1"  # Version of the survey format. Increase it when the content of a stored survey changes.
 
 
 class Piece(NamedTuple):
-    """Part of a text.
+    """Consecutive characters of a text; a long text is divided into several pieces.
 
-    Texts are cut before a space or newline that follows a letter or digit. The pre-tokenization of byte-level BPE has a
-    boundary there, too, so cutting does not change the tokens.
+    Texts are cut before a space or newline that follows a letter or digit. Byte-level BPE starts a new word there,
+    too, so cutting does not change the tokens.
     """
 
-    text: int  # index of the text in the corpus
-    content: str | None  # None in every piece of a faulty text, whose fault was reported
+    text: int  # index of the text within the corpus
+    content: str | None  # None in every piece of a text that has a fault; the fault was reported before
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text files of a corpus, in order.
+    """Text files of a corpus, in reading order.
 
-    column          column of a table that contains the text
-    skip_bad_lines  leave out faulty rows, and files that are not UTF-8
+    column          name of the table column that contains the text
+    skip_bad_lines  True: leave out faulty rows, and files that are not valid UTF-8
     limit           maximum number of texts to read; if set, only the first part of a text file is read
     """
 
@@ -59,7 +59,10 @@ class Corpus:
     limit: int | None = None
 
     def pieces(self, file: int, text: int) -> Iterator[Piece]:
-        """Yield all pieces from the file with index `file` on; `text` is the index of its first text."""
+        """Yield all pieces of text, beginning with the file that has index `file`.
+
+        `text` is the index of its first text.
+        """
         for number in range(file, len(self.files)):
             piece = None
             for piece in self.of_file(number, text, Counter()):
@@ -67,7 +70,10 @@ class Corpus:
             text = text if piece is None else piece.text + 1
 
     def of_file(self, number: int, text: int, skips: Counter[str]) -> Iterator[Piece]:
-        """Yield all pieces of the file with index `number`; `text` is the index of its first text."""
+        """Yield all pieces of text in one file.
+
+        `number` is the index of the file, `text` the index of its first text.
+        """
         path = self.files[number]
         if format_suffix(path) in TABLES:
             rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
@@ -80,12 +86,12 @@ class Corpus:
 
     @property
     def state(self) -> list[list[Any]]:
-        """Name, size and modification time of each file, for the detection of changes."""
+        """Name, size and modification time of each file; they reveal whether a file has changed."""
         status = ((str(file.absolute()), file.stat()) for file in self.files)
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
     def check(self, survey: Survey) -> None:
-        """Raise UserError if a file has changed since the survey."""
+        """Raise UserError if a file has changed since the survey of the corpus."""
         for file, (_, size, time) in zip(self.files, survey.state, strict=True):
             if (file.stat().st_size, file.stat().st_mtime_ns) != (size, time):
                 raise UserError(f"{file}: the file changed while it was being read; start again")
@@ -93,12 +99,12 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Facts about a corpus, collected in one pass.
+    """Survey of a corpus: facts about its texts, collected by reading it once.
 
     hashes  (N,) hash of each text
     usable  (N,) True for each text that has no fault and is not blank
-    long    (K, 2) index and size in bytes of each text that has several pieces
-    starts  (F, 2) index of the first text and of the first piece of each file
+    long    (K, 2) index and size in bytes of each text that consists of several pieces
+    starts  (F, 2) for each file, the index of its first text and of its first piece
     skips   number of skipped rows or files, by file and reason
     state   name, size and modification time of each file
     """
@@ -112,7 +118,10 @@ class Survey:
 
     @classmethod
     def of(cls, corpus: Corpus, cache_folder: Path | None) -> Survey:
-        """Survey a corpus. If a directory `cache_folder` is given, the survey is stored there and reused."""
+        """Survey a corpus.
+
+        If a directory `cache_folder` is given, the survey is stored there and used again by later calls.
+        """
         if cache_folder is None:
             return cls._read(corpus)
         settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines, corpus.limit]
@@ -121,7 +130,7 @@ class Survey:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = parse_json(str(arrays["rest"]))
                 return cls(*(arrays[name] for name in _ARRAYS), **rest)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # the survey is missing or incomplete
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # the stored survey is missing or incomplete
             survey = cls._read(corpus)
         cache_folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -133,7 +142,7 @@ class Survey:
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
         hashes, usable, long, starts = array("Q"), bytearray(), list[tuple[int, int]](), list[tuple[int, int]]()
-        count = used = 0  # number of pieces, number of usable texts
+        count = used = 0  # running number of pieces, and of usable texts
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
             for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
@@ -167,7 +176,7 @@ _ARRAYS = ("hashes", "usable", "long", "starts")
 def files_of(path: str) -> list[Path]:
     files: list[Path] = []
     for name in parts_of(path):
-        if not name.is_file() and not name.is_dir():  # also rejects pipes, which would block
+        if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
             raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of text files")
         all_files = (file for file in sorted(name.rglob("*")) if file.is_file())
@@ -179,7 +188,7 @@ def files_of(path: str) -> list[Path]:
 
 
 def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
-    """Yield the text of each row of a table; texts may be blank."""
+    """Yield the text of each row of a table. A text may be blank."""
 
     def text_of(row: Row[Cells]) -> tuple[str]:
         text = row.cells.get(column)
@@ -195,25 +204,28 @@ def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
 
 
 def cut(contents: Iterable[str]) -> Iterator[str]:
-    """Concatenate the parts of one text and yield it in pieces (see `Piece`), at least one."""
+    """Concatenate the parts of one text, and yield the text in pieces (see `Piece`). At least one piece is yielded."""
     rest = ""
     for content in contents:
         rest += content
         while len(rest) > MAX_PIECE:
             space, line = rest.rfind(" ", 0, MAX_PIECE), rest.rfind("\n", 0, MAX_PIECE)
             while (end := max(space, line)) > 0 and not rest[end - 1].isalnum():
-                if space == end:  # the last newline is still a candidate
+                if space == end:
                     space = rest.rfind(" ", 0, end)
                 else:
                     line = rest.rfind("\n", 0, end)
-            end = end if end > 0 else MAX_PIECE  # no boundary found
+            end = end if end > 0 else MAX_PIECE  # The text contains no boundary, so it is cut at the maximum size.
             yield rest[:end]
             rest = rest[end:]
     yield rest
 
 
 def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield a file as one text, in pieces. If the file is not UTF-8, the last row has a fault."""
+    """Yield the content of a file as one text, divided into pieces.
+
+    If the file is not UTF-8, the last row has a fault.
+    """
     decoder, line = getincrementaldecoder("utf-8")(), 1
 
     def decoded() -> Iterator[str]:
@@ -239,9 +251,9 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
 
 
 def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield the first `FIRST_BYTES` bytes of a file, cut after the last newline.
+    """Yield the first `FIRST_BYTES` bytes of a text file, without the incomplete line at the end.
 
-    If they contain no newline, they are cut after the last complete character.
+    If they contain no newline, only an incomplete character at the end is removed.
     """
     with open_decompressed(file) as content:
         data = content.read(FIRST_BYTES).removeprefix(b"\xef\xbb\xbf")

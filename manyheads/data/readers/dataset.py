@@ -1,4 +1,4 @@
-"""Base class of text data sets: the items of a corpus as columns, with their locations and the skipped rows."""
+"""Base class of the text data sets. An item consists of column values and has a location in a file."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ D = TypeVar("D", bound=Any)
 
 @dataclass(frozen=True)
 class Dataset:
-    """Items as columns of equal length: entry i of each column belongs to item i.
+    """Data set that stores its items as columns of equal length: entry i of each column belongs to item i.
 
-    Subclasses declare the columns. Columns are lists; those named in `large` are in a temporary file if they exceed
-    the memory limit.
+    Subclasses declare the columns. A column is a list. A column named in `large` is moved to a temporary file if it
+    exceeds the memory limit.
 
-    file   source of the items; None if they were generated
+    file   file that contains the items; None if they were generated
     lines  line number of each item; empty if the items were generated
     skips  number of skipped items, by file and reason
     """
 
-    columns: ClassVar[tuple[str, ...]]  # names of the fields that are columns
-    large: ClassVar[tuple[str, ...]] = ()  # names of the text columns that may be in a file (`Column`)
+    columns: ClassVar[tuple[str, ...]]  # names of the dataclass fields that are columns
+    # names of the text columns that may be moved to a temporary file (class `Column`)
+    large: ClassVar[tuple[str, ...]] = ()
 
     file: Path | None = field(default=None, kw_only=True)
     lines: Sequence[int] = field(default_factory=list, kw_only=True)
@@ -45,11 +46,11 @@ class Dataset:
     ) -> Self:  # fmt: skip
         """Collect rows into a data set.
 
-        rows     rows without a fault; their cells are the values of the columns. If the cells of the rows are fewer
-                 than the columns, the last columns keep their defaults
-        skips    counter that is filled while the rows are read
-        missing  text of the UserError that is raised if there are no rows, followed by `hint`
-        folder   directory for large columns; None: the system's directory for temporary files
+        rows     rows without a fault. The cells of a row are the values of the columns, in order; if there are
+                 fewer cells than columns, the last columns keep their default values
+        skips    counter of skipped items; it is still incremented while the rows are read
+        missing  beginning of the error message if there are no rows; `hint` is the rest
+        folder   directory for columns that exceed memory; None: the system's directory for temporary files
         """
         large = {name: SpillingTextBuffer(folder) for name in cls.large}
         cells: dict[str, Any] = {**large}
@@ -73,17 +74,17 @@ class Dataset:
         parts: dict[str, Any] = {}
         for name in self.columns:
             entries = getattr(self, name)
-            if entries:  # an optional column is empty (single texts have no second texts)
+            if entries:  # An optional column may be empty: single texts have no second texts.
                 parts[name] = entries.select(indices) if isinstance(entries, Column) else [entries[i] for i in indices]
         lines = array("q", [self.lines[i] for i in indices]) if self.lines else self.lines
         return replace(self, **parts, lines=lines)
 
     def place(self, index: int) -> str:
-        """Return the location of an item for error messages."""
+        """Return the location of an item in its file, for error messages."""
         return f"{self.file}:{self.lines[index]}" if self.lines else f"item {index + 1:,}"
 
 
 def keep_items(data: D, kept: Sequence[int], reason: str) -> D:
-    """Return a data set of texts or images with the kept items only; the others are counted in `skips`."""
+    """Return a data set that contains only the selected items. The other items are counted in `skips`."""
     skips = {**data.skips, f"{data.file}: {reason}": len(data) - len(kept)}
     return replace(data.subset(kept), skips=skips)

@@ -1,6 +1,6 @@
-"""Running text as documents of sentences.
+"""Reader that splits running text into documents and sentences.
 
-A corpus is a text file in which blank lines separate documents, a table (`rows.py`) with one text per row, or a
+A corpus is a text file in which blank lines separate documents, a table (`rows.py`) with one document per row, or a
 directory of such files. A sentence ends at a newline, at an HTML line break, or after punctuation within a line.
 """
 
@@ -21,18 +21,19 @@ from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
-Document = list[str]  # list of sentences
+Document = list[str]  # a document as a list of sentences
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
 
 BREAK = "<br ?/?>"
 _LINES = re.compile(rf"\n|{BREAK}")
-# white space after a full stop (with an optional closing quotation mark) and before a possible start of a sentence
+# Sentence boundary: white space after a full stop (or a closing quotation mark) and before a possible start of a
+# sentence.
 _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
 
 
 @dataclass(frozen=True, repr=False)
 class Documents(Dataset):
-    """Documents. Each is stored as one text with one sentence per line."""
+    """Data set of documents. Each document is stored as one string, with one sentence per line."""
 
     columns: ClassVar[tuple[str, ...]] = ("texts",)
     large: ClassVar[tuple[str, ...]] = columns
@@ -45,12 +46,12 @@ class Documents(Dataset):
 
     @property
     def documents(self) -> Sequence[Document]:
-        """The documents as lists of sentences."""
+        """All documents; each is a list of sentences."""
         return Lazy(self.texts, lambda text: text.split("\n"))
 
 
 def sentences(text: str) -> Document:
-    """Split a text into sentences, stripped of surrounding white space."""
+    """Split a text into sentences and remove the white space around each sentence."""
     cut = (sentence.strip() for line in _LINES.split(text) for sentence in _STOPS.split(line))
     return [sentence for sentence in cut if sentence]
 
@@ -59,14 +60,14 @@ def read_documents(
     data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Documents:  # fmt: skip
-    """Read all documents of a corpus (formats: module docstring), in the order of files and rows.
+    """Read all documents of a corpus, in the order of files and rows. Blank documents are left out.
 
-    Blank ones are left out.
+    See the documentation of this module for the formats.
 
-    column          column of a table that contains the text
-    skip_bad_lines  leave out and count faulty rows
+    column          name of the table column that contains the text
+    skip_bad_lines  True: leave out and count faulty rows
     limit           maximum number of documents to read
-    cache_folder    directory for an unnamed temporary file, which stores the texts if they exceed 64 million
+    cache_folder    directory for a temporary file without a name, which stores the texts if they exceed 64 million
                     characters; None: the system's directory for temporary files
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -89,7 +90,10 @@ def read_documents(
 
 
 def document_files(data: str) -> list[Path]:
-    """Return the files of a corpus: one file, several files joined by commas, or the text files of a directory."""
+    """Return the files of a corpus.
+
+    It may be one file, several files joined by commas, or a directory of text files.
+    """
     files: list[Path] = []
     for path in parts_of(data):
         inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]

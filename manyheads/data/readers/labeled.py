@@ -1,8 +1,11 @@
-"""Labeled texts or pairs of texts from the columns of a table (formats: `rows.py`).
+"""Reader of labeled texts, or labeled pairs of texts, from the columns of a table (formats: `rows.py`).
 
-Texts may also be files in one folder per label (`class_folders.py`). Columns are found by name: `text` or `sentence`
-for single texts; for pairs `sentence1` and `sentence2`, `text` and `text_pair`, `premise` and `hypothesis`,
-`question1` and `question2`, or `#1 String` and `#2 String` (GLUE); for the label `label` or `Quality`.
+Texts may also be files in one folder per label (`class_folders.py`). Columns are found by name:
+
+    single texts  `text` or `sentence`
+    pairs         `sentence1` and `sentence2`, `text` and `text_pair`, `premise` and `hypothesis`, `question1` and
+                  `question2`, or `#1 String` and `#2 String` (GLUE)
+    labels        `label` or `Quality`
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
 from manyheads.errors import UserError
 
-D = TypeVar("D", bound=Any)  # a data set of labeled texts or images
+D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -34,12 +37,12 @@ SCORES = (
     "only classification is supported: write a class for each range of scores, such as low and high, or select another "
     "column with columns.label=NAME"
 )
-_MAX_DIGITS = 18  # maximum digits of a label that is a number
+_MAX_DIGITS = 18  # maximum number of digits in a numeric label
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns, if they differ from the defaults; `pair` is the column of the second text."""
+    """Names of the table columns, if they differ from the default names. `pair` is the column of the second text."""
 
     text: str | None = None
     pair: str | None = None
@@ -48,10 +51,10 @@ class Columns:
 
 @dataclass(frozen=True, repr=False)
 class Labeled(Dataset):
-    """Texts with their labels. `second_texts` is None if the items are single texts.
+    """Data set of texts with labels. `second_texts` is None if the items are single texts, not pairs.
 
-    numbered  label name for each label number in the file
-    files     file of each text, if every text is a file
+    numbered  mapping from each label number in the file to the label name
+    files     path of each text, if every text is a separate file
     """
 
     columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
@@ -67,7 +70,7 @@ class Labeled(Dataset):
 
     @property
     def inputs(self) -> list[str]:
-        """Each text; for a pair, both texts joined by a tab."""
+        """Each text as one string; for a pair, both texts joined by a tab."""
         return (
             self.texts
             if self.second_texts is None
@@ -79,11 +82,11 @@ def read_labeled(
     path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
     limit: int | None = None,
 ) -> Labeled:  # fmt: skip
-    """Read one table, or one directory of class folders.
+    """Read labeled texts from one table, or from one directory of class folders.
 
-    names           names of the labels 0, 1, ... of the file. The name of a class folder may be a prefix of a label
-                    name: `pos` for "positive"
-    skip_bad_lines  leave out and count faulty rows or files
+    names           label names, for files that contain the numbers 0, 1, ... The name of a class folder may be the
+                    beginning of a label name: `pos` for "positive"
+    skip_bad_lines  True: leave out and count faulty rows or files
     limit           maximum number of texts to read
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -93,14 +96,14 @@ def read_labeled(
             raise UserError(f"{path}: class folders have no columns; omit `columns`")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
-    scores: list[str] = []  # locations of scores in the label column
+    scores: list[str] = []  # file and line of each fractional number in the label column
     selected: tuple[str, str | None, str] | None = None
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal selected
         selected = selected or _choose(
             columns or Columns(), row
-        )  # the first row without a fault determines the columns
+        )  # The first row without a fault determines the names of the columns.
         text, pair, label = selected
         if fault := score_fault(row.cells.get(label), label):
             scores.append(row.place)
@@ -140,7 +143,7 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
 
 
 def number_fault(written: str) -> tuple[str, str] | None:
-    """Return the fault and hint for an implausibly long number, or None.
+    """Check the number of digits of a numeric label. Return the fault and a hint, or None.
 
     Python refuses to convert numbers of thousands of digits.
     """
@@ -150,7 +153,7 @@ def number_fault(written: str) -> tuple[str, str] | None:
 
 
 def score_fault(label: Any, name: str) -> tuple[str, str] | None:
-    """Return the fault and hint for a label that is a fractional number, or None."""
+    """Check for a label that is a fractional number. Return the fault and a hint, or None."""
     if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
         label = float(label)
     if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
@@ -159,13 +162,13 @@ def score_fault(label: Any, name: str) -> tuple[str, str] | None:
 
 
 def label_name(label: Any, names: Sequence[str]) -> str:
-    """Return the name of a label. The numbers 0, 1, ... are indices into `names`, if names are given."""
+    """Return the name of a label. If `names` is given, a label 0, 1, ... is an index into `names`."""
     written = str(label).strip()
     return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Make names distinct by appending the index.
+    """Make repeated label names distinct by appending the class index.
 
     For example, ImageNet has two classes "crane"; the bird becomes "crane (134)".
     """
@@ -174,19 +177,19 @@ def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct labels in class order: by number if all are numbers, otherwise by name."""
+    """Return the distinct labels in class order: sorted by number if all are numbers, otherwise sorted by name."""
     distinct = set(labels)
     numbers = all(label.isdecimal() for label in distinct)
-    # labels "1" and "01" are distinct
+    # Labels are compared as text, too, because "1" and "01" are distinct labels.
     return tuple(sorted(distinct, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
-    """Return `data` if all its labels are known.
+    """Check that all labels of `data` are in the list of known labels, and return the data.
 
-    Otherwise raise UserError, or with `skip_bad_lines` leave out and count the items with unknown labels.
+    If a label is unknown, raise UserError. With `skip_bad_lines`, leave out and count such items instead.
 
-    unit  noun for the items in messages
+    unit  noun for the items in messages, such as "texts"
     """
     unknown = [i for i, label in enumerate(data.labels) if label not in known]
     if not unknown:
@@ -204,7 +207,10 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
-    """Return the names of the columns of the text, the second text (or None) and the label."""
+    """Find the columns of a table.
+
+    Return the names of the text column, the second text column (or None) and the label column.
+    """
     available = list(row.cells)
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in available:
@@ -238,9 +244,12 @@ def _text(cells: Cells, name: str) -> str:
 
 
 def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return a label as written, and its name. If `names` is given, the label must be one of them or an index."""
+    """Return a label as written in the file, and its name.
+
+    If `names` is given, the label must be a name or an index.
+    """
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a column of integers with missing values is read as floats
+        value = int(value)  # The table library reads a column of integers with missing values as floats.
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
     written = _text({name: str(value)}, name).strip()

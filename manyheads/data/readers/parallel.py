@@ -31,7 +31,10 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Dataset):
-    """Aligned sentences. `files` are the source file and the target file, or one file for both."""
+    """Data set of sentence pairs in two languages.
+
+    `files` are the source file and the target file, or one file for both.
+    """
 
     columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
     large: ClassVar[tuple[str, ...]] = columns
@@ -45,14 +48,14 @@ def read_parallel(
     path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Pairs:  # fmt: skip
-    """Read one corpus (see the module docstring for the formats).
+    """Read one parallel corpus. See the documentation of this module for the formats.
 
-    source, target  language codes: file suffixes or column names
-    skip_bad_lines  leave out and count faulty rows. Pairs that are blank on both sides are always left out and
-                    counted
+    source, target  language codes, which are used as file suffixes or column names
+    skip_bad_lines  True: leave out and count faulty rows. Pairs that are blank on both sides are always left out
+                    and counted
     limit           maximum number of pairs to read
-    cache_folder    directory for an unnamed temporary file, which stores the texts if one side exceeds 64 million
-                    characters; None: the system's directory for temporary files
+    cache_folder    directory for a temporary file without a name, which stores the texts if one language exceeds 64
+                    million characters; None: the system's directory for temporary files
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
@@ -80,7 +83,10 @@ def read_parallel(
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
-    """Return the names of the corpora in a directory: tables, and prefixes for which both suffixes exist."""
+    """Return the names of the corpora in a directory.
+
+    They are tables, and name prefixes for which files in both languages exist.
+    """
     names = {path.name for path in folder.iterdir() if path.is_file()}
     plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
     prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
@@ -93,9 +99,9 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
 
 
 def locate(path: str, source: str, target: str) -> list[Path]:
-    """Return the tables, or the source file and the target file, of a corpus.
+    """Return the files of a corpus: the tables, or the source file and the target file.
 
-    Raises FileNotFoundError if one is missing.
+    Raises FileNotFoundError if a file is missing.
     """
     parts = parts_of(path)
     if all(format_suffix(part) in TABLES for part in parts):
@@ -120,7 +126,7 @@ def locate(path: str, source: str, target: str) -> list[Path]:
 
 
 def _side(prefix: str, language: str) -> Path:
-    """Return the path of the file in one language, which may be compressed."""
+    """Return the path of a corpus file in one language. The file may be compressed."""
     files = [Path(f"{prefix}.{language}{ending}") for ending in ("", *COMPRESSED)]
     return next((file for file in files if file.is_file()), files[0])
 
@@ -157,7 +163,10 @@ def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
 
 
 def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:
-    """Return both texts, or two empty strings if both are blank. Raises BadRow if only one is blank."""
+    """Return the source and target text of a row; two empty strings if both are blank.
+
+    Raises BadRow if only one is blank.
+    """
     for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):
         if not isinstance(text, str):
             raise BadRow(f"expected text in {name!r}, found {repr(text)[:40]}", "write a string", file=file)

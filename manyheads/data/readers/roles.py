@@ -1,9 +1,9 @@
-"""Roles of files and folders (training, validation or test data) according to their names.
+"""Find out from the names of files and folders whether they are training, validation or test data (their "role").
 
-This is the only module with the words for the roles. A word of the name determines the role, in any case, alone or
-between dots, dashes, underscores and blanks: `Train.txt`, `wiki.valid.tokens`, `seg_test`, `dev-v1.1.json`,
-`test2013`, `train-00000-of-00003.parquet`. A name with words for two roles, such as `train_test_labels.csv`, is
-ambiguous and has no role; reports list it as not used.
+This is the only module that contains the words for the roles. A word of the name determines the role, in upper or lower
+case, alone or between dots, dashes, underscores and blanks: `Train.txt`, `wiki.valid.tokens`, `seg_test`,
+`dev-v1.1.json`, `test2013`, `train-00000-of-00003.parquet`. A name with words for two roles, such as
+`train_test_labels.csv`, is ambiguous and has no role; reports list it as not used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _WORDS: dict[str, Role] = {
     **dict.fromkeys(("train", "training", "trainset", "trn"), "train"),
     # CoNLL-2003 names its files eng.train, eng.testa and eng.testb
     **dict.fromkeys(("val", "valid", "validation", "valset", "dev", "devset", "development", "testa"), "validation"),
-    **dict.fromkeys(("eval", "evaluation"), "evaluation"),  # validation data, unless other validation data exist
+    # These words mean validation data, unless the directory contains other validation data.
+    **dict.fromkeys(("eval", "evaluation"), "evaluation"),
     **dict.fromkeys(("test", "testing", "testset", "testb", "tst", "t10k"), "test"),
 }  # fmt: skip
-_NOT_DATA = {"readme", "notes", "changelog", "log", "config"}  # words in the names of files that are not data
+# words in the names of files that are not data, such as a readme
+_NOT_DATA = {"readme", "notes", "changelog", "log", "config"}
 _UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
-# In a folder of source or documentation files, a file named `train` or `test` is usually not a split.
+# In a folder that contains source code or documentation, a file named `train` or `test` is usually not a split.
 _SOURCE_SUFFIXES = (
     ".md",
     ".rst",
@@ -48,11 +50,11 @@ _SOURCE_SUFFIXES = (
     ".rs",
 )
 _SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
-_MAX_NAMES = 4  # maximum number of names in a message
+_MAX_NAMES = 4  # maximum number of file names in a message
 
 
 def role_of(name: str) -> Role | None:
-    """Return the role of a name; None if the name has no role, or several."""
+    """Return the role (training, validation or test) of a name; None if the name has no role, or more than one."""
     words = _words(name)
     roles = {_WORDS[word] for word in words if word in _WORDS}
     if roles == {"validation", "evaluation"}:
@@ -61,7 +63,7 @@ def role_of(name: str) -> Role | None:
 
 
 def roles_of(names: Iterable[str]) -> dict[str, Role]:
-    """Return the roles of all names in a directory that have a role."""
+    """Return the role of each name in a directory. Names without a role are left out."""
     names = list(names)
     roles = {name: role for name in names if (role := role_of(name)) is not None}
     for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_SOURCE_SUFFIXES):
@@ -72,10 +74,10 @@ def roles_of(names: Iterable[str]) -> dict[str, Role]:
 
 
 def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] | None = None) -> Splits:
-    """Assign the corpora of a directory to splits by their names.
+    """Assign the corpora of a directory to the training, validation and test splits by their names.
 
-    shards  pattern of the part in which the names of the files of one corpus differ, `NUMBERED` or `PARTS`. The names
-            of such files are joined by commas
+    shards  regular expression, `NUMBERED` or `PARTS`, for the part of a name that differs between the files of one
+            corpus. The names of these files are joined by commas
 
     Raises UserError if several corpora could be the training data, or the validation data.
     """
@@ -101,7 +103,7 @@ def splits_among(folder: Path, names: Iterable[str], *, shards: re.Pattern[str] 
 
 
 def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Callable[[str], list[Path]]) -> Splits:
-    """Return the splits of a directory of texts. If no name has a role, all texts are training data.
+    """Return the splits of a directory of texts. If no name in it has a role, all texts are training data.
 
     Raises UserError if validation or test data exist and the training data are ambiguous.
     """
@@ -125,17 +127,17 @@ def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Cal
 
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
-    """Return the corpora of one role. Names that differ only in their shard numbers are joined by commas."""
+    """Return the corpora that have one role. Names that differ only in their shard numbers are joined by commas."""
     names = [name for name in names if not _UNLABELED_WORDS.intersection(_words(name))] or names
     same_structure = shards is not None and len({shards.sub("", name) for name in names}) == 1
     return [",".join(names)] if same_structure and not any("," in name for name in names) else names
 
 
 def split_folders(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders of a directory that are splits, each with class folders inside.
+    """Return the folders of a directory that are splits and contain class folders.
 
-    Returns an empty list if the folders are classes themselves, even if one is named `train` or `test_card`. Raises
-    UserError if the names are ambiguous.
+    The list is empty if the folders of the directory are classes themselves, even if one of them is named `train`
+    or `test_card`. Raises UserError if the names are ambiguous.
     """
     named = [folder for folder in folders if role_of(folder.name)]
     inner = {folder: {path.name for path in folders_in(folder)} for folder in folders}
@@ -150,7 +152,8 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
                     "classes out of the directory, or select the training data: data=DIR"
                 )
         return named
-    if named and len(named) == len(folders):  # splits without class folders: the reader reports the fault
+    # If the splits contain no class folders, the reader reports this fault later.
+    if named and len(named) == len(folders):
         apart = len({role_of(folder.name) for folder in named}) == len(named)
         return named if apart or all(_words(folder.name)[0] in _WORDS for folder in named) else []
     same_structure = len(folders) > 1 and len(inner[folders[0]]) > 1 and len({*map(frozenset, inner.values())}) == 1
@@ -163,14 +166,17 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def class_folders_in(folder: Path) -> Path:
-    """Return the folder that contains the class folders of a split: the inner one of `seg_train/seg_train/CLASS`."""
+    """Return the folder that directly contains the class folders of a split.
+
+    For `seg_train/seg_train/CLASS`, it is the inner folder.
+    """
     while len(inner := folders_in(folder)) == 1 and role_of(inner[0].name) == role_of(folder.name):
         (folder,) = inner
     return folder
 
 
 def check_unmixed(files: Sequence[Path]) -> None:
-    """Raise UserError if files of a directory that is read as a whole are splits of one corpus."""
+    """Check a directory that is read as a whole. Raise UserError if some of its files are splits of one corpus."""
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
         if (role := role_of(file.name)) and file.suffix.lower() not in _SOURCE_SUFFIXES:
@@ -200,13 +206,13 @@ def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return a comma-separated list of the first names, and the number of further ones."""
+    """Return the first names as a comma-separated list, followed by the number of the remaining names."""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return the entries of a folder, sorted by name, without hidden ones and the metadata folders of macOS."""
+    """Return the entries of a folder, sorted by name. Hidden entries and the metadata folders of macOS are left out."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
 
 
@@ -215,7 +221,7 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of a name in lower case, without trailing digits: test, set, a for `TestSet2_a`."""
+    """Return the words of a file name in lower case, without digits at the end: test, set, a for `TestSet2_a`."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
     words = [word.lower() for word in re.split(r"[\W_]+", apart)]
     return [word if word in _WORDS else word.rstrip("0123456789") for word in words if word] or [""]

@@ -1,13 +1,13 @@
-"""Rows of tables in all supported formats, with faults located by file and line.
+"""Reader of table rows in all supported file formats. Faults are reported with file and line.
 
     .tsv      a header line names the columns; cells are not quoted (as in the GLUE files)
     .csv      a header line names the columns; cells may be quoted
     .jsonl    one JSON object per line
-    .parquet  rows are numbered as lines would be
+    .parquet  rows count as lines in messages
 
-The first three may be compressed (`.jsonl.gz`, `.jsonl.zst`). Blank lines are ignored. Parquet files are read in
-batches and text files line by line, so no table is loaded into memory as a whole. `filter_invalid` raises an error
-for a faulty row, or skips and counts it.
+The first three formats may be compressed (`.jsonl.gz`, `.jsonl.zst`). Blank lines are ignored. Parquet files are read
+in batches and text files line by line, so no table is loaded into memory as a whole. The function `filter_invalid`
+raises an error for a faulty row, or skips and counts it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from manyheads.files import parse_json
 
 S = TypeVar("S")
 T = TypeVar("T")
-Fault = tuple[str, str]  # (fault, hint on how to correct it)
+Fault = tuple[str, str]  # pair of strings: the fault, and a hint on how to correct it
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 NUL = ("contains a NUL byte", "remove it")
-_BATCH_ROWS = 64  # rows of a Parquet file in memory at a time: they may be photographs
-# Parquet files usually expand to at most 20 times their size. If a file expands more, its rows are read one by one.
+_BATCH_ROWS = 64  # Number of Parquet rows in memory at a time. It is small, because the rows may contain photographs.
+# A Parquet file usually expands to at most 20 times its size. If a file expands more, its rows are read one by one.
 _USUAL_EXPANSION = 20
-_UNDECODED = "\ud800"  # placeholder for a line that is not UTF-8: decoded text never contains it
+_UNDECODED = "\ud800"  # placeholder for a line that is not valid UTF-8; decoded text never contains this character
 
 
 class Row(NamedTuple, Generic[T]):
-    """One row of a file, or the reason why it cannot be used.
+    """Row of a table file; if the row cannot be used, the reason.
 
-    number  line number, or row number in a Parquet file, from 1. Messages use `name` instead if it is set.
-    cells   cells by column name, or the result of a reader's `parse`
-    fault   reason why the row cannot be used; `hint` says how to correct it. Skipped rows are counted by the text of
-            the fault before its first ": ". Details of a single row therefore belong after it.
+    number  line number, or row number in a Parquet file, counted from 1. Messages use `name` instead if it is set
+    cells   mapping from column name to cell, or the result of a reader's function `parse`
+    fault   reason why the row cannot be used; `hint` says how to correct it. Skipped rows are counted by the part
+            of the fault before its first ": ". Details of a single row therefore come after this colon
     """
 
     file: Path
@@ -58,11 +58,14 @@ class Row(NamedTuple, Generic[T]):
 
 
 Cells = Mapping[str, Any]
-Block = list[tuple[int, str | None]]  # (line number, line); the line is None if it is not UTF-8
+Block = list[tuple[int, str | None]]  # pair (line number, line); the line is None if it is not valid UTF-8
 
 
 class BadRow(Exception):
-    """Fault of a row and a hint on how to correct it. `file` and `line` override the location of the row."""
+    """Exception for a row that cannot be used, with a fault and a hint on how to correct it.
+
+    `file` and `line` override the location of the row.
+    """
 
     def __init__(self, fault: str, hint: str, *, file: Path | None = None, line: int | None = None) -> None:
         super().__init__(fault)
@@ -70,7 +73,10 @@ class BadRow(Exception):
 
 
 def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
-    """Yield each row with the result of `parse` as its cells. If `parse` raises BadRow, the row gets its fault."""
+    """Apply the function `parse` to the cells of each row, and yield rows that contain its results.
+
+    If `parse` raises BadRow, the row is marked as faulty.
+    """
     for row in rows:
         result: Any = None
         fault = (row.fault, row.hint)
@@ -84,7 +90,10 @@ def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator
 
 
 def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
-    """Yield blocks of consecutive lines. Lines for which `separates` is true (default: blank lines) end a block."""
+    """Yield blocks of consecutive lines.
+
+    A line for which the function `separates` returns True ends a block (default: blank lines).
+    """
     block: Block = []
     for number, line in enumerate(chain(lines(file), [""]), 1):
         if line is None or not separates(line):
@@ -97,13 +106,13 @@ def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not
 def filter_invalid(
     rows: Iterable[Row[T]], skips: Counter[str], *, skip: bool, unit: str = "lines", corpus: Path | None = None
 ) -> Iterator[Row[T]]:
-    """Yield the rows without a fault.
+    """Yield only the rows without a fault.
 
-    For a faulty row, raise UserError ("FILE:LINE: fault; hint"). With `skip`, leave the row out and count it in `skips`
-    by file and fault instead.
+    For a faulty row, raise UserError ("FILE:LINE: fault; hint"). If `skip` is true, leave out the row instead, and
+    count it in `skips` by file and fault.
 
-    unit    noun for the rows in the error message
-    corpus  corpus to count the rows for, if every row is a file of it
+    unit    noun for the rows in the error message, such as "texts"
+    corpus  name under which skipped rows are counted, if each row is a separate file of a corpus
     """
     for row in rows:
         if not row.fault:
@@ -117,11 +126,12 @@ def filter_invalid(
 def table(
     file: str | Path, *, columns: Collection[str] = (), headers: Sequence[Sequence[str]] = ()
 ) -> Iterator[Row[Cells]]:
-    """Return an iterator over all rows of a file, including faulty rows.
+    """Return an iterator over all rows of a table file, including faulty rows.
 
-    columns  only these columns of a Parquet file are read; raises UserError if none of them exists. Empty: all columns
-    headers  alternative sets of column names. If the first line of a .tsv or .csv file contains one of these sets, it
-             is the header. Otherwise the columns are named by the first set. Empty: the first line is a header
+    columns  only these columns of a Parquet file are read; raises UserError if none of them exists. Empty: all
+             columns
+    headers  alternative sets of column names. If the first line of a .tsv or .csv file contains one of these sets,
+             it is the header. Otherwise the columns are named by the first set. Empty: the first line is a header
 
     Raises FileNotFoundError, or UserError for a file that cannot be read as a table.
     """
@@ -132,13 +142,14 @@ def table(
         raise FileNotFoundError(f"{file}: no such file; give an existing {format_suffix(file)} file")
     if file.stat().st_size == 0:
         raise UserError(f"{file}: the file is empty; expected a header line or one JSON object per line")
-    if file.suffix == ".parquet":  # Parquet has its own compression
+    # A file .parquet.gz is not supported, because Parquet files are compressed internally.
+    if file.suffix == ".parquet":
         return _parquet(file, columns)
     return _jsonl(file) if format_suffix(file) == ".jsonl" else _delimited(file, headers)
 
 
 def text_fault(value: Any, name: str) -> Fault | None:
-    """Return the fault of a cell that must be a non-blank text, or None."""
+    """Check a cell that must be a non-blank text. Return the fault and a hint, or None."""
     if not isinstance(value, str):
         return f"expected text in {name!r}, found {repr(value)[:40]}", "write a string"
     if not value.strip():
@@ -147,7 +158,7 @@ def text_fault(value: Any, name: str) -> Fault | None:
 
 
 def character_fault(text: str, name: str) -> Fault | None:
-    """Return the fault of a text with too many or unusable characters, or None."""
+    """Check a text for unusable characters and for its length. Return the fault and a hint, or None."""
     if len(text) > LONGEST:
         return f"{name} is longer than {LONGEST:,} characters: it has {len(text):,}", "split it into several texts"
     if "\0" in text:
@@ -182,19 +193,20 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
 
     number = 0
     try:
-        # without a buffer size, whole columns are loaded
+        # Without this buffer size, pyarrow loads whole columns.
         content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]
         rows = 1 if _expansion(file, content.metadata) > _USUAL_EXPANSION else _BATCH_ROWS
-        # one row group at a time: otherwise pyarrow keeps all of them in memory
+        # Read one row group at a time; otherwise pyarrow keeps all row groups in memory.
         for group in range(content.num_row_groups if chosen else 0):
             for batch in content.iter_batches(rows, [group], columns=chosen):
                 for cells, fault in _python_rows(batch):
                     number += 1
                     yield Row(file, number, cells, *fault)
         pyarrow.default_memory_pool().release_unused()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # pyarrow raises OSError for a damaged page
+    # pyarrow raises OSError for a damaged data page
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         place = f"{file}:{number + 1}: damaged Parquet data" if number else f"{file}: not a Parquet file"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{place} ({reason}); write the file again") from None
@@ -205,10 +217,10 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
 
 
 def _expansion(file: Path, metadata: Any) -> float:
-    """Return the ratio of expanded size to file size, according to the file's metadata.
+    """Return the ratio of expanded size to file size, according to the metadata of a Parquet file.
 
-    Raises UserError if the ratio is implausible, because a page is expanded as a whole. Only the totals of row groups
-    are read: pyarrow terminates the process if the metadata of a column are damaged.
+    Raises UserError if the ratio is implausible, because a data page is expanded as a whole. Only the totals of row
+    groups are read: damaged metadata of a column would crash the process inside pyarrow.
     """
     size = max(1, file.stat().st_size)
     corpus = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
@@ -221,7 +233,10 @@ def _expansion(file: Path, metadata: Any) -> float:
 
 
 def _python_rows(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
-    """Yield rows with Python values. A row with an unrepresentable value (a date in the year 100,000) has a fault."""
+    """Yield rows with their cells as Python values.
+
+    A row with a value that Python cannot represent (a date in the year 100,000) has a fault.
+    """
     try:
         yield from ((cells, ()) for cells in batch.to_pylist())
     except (ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Shared code of the readers: lines of text, the splits of a directory, and held-out validation data."""
+"""Functions that several readers use: lines of text files, the splits of a directory, and held-out validation data."""
 
 from __future__ import annotations
 
@@ -17,32 +17,36 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")  # (fault, hint)
-MAX_LINE_BYTES = 2**26  # maximum bytes per line: a line is read into memory
-# maximum characters per text: tokenizing ten million takes a minute and more than a gigabyte of memory
+# pair of strings: the fault of an item, and a hint on how to correct it
+UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+MAX_LINE_BYTES = 2**26  # maximum number of bytes in a line, because a whole line is read into memory
+# maximum number of characters in a text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000
 SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
 
 
 class Splits(NamedTuple):
-    """Path of each split: a file, or a corpus in another form that its reader accepts."""
+    """Paths of the training, validation and test data.
+
+    A path is a file, or another form of a corpus that the reader accepts.
+    """
 
     train: str | None
     validation: str | None
     test: list[str]
 
     def with_overrides(self, validation: str | None, test: str | None) -> Splits:
-        """Return the splits with the paths given by the user in place of the detected ones."""
+        """Return the splits; the paths that the user has given replace the detected paths."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
     def mapped(self, path: Callable[[str], str]) -> Splits:
-        """Return the splits with `path` applied to each path."""
+        """Apply the function `path` to the path of each split, and return the result."""
         first = [None if found is None else path(found) for found in (self.train, self.validation)]
         return Splits(first[0], first[1], [path(found) for found in self.test])
 
 
 class Data(Protocol):
-    """Protocol of the data sets that readers return; `skips` counts the skipped items by reason."""
+    """Protocol of the data sets that readers return. `skips` contains the number of skipped items for each reason."""
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -56,7 +60,7 @@ D = TypeVar("D", bound=Data)
 
 
 class SplitData(NamedTuple, Generic[D]):
-    """Data of each split. `held_out` is the number of training items that were held out as validation data."""
+    """Training, validation and test data. `held_out` is the number of training items that became validation data."""
 
     train: D
     validation: D
@@ -65,14 +69,14 @@ class SplitData(NamedTuple, Generic[D]):
 
     @property
     def known(self) -> dict[str, D]:
-        """The splits that exist, by name."""
+        """Mapping from split name to data, for the splits that exist."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
 
     def sampled(self, items: int | None, seed: int) -> SplitData[D]:
-        """Return the splits with a random sample of `items` training items.
+        """Return the splits with a random sample of the training data.
 
-        All items are used if there are fewer, or for None.
+        items  number of training items in the sample. If it is None or exceeds their number, all are used
         """
         if items is None or items >= len(self.train):
             if items is not None and items > len(self.train):
@@ -82,23 +86,23 @@ class SplitData(NamedTuple, Generic[D]):
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
-    """Return the test corpus of a directory, or None. Raises UserError if there are several."""
+    """Return the test corpus of a directory; None if there is no test corpus. Raises UserError if there are several."""
     if len(tests) > 1:
         raise UserError(f"{data}: found several test files ({', '.join(tests)}); select one of them")
     return tests[0] if tests else None
 
 
 def parts_of(corpus: str) -> list[Path]:
-    """Split a corpus name into its files or directories: one, or several joined by commas."""
+    """Split the name of a corpus into its files or directories: one path, or several joined by commas."""
     try:
         whole = "," not in corpus or Path(corpus).exists()
-    except OSError:  # the name is too long for a path
+    except OSError:  # example: the name is too long for a path
         whole = False
     return [Path(corpus)] if whole else [Path(part.strip()) for part in corpus.split(",")]
 
 
 def folder_of(data: str) -> Path | None:
-    """Return the directory that `data` names, or None if it does not name exactly one directory."""
+    """Return `data` as a path if it is exactly one directory; otherwise return None."""
     parts = parts_of(data)
     return parts[0] if len(parts) == 1 and parts[0].is_dir() else None
 
@@ -108,7 +112,10 @@ def same_place(one: str | None, other: str | None) -> bool:
 
 
 def absolute(corpus: str) -> str:
-    """Make the path or paths of a corpus ("a.en,b.de", or a prefix) absolute."""
+    """Make the paths in the name of a corpus absolute.
+
+    The name may be one path, a prefix, or several paths ("a.en,b.de").
+    """
     parts = parts_of(corpus)
     if len(parts) > 1 and all(part.exists() for part in parts):
         return ",".join(str(part.absolute()) for part in parts)
@@ -118,13 +125,13 @@ def absolute(corpus: str) -> str:
 def hold_out(
     data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05, what: str
 ) -> tuple[D, D]:
-    """Split data into (training, validation) items by a hash of each item's key.
+    """Hold out validation data: split a data set into (training, validation) by a hash of each item's key.
 
-    All copies of a key are in the same part.
+    Items with equal keys are in the same part.
 
-    labels    labels of each item. An item stays in the training data, with its copies, if a label would be lost
-              otherwise
-    fraction  approximate fraction of the keys for validation
+    labels    labels of each item. A held-out item returns to the training data (with all items of equal key) if
+              otherwise a label would be missing there
+    fraction  approximate fraction of the keys in the validation part
     what      noun for a key in the error message
     """
     kept, held = held_out(keys, fraction, what=what)
@@ -141,27 +148,27 @@ def hold_out(
 def held_out(
     keys: Iterable[str], fraction: float = 0.05, *, what: str = "item"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row indices of the training items and of the held-out items.
+    """Split keys into two parts. Return the indices of the training items and the indices of the held-out items.
 
-    The hash of the key alone decides, so all copies of a key are in the same part, independent of the other items and
-    of their order. At least one key is held out, and at least one is not.
+    Only the hash of the key decides, so equal keys are in the same part, independent of the other items and of
+    their order. At least one key is held out, and at least one is not.
     """
     held = lowest_fraction_mask(hashes_of(keys), fraction, what=what)
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
-    """Return the hash of each key, (N,)."""
+    """Return the 64-bit hash of each key, (N,)."""
     return np.fromiter(map(hash_of, keys), np.uint64)
 
 
 def hash_of(key: str) -> int:
-    """Return a 64-bit hash; collisions are negligible for millions of keys."""
+    """Return the 64-bit hash of a text. Collisions are negligible for millions of texts."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
 
 
 def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
-    """Return a mask (N,) of the 64-bit hashes in the lowest `fraction` of the range.
+    """Return a boolean mask (N,) of the 64-bit hashes in the lowest `fraction` of the range of hashes.
 
     The mask contains at least the lowest hash, and never the highest. Raises UserError if all hashes are equal.
     """
@@ -173,11 +180,11 @@ def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: s
 
 
 def lines(file: Path) -> Iterator[str | None]:
-    """Yield the lines of a UTF-8 file; None for a line that is not valid UTF-8.
+    """Yield the lines of a UTF-8 text file; None in place of a line that is not valid UTF-8.
 
-    Only \\n and \\r\\n end a line: str.splitlines also splits at U+2028, U+000B and U+0085, so its line numbers would
-    differ from those in an editor. Raises UserError for a line that exceeds `MAX_LINE_BYTES` bytes, and for a damaged
-    compressed file.
+    Only \\n and \\r\\n end a line: str.splitlines also splits at U+2028, U+000B and U+0085, so its line numbers
+    would differ from those in an editor. Raises UserError for a line that exceeds `MAX_LINE_BYTES` bytes, and for a
+    damaged compressed file.
     """
     for line in _lines(file):
         try:
@@ -187,7 +194,7 @@ def lines(file: Path) -> Iterator[str | None]:
 
 
 def count_lines(file: Path) -> int:
-    """Return the number of lines that `lines` yields. Raises the same errors."""
+    """Return the number of lines in a text file, as counted by `lines`. Raises the same errors as `lines`."""
     return sum(1 for _ in _lines(file))
 
 
@@ -206,15 +213,15 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 
 def lines_of(file: Path) -> list[str | None]:
-    """Return all lines of a file; an empty file has one empty line."""
+    """Return all lines of a text file as a list; for an empty file, one empty line."""
     return list(lines(file)) or [""]
 
 
 def lone_surrogate(text: str) -> int | None:
-    """Return the position of the first lone surrogate in a text, counted from 1; None if there is none.
+    """Find the first lone surrogate in a text. Return its position, counted from 1; None if there is none.
 
-    JSON may contain lone surrogates, and arguments that are not UTF-8 are decoded to them, but no tokenizer accepts
-    them.
+    JSON may contain lone surrogates, and command-line arguments that are not UTF-8 are decoded to them, but no
+    tokenizer accepts them.
     """
     try:
         text.encode()

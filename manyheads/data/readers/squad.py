@@ -1,4 +1,4 @@
-"""Questions about texts, with faults located by question or line.
+"""Reader of questions about texts. Faults are reported with the question or the line.
 
 `.json` in the format of SQuAD 1.1 and 2.0 (Rajpurkar 2016, 2018):
     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
@@ -45,14 +45,14 @@ _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_s
 
 
 class Answer(NamedTuple):
-    """Answer text, which begins at the character offset `start` of the context."""
+    """Answer to a question: its text, and the character offset `start` in the context at which it begins."""
 
     text: str
     start: int
 
 
 class Question(NamedTuple):
-    """Question with its context and the reference answers; an unanswerable question has none."""
+    """Question with its context and its reference answers. An unanswerable question has no answers."""
 
     id: str
     question: str
@@ -71,7 +71,7 @@ class Questions(Dataset):
 
     @property
     def impossible(self) -> int:
-        """Number of unanswerable questions."""
+        """Number of unanswerable questions in the data set."""
         return sum(not item.answers for item in self.items)
 
     @property
@@ -80,15 +80,18 @@ class Questions(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Each question with its context and answers as one text, for fingerprints."""
+        """Each question with its context and answers as one string.
+
+        The fingerprint of the data is computed from these strings.
+        """
         return [json.dumps(item) for item in self.items]
 
 
 def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
-    """Read one file of questions.
+    """Read the questions of one file.
 
     limit           maximum number of questions to read
-    skip_bad_lines  leave out and count faulty questions
+    skip_bad_lines  True: leave out and count faulty questions
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the question or line, and a remedy.
     """
@@ -125,7 +128,7 @@ def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
     for a, article in enumerate(_list(file, content, "data", "the file"), 1):
         paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
-        # group for the validation split
+        # Questions with the same title are held out together for validation.
         title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")
         for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
             where = f"article {a}, paragraph {p}"
@@ -167,7 +170,10 @@ def _question(row: Row[Cells]) -> Question:
 
 
 def _answers(cells: Cells) -> Any:
-    """Return the answers in the structure of SQuAD's JSON, unchecked. None if the lists of a table differ in length."""
+    """Return the answers of a question as a list in the structure of SQuAD's JSON, without checking them.
+
+    Returns None if the lists of texts and offsets in a table differ in length.
+    """
     if "answer" in cells:
         start = str(cells.get("answer_start", "")).strip()
         number = int(start) if re.fullmatch(r"-?\d{1,18}", start) else None

@@ -1,6 +1,6 @@
-"""Running text without any normalization: the model predicts every character.
+"""Reader of running text for language models. The text is not normalized, because the model predicts every character.
 
-The texts are not in memory: each iteration reads the files again, one piece at a time (`corpus.py`). Only a hash of
+The texts stay in their files: each iteration reads the files again, one piece at a time (`corpus.py`). Only a hash of
 eight bytes per text is in memory.
 """
 
@@ -24,20 +24,20 @@ from manyheads.files import fingerprint, parse_json, write_json
 
 
 class Facts(NamedTuple):
-    """Statistics of texts for reports, and the fingerprint of all texts (`files.fingerprint`)."""
+    """Facts about texts for reports: statistics, and the fingerprint of all texts (`files.fingerprint`)."""
 
     characters: int
-    bytes: int  # size in UTF-8
+    bytes: int  # total size of the texts in UTF-8, in bytes
     lines: int
-    alphabet: str  # distinct characters, sorted
+    alphabet: str  # distinct characters of the texts, sorted
     fingerprint: str
 
 
 class Part(NamedTuple):
-    """Piece of a selected text.
+    """Piece of a text: consecutive characters of at most the maximum size of a piece.
 
-    number   index of the piece in the corpus
-    text     index of the text in the corpus
+    number   index of the piece within the corpus
+    text     index of the text within the corpus
     first    True for the first piece of a text
     """
 
@@ -49,14 +49,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Texts:
-    """Running texts of a corpus, or a sequence of texts in memory.
+    """Data set of running texts from a corpus, or from a sequence of strings in memory.
 
-    mask          (N,) mask of the selected texts of the corpus; None: all usable texts
-    span          (start, end) of the characters that are used of the text `cut`; an end of None means the end of the
+    mask          (N,) boolean mask of the selected texts of the corpus; None: all usable texts
+    cut           index of the text of which only a part is used; None: the only text
+    span          (start, end) character range that is used of the text `cut`; an end of None means the end of the
                   text
-    cut           index of the text that `span` applies to; None: the only text
     skips         number of skipped texts, by reason
-    cache_folder  cache directory for the facts about files
+    cache_folder  directory in which facts about the files are cached
     """
 
     source: Corpus | Sequence[str]
@@ -86,7 +86,10 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self, after: int = 0) -> Iterator[Part]:
-        """Yield all pieces in order, starting with piece `after`. Raises UserError if a file has changed."""
+        """Yield the pieces of all texts in order, beginning with piece `after`.
+
+        Raises UserError if a file has changed.
+        """
         pieces: Iterator[Piece]
         if isinstance(self.source, Sequence):
             start, pieces = 0, (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
@@ -97,7 +100,7 @@ class Texts:
             pieces = self.source.pieces(file, int(starts[file, 0]))
         current, started, at = -1, False, 0
         for number, (text, content) in enumerate(pieces, start):
-            if text >= len(self._mask):  # texts after the limit
+            if text >= len(self._mask):  # Texts after the limit are not used.
                 break
             current, started, at = (current, started, at) if text == current else (text, False, 0)
             if content is None or not self._mask[text]:
@@ -114,16 +117,17 @@ class Texts:
 
     @property
     def texts(self) -> list[str]:
-        """All texts, loaded into memory."""
+        """All texts as a list of strings in memory."""
         return ["".join(part.content for part in parts) for _, parts in groupby(self.parts(), key=lambda p: p.text)]
 
     @cached_property
     def hashes(self) -> NDArray[np.uint64]:
-        """Hash of each text, (N,)."""
+        """Hash of each selected text, (N,)."""
         if self.survey is not None and self.span is None:
             return self.survey.hashes[self._mask]
         digests: list[int] = []
-        for _, parts in groupby(self.parts(), key=lambda part: part.text):  # a text may exceed memory
+        # Iterate over pieces, because a single text may exceed memory.
+        for _, parts in groupby(self.parts(), key=lambda part: part.text):
             digest = blake2b(digest_size=8)
             for part in parts:
                 digest.update(part.content.encode())
@@ -136,7 +140,7 @@ class Texts:
 
     @property
     def bytes(self) -> int:
-        """Total size of the texts in UTF-8."""
+        """Total size in bytes of all texts in UTF-8."""
         return self.facts.bytes
 
     def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> Texts:
@@ -146,17 +150,17 @@ class Texts:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Number of characters of each text, (N,). Reads all texts."""
+        """Number of characters in each text, (N,). The texts are read to count them."""
         sizes = np.zeros(len(self._mask), np.int64)
         for part in self.parts():
             sizes[part.text] += len(part.content)
         return sizes[self._mask]
 
     def split_end(self, fraction: float, row: int = 0) -> tuple[Texts, Texts]:
-        """Split off the last `fraction` of one text's characters, for validation.
+        """Split off the last `fraction` of one text's characters as validation data.
 
-        Returns all texts without these characters, and the characters. Raises UserError if either part of the text
-        would be empty.
+        Returns two data sets: all texts without these characters, and the characters alone. Raises UserError if
+        one of the two parts of the text would be empty.
         """
         number = int(np.flatnonzero(self._mask)[row])
         cut = None if len(self) == 1 else number
@@ -167,7 +171,10 @@ class Texts:
         return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut)
 
     def sample(self, max_bytes: int) -> Iterator[str]:
-        """Yield all pieces, or a sample of about `max_bytes` bytes that is selected by hashes of the pieces."""
+        """Yield all pieces of the texts, or a sample of about `max_bytes` bytes.
+
+        The hash of a piece decides whether it is in the sample.
+        """
         limit = min(1.0, max_bytes / max(1, self.facts.bytes)) * 2**64
         for part in self.parts():
             if limit == 2**64 or int.from_bytes(blake2b(part.content.encode(), digest_size=8).digest()) < limit:
@@ -175,7 +182,7 @@ class Texts:
 
     @property
     def _cache_path(self) -> Path | None:
-        """Path of the cached facts, or None if there is no cache."""
+        """Path of the file with cached facts; None if there is no cache directory."""
         if self.cache_folder is None or isinstance(self.source, Sequence):
             return None
         cut = [] if self.cut is None else [self.cut]
@@ -184,7 +191,7 @@ class Texts:
 
 
 def compute_facts(*all_texts: Texts) -> list[Facts]:
-    """Return the facts of each `Texts` object; all must be parts of one corpus.
+    """Return the facts about several `Texts` objects, all of which must be parts of one corpus.
 
     The corpus is read at most once, or not at all if the facts are cached.
     """
@@ -196,7 +203,7 @@ def compute_facts(*all_texts: Texts) -> list[Facts]:
             if place is not None and facts is not None:
                 write_json(place, facts._asdict())
     for texts, facts in zip(all_texts, facts_list, strict=True):
-        vars(texts)["facts"] = facts  # sets the cached property
+        vars(texts)["facts"] = facts  # This assignment stores the value of a cached property.
     return [facts for facts in facts_list if facts is not None]
 
 
@@ -225,7 +232,7 @@ def _count_facts(all_texts: Sequence[Texts]) -> Iterator[Facts]:
 
 
 class _Count:
-    """Accumulator for `Facts`."""
+    """Accumulator that computes `Facts` about texts from their pieces, which are added one at a time."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
@@ -241,14 +248,14 @@ class _Count:
 
     def add(self, part: Part) -> None:
         content = part.content.encode()
-        if part.first:  # the same format as files.fingerprint
+        if part.first:  # The bytes have the same format as in files.fingerprint, so both give the same fingerprint.
             self._digest.update(self._sizes.get(part.text, len(content)).to_bytes(8, "little"))
         self._digest.update(content)
         self._characters += len(part.content)
         self._bytes += len(content)
         self._lines += part.content.count("\n")
         facts_list = "".join(c for c in self._alphabet if c.isascii()).encode()
-        # only characters outside the known alphabet are processed in Python
+        # To be fast, only characters that are not in the known alphabet are processed in Python.
         self._alphabet.update(content.translate(None, facts_list).decode())
 
     def facts(self) -> Facts:
@@ -260,14 +267,14 @@ def read_texts(
     path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Texts:  # fmt: skip
-    """Read the texts of a file, of several files joined by commas, or of a directory, in the order of their names.
+    """Read the texts of a corpus: a file, several files joined by commas, or a directory (in the order of file names).
 
-    Blank texts are left out. All files are read once, to find faults.
+    Blank texts are left out. All files are read once to find faults.
 
-    column          column of a table that contains the text
-    skip_bad_lines  leave out and count faulty rows, and files that are not UTF-8
+    column          name of the table column that contains the text
+    skip_bad_lines  True: leave out and count faulty rows, and files that are not valid UTF-8
     limit           maximum number of texts to read; if set, only the first part of a text file is read
-    cache_folder    cache directory for the facts about the files, so that unchanged files need not be read again
+    cache_folder    directory in which facts about the files are cached, so that unchanged files are not read again
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """

@@ -1,12 +1,12 @@
-"""Treebanks: sentences with dependency trees and coreference mentions, read from CoNLL-U files.
+"""Reader of treebanks in CoNLL-U files: sentences with dependency trees and coreference mentions.
 
     1-2  don't  _  _  _  _  _  _  _  _                  multiword token: the written form; its words follow
     1    Do     do   AUX  ...  3  aux   ...  Entity=(7-person(8-place)    MISC may open and close entity mentions
     2    n't    not  PART ...  3  advmod                ten tab-separated columns; head 0 is the root
     2.1  that   ...                                     empty node: not part of the text, ignored
 
-The words are the lines with a plain number, so each part of a multiword token counts as a word. Mentions follow CorefUD
-(Entity in MISC, with the entity's number first).
+The words are the lines with a plain number, so each part of a multiword token counts as a word. Mentions have the
+format of CorefUD: the key Entity in the column MISC, with the entity's number first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.rows import BadRow, Block, Row, filter_invalid, parse_rows, split_blocks
 from manyheads.data.readers.splits import UTF8
 
-ROOT = -1  # head of a root word
+ROOT = -1  # value in place of a head index, for the root of a sentence
 COLUMNS = 10
-# a word, a multiword token, or an empty node, which may precede the first word
+# Line number in a sentence: of a word, of a multiword token, or of an empty node (which may precede the first word).
 _NUMBER = re.compile(r"([1-9][0-9]*)|([1-9][0-9]*)-([1-9][0-9]*)|(?:0|[1-9][0-9]*)\.[1-9][0-9]*")
 
 
 class Mention(NamedTuple):
-    """Mention of an entity: the words `start` to `end` (exclusive) of a sentence."""
+    """Mention of an entity: the words of a sentence from `start` to `end` (exclusive), as word indices."""
 
     entity: str
     start: int
@@ -38,12 +38,13 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of a sentence; for each word its head (index, or ROOT), dependency relation and universal part of speech.
+    """Sentence with its words. Each word has a head, a dependency relation and a universal part of speech.
 
-    spaces    True for each word that follows a space
-    mentions  ordered by start; of mentions with the same start, the longest first
-    document  index of the document
-    line      line number of the sentence in the file
+    heads     index of the head of each word, or ROOT
+        spaces    True for each word that follows a space
+        mentions  entity mentions, ordered by start; of mentions with the same start, the longest is first
+        document  index of the document
+        line      line number of the sentence in the file
     """
 
     words: list[str]
@@ -56,14 +57,14 @@ class Sentence:
     line: int
 
     def head_of(self, mention: Mention) -> int:
-        """Return the syntactic head of a mention: its first word whose own head is outside the mention."""
+        """Return the syntactic head of a mention: the first of its words whose own head is outside the mention."""
         inside = range(mention.start, mention.end)
         return next(word for word in inside if self.heads[word] not in inside)
 
 
 @dataclass(frozen=True, repr=False)
 class Treebank(Dataset):
-    """Sentences of a file, with the numbers of multiword tokens and empty nodes."""
+    """Data set of a file's sentences, with the counts of multiword tokens and empty nodes."""
 
     columns: ClassVar[tuple[str, ...]] = ("sentences",)
 
@@ -73,9 +74,9 @@ class Treebank(Dataset):
 
 
 def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank:
-    """Read one file.
+    """Read the sentences of one CoNLL-U file.
 
-    skip_bad_lines  leave out and count sentences with a faulty line
+    skip_bad_lines  True: leave out and count sentences that contain a faulty line
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
@@ -93,7 +94,7 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
 
 
 def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
-    """Yield the sentences of a file; None for a block that contains only comments."""
+    """Yield the sentences of a CoNLL-U file; None for a block of lines that contains only comments."""
     document = 0
 
     def sentence(row: Row[Block]) -> Sentence | None:
@@ -106,7 +107,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None
 
 def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
     words: list[_Word] = []
-    tokens: list[_Word] = []  # multiword tokens
+    tokens: list[_Word] = []  # the multiword tokens of the sentence
     empty = 0
     for number, line in block:
         if line is None:
@@ -141,7 +142,7 @@ def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | N
 
 
 def _heads(words: Sequence[_Word]) -> list[int]:
-    """Return the index of the head of each word, from 0. Raises BadRow if the heads do not form a tree."""
+    """Return the head of each word as a word index from 0. Raises BadRow if the heads do not form a tree."""
     heads: list[int] = []
     for expected, word in enumerate(words, 1):
         if word.first != expected:
@@ -164,7 +165,10 @@ def _heads(words: Sequence[_Word]) -> list[int]:
 
 
 class _Word(NamedTuple):
-    """Line of a CoNLL-U file, for the words `first` to `last` of the sentence; both are 0 for an empty node."""
+    """Parsed line of a CoNLL-U file.
+
+    It stands for the words `first` to `last` of the sentence; both are 0 for an empty node.
+    """
 
     line: int
     first: int
@@ -203,7 +207,7 @@ def _word(number: int, line: str) -> _Word:
 
 
 def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
-    """Return for each word whether it follows a space. A multiword token has no spaces inside."""
+    """Return a list with True for each word that follows a space. A multiword token contains no spaces."""
     after = [word.space_after for word in words]
     for token in tokens:
         after[token.first - 1 : token.last] = [*[False] * (token.last - token.first), token.space_after]
@@ -211,7 +215,10 @@ def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
 
 
 def _mentions(words: Sequence[_Word]) -> list[Mention]:
-    """Return the mentions in "(7-person(8-place)" and "7)". Discontinuous mentions, "(7[1/2]-", are ignored."""
+    """Return the mentions of entities in annotations such as "(7-person(8-place)" and "7)".
+
+    Discontinuous mentions, "(7[1/2]-", are ignored.
+    """
     mentions: list[Mention] = []
     opened: dict[str, list[int]] = {}
     for number, word in enumerate(words):

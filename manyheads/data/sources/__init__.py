@@ -1,1 +1,1 @@
-"""Data of a run as one value: location, splits, held-out validation data and report."""
+"""Data sources: one object describes the data of a run (location, splits, held-out validation data and report)."""

@@ -38,10 +38,10 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Source of sentence pairs in the languages `source` and `target`.
+    """Data source of sentence pairs in the languages `source` and `target`.
 
-    Without data, `size` generated phrases in the two locales are used. `cache_folder` is a directory for texts that
-    exceed memory (`read_parallel`).
+    If no data are given, `size` phrases in both languages are generated. `cache_folder` is a directory for texts
+    that exceed memory (see `read_parallel`).
     """
 
     kind = "parallel"
@@ -92,7 +92,10 @@ class ParallelSource(Source[Pairs]):
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledSource(ClassSource[Labeled]):
-    """Source of labeled texts. Without data, `size` generated phrases in 60 languages are used."""
+    """Data source of labeled texts.
+
+    If no data are given, `size` phrases in 60 languages are generated; the label is the language.
+    """
 
     kind = "labelled"
     directories = True
@@ -107,19 +110,19 @@ class LabeledSource(ClassSource[Labeled]):
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     def splits_in(self, folder: Path) -> Splits:
-        """Return the splits among the tables of a directory, or, if there are none, among its class folders."""
+        """Find the splits of a directory among its tables; if it contains no tables, among its class folders."""
         tables = super().splits_in(folder)
         return class_folder_splits(folder) if tables == (None, None, []) else tables
 
     def files(self, corpus: str) -> list[Path]:
-        """Return the files of a corpus; for class folders, the folders."""
+        """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""
         files = super().files(corpus)
         return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
 
     def peek(self) -> Labeled | None:
-        """Read the first part of the training data.
+        """Read the first items of the training data.
 
-        Also checks that there are at least two labels, if all labels are in this part (class folders and small tables).
+        If these are all items (class folders, small tables), also check that there are at least two labels.
         """
         first = super().peek()
         if first is not None and (first.files or len(first) < PEEK_ITEMS):
@@ -127,7 +130,7 @@ class LabeledSource(ClassSource[Labeled]):
         return first
 
     def test_in(self, data: str) -> str:
-        """Return the test corpus of a directory with splits; a directory of class folders is returned unchanged."""
+        """Return the test corpus of a directory that contains splits. Return a directory of class folders unchanged."""
         folder = folder_of(data)
         whole = folder is not None and same_place(self.splits_in(folder).train, data)
         return data if whole else super().test_in(data)
@@ -143,7 +146,10 @@ class LabeledSource(ClassSource[Labeled]):
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
-        """Return data whose labels all occur in the training data. Pairs and single texts must not be mixed."""
+        """Check that the labels also occur in the training data, and that both are pairs or both are single texts.
+
+        Return the data.
+        """
         if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(
                 f"{data.file} and {train.file}: found pairs of texts in one and single texts in "
@@ -155,13 +161,13 @@ class LabeledSource(ClassSource[Labeled]):
         return [*data.inputs, *data.labels]
 
     def describe(self, splits: SplitData[Labeled]) -> dict[str, Any]:
-        """Describe the splits for result.json, including whether the texts are pairs."""
+        """Describe the splits for result.json. The description includes whether the items are pairs of texts."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedSource(Source[Tagged]):
-    """Source of tagged sentences. Without data, `size` generated phrases in `locale` are used."""
+    """Data source of tagged sentences. If no data are given, `size` phrases in the language `locale` are generated."""
 
     kind = "tagged"
     unit = "sentences"
@@ -178,7 +184,7 @@ class TaggedSource(Source[Tagged]):
     def corpora(self, folder: Path) -> list[str]:
         """Return the names of the corpora in a directory.
 
-        The name of a split is also a valid suffix (CoNLL-2003: eng.train).
+        The name of a split is also accepted as a file suffix (in CoNLL-2003: eng.train).
         """
         files = [path for path in visible(folder) if path.is_file()]
         return [path.name for path in files if format_suffix(path) in self.suffixes or role_of(format_suffix(path))]
@@ -190,7 +196,7 @@ class TaggedSource(Source[Tagged]):
         return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
-        """Return data whose tags all occur in the training data."""
+        """Check that all tags also occur in the training data, and return the data."""
         if self.skip_bad_lines:
             return data.only(train.labels)
         data.check_labels(train.labels)
@@ -199,7 +205,7 @@ class TaggedSource(Source[Tagged]):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSource(Source[Questions]):
-    """Source of questions about texts. It requires data."""
+    """Data source of questions about texts. There are no default data."""
 
     kind = "questions"
     unit = "questions"

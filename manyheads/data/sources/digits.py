@@ -1,4 +1,4 @@
-"""Data source for digit strings of an algorithmic task."""
+"""Data source of digit strings, on which a model learns an algorithm (copy, reverse or addition)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.source import MAX_ITEMS, Source
 from manyheads.errors import UserError
 
-MAX_CHARACTERS = 10**8  # maximum characters of all strings together
+MAX_CHARACTERS = 10**8  # maximum total number of characters in all strings
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitSource(Source[Pairs]):
-    """Source of digit strings for an algorithm.
+    """Data source of digit strings for one algorithm.
 
-    size, longest      number of training strings, and their maximum length in characters
-    validated          number of validation strings
-    lengths, tested    lengths of the test strings, and number of test strings per length
+    size       number of training strings
+    longest    maximum length of a training string, in characters
+    validated  number of validation strings
+    lengths    lengths of the test strings, in characters
+    tested     number of test strings for each length
 
-    The test strings of all lengths are concatenated; `by_length` groups them.
+    The test strings of all lengths are in one data set; `by_length` groups them.
     """
 
     kind = "digits"
@@ -75,6 +77,6 @@ class DigitSource(Source[Pairs]):
 
 
 def by_length(pairs: Pairs) -> dict[int, Pairs]:
-    """Group pairs by the length of their source; pairs of equal length must be adjacent."""
+    """Group pairs of input and output by the length of the input. Pairs of equal length must be adjacent."""
     groups = groupby(range(len(pairs)), key=lambda row: len(pairs.sources[row]))
     return {length: pairs.subset(list(rows)) for length, rows in groups}

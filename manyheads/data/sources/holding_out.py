@@ -1,8 +1,8 @@
-"""Validation data that are held out of texts by size: text lengths may differ by a factor of a thousand.
+"""Hold out validation data of a given total size from texts. Text lengths may differ by a factor of a thousand.
 
-By default, a hash of each text decides, as for all other data. If this holds out less than half or more than twice the
-requested fraction of the characters, other whole texts are selected by their hashes. If no selection of whole texts is
-close to the fraction, the end of the longest text is held out.
+At first, a hash of each text decides, as for all other kinds of data. If this holds out less than half or more than
+twice the requested fraction of the characters, other whole texts are selected in the order of their hashes. If no
+selection of whole texts is close to the fraction, the end of the longest text is held out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, compute_facts
 from manyheads.errors import UserError
 
-HELD_OUT_FRACTION = 0.05  # fraction of documents and questions that is held out
-_MAX_CUT_FRACTION = 0.9  # maximum fraction of a text that is cut off
-_TOLERANCE = 2.0  # accepted factor between the held-out and the requested fraction
+HELD_OUT_FRACTION = 0.05  # fraction of the documents or questions that is held out for validation
+_MAX_CUT_FRACTION = 0.9  # At most this fraction of a text may be cut off for validation.
+_TOLERANCE = 2.0  # The held-out size may differ from the requested size by at most this factor.
 
 
 def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) -> tuple[Texts, Texts]:
     """Split texts into (training, validation).
 
-    fraction   fraction of the characters for validation
-    by_number  hold out whole texts of any size, as earlier versions did
+    fraction   fraction of the characters in the validation part
+    by_number  True: hold out a fraction of the number of texts, whatever their size, as earlier versions did
     """
     if len(train) == 1:
         return _with_facts(*train.split_end(fraction))
@@ -48,7 +48,10 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
 
 
 def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Documents, Documents]:
-    """Split documents into (training, validation) like `hold_out_texts`. Documents are cut between sentences."""
+    """Split documents into (training, validation) as `hold_out_texts` does.
+
+    A document is cut only between sentences.
+    """
     hashes, sizes = hashes_of(train.texts), np.fromiter(map(len, train.texts), np.int64)
     held_out = lowest_fraction_mask(hashes, HELD_OUT_FRACTION, what="document")
     if not by_number and not _is_close(sizes[held_out].sum() / sizes.sum(), HELD_OUT_FRACTION):
@@ -62,10 +65,10 @@ def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Do
 
 
 def hold_out_questions(train: Questions, *, by_number: bool = False) -> tuple[Questions, Questions]:
-    """Split questions into (training, validation) by article.
+    """Split questions into (training, validation), so that all questions about an article are in the same part.
 
-    Articles are selected so that the number of held-out questions is close to the fraction. If that is impossible
-    because there are few articles, the one with the fewest questions is held out.
+    Articles are selected so that the number of held-out questions is close to the fraction. If this is impossible
+    because there are few articles, the article with the fewest questions is held out.
     """
     articles = hashes_of(item.article for item in train.items)
     held_out = lowest_fraction_mask(articles, HELD_OUT_FRACTION, what="article")
@@ -83,9 +86,10 @@ def _is_close(actual: float, fraction: float) -> bool:
 
 
 def _select_items(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction: float) -> NDArray[np.bool_] | None:
-    """Return a mask (N,) of the items to hold out, or None if they are not close to the fraction.
+    """Select items to hold out. Return a boolean mask (N,), or None if no selection is close to the fraction.
 
-    Items are selected in the order of their hashes while they fit into the fraction. Copies are selected together.
+    Items are selected in the order of their hashes, until the total size reaches the fraction. Copies of
+    an item are selected together.
     """
     distinct, numbers = np.unique(hashes, return_inverse=True)
     totals = np.bincount(numbers, weights=sizes)
@@ -98,7 +102,7 @@ def _select_items(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction
 
 
 def _longest_unique(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction: float) -> int:
-    """Return the index of the text to cut: the longest text without a copy. Raises UserError if it is too short."""
+    """Return the index of the text to cut: the longest text that has no copy. Raises UserError if it is too short."""
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
     longest = int(single.argmax())
@@ -114,18 +118,22 @@ def _split_by_mask(train: Texts, held_out: NDArray[np.bool_]) -> tuple[Texts, Te
 
 
 def _with_facts(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
-    held = replace(held, skips={})  # skipped texts are reported once, with the training data
+    # Skipped texts are counted only in the training data, so that they are not reported twice.
+    held = replace(held, skips={})
     compute_facts(kept, held)
     return kept, held
 
 
 def _cut_document(train: Documents, longest: int, characters: float) -> tuple[Documents, Documents]:
-    """Split off the last sentences of a document, about `characters` in total. Returns (training, validation)."""
+    """Split off sentences at the end of a document, with about `characters` characters.
+
+    Returns (training, validation).
+    """
     sentences = train.texts[longest].split("\n")
     suffix_lengths = np.cumsum([len(sentence) + 1 for sentence in reversed(sentences)])
     count = 1 + int(np.abs(suffix_lengths[:-1] - characters).argmin()) if len(sentences) > 1 else 0
     smallest = min(range(len(train)), key=lambda row: len(train.texts[row]))
-    # more than the fraction; the report shows the actual one
+    # Hold out the shortest document, although it exceeds the fraction. The report shows the actual fraction.
     if not count and len(train.texts[smallest]) >= characters:
         return train.subset([row for row in range(len(train)) if row != smallest]), train.subset([smallest])
     if not count or not _is_close(

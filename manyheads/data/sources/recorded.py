@@ -1,4 +1,4 @@
-"""The data source of a run, restored from its record in the format of `Source.describe` or of earlier versions."""
+"""Restore the data source of a run from its record, in the current format (`Source.describe`) or an earlier format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
-# all kinds of data; tests/stress/fuzzing/targets/runs.py has a fuzz target for each
+# One entry for each kind of data. Each has a fuzz target in tests/stress/fuzzing/targets/runs.py.
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
@@ -25,7 +25,7 @@ KINDS: dict[str, type[Source[Any]]] = {
         ImageSource, ClipSource,
     )
 }  # fmt: skip
-# Earlier records do not name the kind. The first of these keys that is present identifies it.
+# In earlier records, the kind of data is not named. The first of these keys that a record contains identifies it.
 _KIND_BY_KEY = {
     "algorithm": "digits", "source": "parallel", "columns": "labelled", "sentences": "tagged", "locale": "tagged",
     "questions": "questions", "share": "texts", "rules": "documents", "items": "images",
@@ -33,9 +33,10 @@ _KIND_BY_KEY = {
 
 
 def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
-    """Return the data source described by a run's `result.json`, or None if it describes none.
+    """Return the data source that a run's `result.json` describes; None if it describes no data.
 
-    Raises UserError if the record is damaged. No data are opened: see `Source.read_again` and `Source.read_named`.
+    Raises UserError if the record is damaged. No data are opened here: see `Source.read_again` and
+    `Source.read_named`.
     """
     try:
         data = record.get("data") or {}
@@ -51,7 +52,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
             check_fields(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
-        values.setdefault("whole", "kind" in data)  # such a record names the file or folder of each split
+        values.setdefault("whole", "kind" in data)  # A record with a kind names the file or folder of each split.
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
         restored = source(**{name: value for name, value in values.items() if name in known})
@@ -63,7 +64,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
 
 
 def _convert_old_record(kind: str, data: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a record without a kind to the current format of `describe`."""
+    """Convert an earlier record, which does not name the kind of data, to the current format of `describe`."""
     values = {**data, "seed": record.get("seed", 0)}
     if kind == "digits":
         counts = data["pairs"]
@@ -73,19 +74,21 @@ def _convert_old_record(kind: str, data: Mapping[str, Any], record: Mapping[str,
     if kind == "texts":
         return {**values, "data": data["path"], "skip_bad_lines": data["skip_bad_files"]}
     if kind == "documents":
-        return {**values, "skip_bad_lines": True}  # not recorded; evaluation always skipped faulty lines
-    if "paths" not in data:  # from the former command `reading`, which was evaluated on validation data
+        # Earlier records lack this setting; evaluation always skipped faulty lines.
+        return {**values, "skip_bad_lines": True}
+    # This record is from the former command `reading`, whose evaluation used the validation data.
+    if "paths" not in data:
         fingerprints = data["fingerprints"]
         fingerprints = {"train": fingerprints["train"], "validation": fingerprints["test"]}
         return {**values, "locale": data["locale"] or "en", "fingerprints": fingerprints}
     files = {split: path if isinstance(path, str) else ",".join(path) for split, path in data["paths"].items()}
-    paths = {split: path for split, path in files.items() if path}  # an embedded corpus has no paths
+    paths = {split: path for split, path in files.items() if path}  # An embedded corpus has no file paths.
     held_out = paths.get("validation") == paths.get("train")
     values |= {
         "data": paths.get("train"),
         "validation": None if held_out else paths.get("validation"),
         "test": data["test"][0] if data["test"] else None,
-        # Earlier translators did not record this; the fingerprints verify that the same rows are used.
+        # Earlier translators did not record this setting. The fingerprints verify that the same rows are used.
         "skip_bad_lines": data.get("skipped", kind == "parallel"),
         **(data.get("cldr") or {}),
     }

@@ -1,6 +1,6 @@
-"""Reports on data before training: sizes, lengths, labels, duplicates, overlap between splits.
+"""Report on the data before training: sizes, lengths, labels, duplicates, and overlap between the splits.
 
-Each report is plain text: a table with one column per split, followed by warnings.
+A report is plain text: a table with one column per split, followed by warnings.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts
 
 _OUTLIER_FACTOR = (
-    3.0  # A pair is an outlier if its length ratio differs from the median ratio by more than this factor.
+    3.0  # A sentence pair is an outlier if its length ratio differs from the median ratio by more than this factor.
 )
-_MAX_LABELS = 6  # maximum number of labels in separate rows
+_MAX_LABELS = 6  # maximum number of labels that are listed in separate rows
 
 
 class Counted(Protocol):
-    """Protocol of data in a report; `skips` counts the skipped items by reason."""
+    """Protocol of a data set in a report. `skips` contains the number of skipped items for each reason."""
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -43,13 +43,13 @@ S = TypeVar("S", bound=Counted)
 
 
 class Report(Generic[S]):
-    """Table with one column per split, the training data first, followed by `warnings`.
+    """Report as a table with one column per split (the training data first) and a list of `warnings`.
 
-    `str(report)` gives the text.
+    `str(report)` returns the text of the report.
     """
 
     def __init__(self, splits: Mapping[str, S], unit: str) -> None:
-        """Initialize the report; `unit` is the plural noun for the items, such as "pairs"."""
+        """Create a report with an empty table. `unit` is the plural noun for the items, such as "pairs"."""
         self.splits, self.unit = splits, unit
         self.warnings: list[str] = []
         self._table = Table("corpus", *splits)
@@ -60,15 +60,18 @@ class Report(Generic[S]):
         self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
 
     def count_row(self, name: str, count: Callable[[S], int]) -> None:
-        """Add a row of counts, each with its percentage of the split's items."""
+        """Add a row of counts, one for each split.
+
+        Each count is followed by its percentage of the items in the split.
+        """
         self.row(name, lambda split: _count_with_percentage(count(split), len(split)))
 
     def lengths(self, name: str, lengths: Callable[[S], Sequence[int] | NDArray[np.int64]]) -> None:
-        """Add a row with the mean, the 99th percentile and the maximum of the lengths."""
+        """Add a row that describes the item lengths of each split: mean, 99th percentile and maximum."""
         self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
 
     def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
-        """Add a row for each of the first labels, and one row for the remaining labels together."""
+        """Add one row for each of the first labels, and one row for all remaining labels together."""
         counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
         for label in order[:_MAX_LABELS]:
             self.count_row(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
@@ -76,9 +79,9 @@ class Report(Generic[S]):
             self.count_row(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
-        """Add a row of duplicates within each split and a row of items that also occur in the training data.
+        """Add two rows: duplicates within each split, and items that also occur in the training data.
 
-        The overlap with the training data also gives a warning.
+        If there are such items, a warning is added, too.
         """
         train, *others = self.splits
         known = set(keys(self.splits[train]))
@@ -86,7 +89,7 @@ class Report(Generic[S]):
         self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
 
     def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
-        """Add the same rows as `repetitions`, but compare 64-bit hashes, for large data."""
+        """Add the same rows as `repetitions`. Items are compared by their 64-bit hashes, which suits large data."""
         train, *others = self.splits
         known = np.unique(hashes(self.splits[train]))
         overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
@@ -105,7 +108,7 @@ class Report(Generic[S]):
                 )
 
     def contradictions(self, keys: Sequence[Hashable], labels: Sequence[str]) -> None:
-        """Add a warning if training items occur more than once with different labels."""
+        """Add a warning if an item occurs several times in the training data with different labels."""
         known = dict(zip(keys, labels, strict=True))
         if count := sum(known[key] != label for key, label in zip(keys, labels, strict=True)):
             self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
@@ -133,7 +136,7 @@ def _words(texts: Sequence[str]) -> list[int]:
 
 
 class _PairStatistics:
-    """Statistics of sentence pairs, collected in one pass because pairs may exceed memory."""
+    """Statistics of sentence pairs. They are collected in one pass, because the pairs may exceed memory."""
 
     def __init__(self, pairs: Pairs) -> None:
         self.skips = pairs.skips
@@ -149,9 +152,9 @@ class _PairStatistics:
             kinds, len(pairs),
         )  # fmt: skip
         sources, targets = self.of["source characters"], self.of["target characters"]
-        # + 1, so that a pair of one and two characters is not an outlier
+        # Add 1 to both lengths, so that a pair of one and two characters is not an outlier.
         ratios = np.log((targets + 1) / (sources + 1))
-        self.ratio = float(np.median(ratios))  # logarithm of the median ratio
+        self.ratio = float(np.median(ratios))  # logarithm of the median length ratio
         self.outliers = int((np.abs(ratios - self.ratio) > math.log(_OUTLIER_FACTOR)).sum())
         self.copied = int(self.of["copied"].sum())
         self.repeated = len(self) - len(np.unique(self.of["pair"]))
@@ -161,7 +164,10 @@ class _PairStatistics:
 
 
 def parallel_report(splits: SplitData[Pairs]) -> str:
-    """Return a report on parallel text, including pairs of very different lengths and pairs with identical sides."""
+    """Return a report on sentence pairs.
+
+    It counts pairs of very different lengths and pairs with two identical texts.
+    """
     statistics = {name: _PairStatistics(pairs) for name, pairs in splits.known.items()}
     report = Report(statistics, "pairs")
     for lengths in ("source words", "target words", "source characters", "target characters"):
@@ -183,7 +189,7 @@ def parallel_report(splits: SplitData[Pairs]) -> str:
 
 
 def labeled_report(splits: SplitData[Labeled]) -> str:
-    """Return a report on labeled texts or pairs of texts."""
+    """Return a report on labeled texts, or on labeled pairs of texts."""
     train = splits.train
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
@@ -194,7 +200,7 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
 
 
 def tag_report(splits: SplitData[Tagged]) -> str:
-    """Return a report on tagged sentences and their entities."""
+    """Return a report on tagged sentences. It contains the number of entities of each type."""
     report = Report(splits.known, "sentences")
     report.lengths("words", lambda tagged: [len(words) for words in tagged.words])
     kinds = {tag[2:] for tagged in splits.known.values() for tags in tagged.tags for tag in tags if tag[:2] == "B-"}
@@ -206,7 +212,7 @@ def tag_report(splits: SplitData[Tagged]) -> str:
 
 
 def question_report(splits: SplitData[Questions]) -> str:
-    """Return a report on questions about texts, with a warning if an article occurs in two splits."""
+    """Return a report on questions about texts. It contains a warning if an article occurs in two splits."""
     report = Report(splits.known, "questions")
     report.count_row("without an answer", lambda questions: questions.impossible)
     report.row("articles", lambda questions: f"{questions.articles:,}")
@@ -220,7 +226,7 @@ def question_report(splits: SplitData[Questions]) -> str:
 
 
 def text_report(splits: SplitData[Texts]) -> str:
-    """Return a report on running text."""
+    """Return a report on running text. It contains the number of characters."""
     report = Report(splits.known, "texts")
     report.row("characters", lambda data: f"{data.facts.characters:,}")
     report.row("bytes", lambda data: f"{data.bytes:,}")
@@ -231,7 +237,7 @@ def text_report(splits: SplitData[Texts]) -> str:
 
 
 def document_report(splits: SplitData[Documents]) -> str:
-    """Return a report on documents of sentences."""
+    """Return a report on documents that consist of sentences."""
     report = Report(splits.known, "documents")
     sentences = {id(data): hashes_of(ConcatenatedTexts(data.documents)) for data in splits.known.values()}
     texts = {id(data): hashes_of(data.texts) for data in splits.known.values()}

@@ -22,13 +22,14 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(Source[Texts]):
-    """Source of running text, in `column` of tables.
+    """Data source of running text. `column` is the name of the text column if the files are tables.
 
-    Without data, the source code of Python's standard library is used.
+    If no data are given, the source code of Python's standard library is used.
 
-    share         fraction of the training data that is held out if there are no validation data: whole texts, or the
-                  end of the longest text. The embedded corpus also has test data
-    cache_folder  cache directory for facts about the files, so that a resumed run need not read them again
+    share         fraction of the training data that is held out if there are no validation data: whole texts, or
+                  the end of the longest text. The embedded corpus also has test data
+    cache_folder  directory in which facts about the files are cached, so that a resumed run need not read them
+                  again
     """
 
     kind = "texts"
@@ -57,13 +58,13 @@ class TextSource(Source[Texts]):
         from manyheads.data.embedded.standard_library import source_files
 
         texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
-        # changes the hash, so that the test data do not depend on the selection of validation data
+        # The salt changes the hashes, so that the choice of test data does not depend on the choice of validation data.
         salted = [f"test{text}" for text in texts.texts]
         train, test = hold_out(texts, salted, fraction=self.share, what="text")
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            # by whole texts, so that the embedded splits never change
+            # Hold out a number of whole texts, so that the splits of the embedded corpus never change.
             train, validation = hold_out_texts(train, self.share, by_number=True)
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
@@ -71,7 +72,7 @@ class TextSource(Source[Texts]):
         return hold_out_texts(train, self.share, by_number=self.by_number)
 
     def held_out(self, splits: SplitData[Texts]) -> str:
-        """Describe the held-out characters, and whether a text was cut."""
+        """Describe the held-out validation data in one line: the number of characters, and whether a text was cut."""
         sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
         part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
         return (
@@ -85,22 +86,23 @@ class TextSource(Source[Texts]):
         return [path.name for path in visible(folder)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """Find the splits of a corpus. A directory without splits is training data as a whole."""
+        """Find the splits of a directory. If it contains no splits, all of it is training data."""
         return find_text_splits(data, self.corpora, self.below).with_overrides(validation, test)
 
     def files(self, corpus: str) -> list[Path]:
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        """Return the test corpus of a directory with splits; a directory without splits is returned unchanged."""
+        """Return the test corpus of a directory that contains splits. Return any other directory unchanged."""
         return data if same_place(self.find(data).train, data) else super().test_in(data)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSource(Source[Documents]):
-    """Source of documents, in `column` of tables. Without data, the documentation of the standard library is used.
+    """Data source of documents. `column` is the name of the text column if the files are tables.
 
-    There are no test data. `cache_folder` is a directory for texts that exceed memory (`read_documents`).
+    If no data are given, the documentation of the standard library is used. There are no test data. `cache_folder`
+    is a directory for texts that exceed memory (see `read_documents`).
     """
 
     kind = "documents"
@@ -125,7 +127,7 @@ class DocumentSource(Source[Documents]):
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            # by whole documents, so that the embedded splits never change
+            # Hold out a number of whole documents, so that the splits of the embedded corpus never change.
             train, validation = hold_out_documents(train, by_number=True)
         return SplitData(train, validation, None)
 
@@ -133,12 +135,15 @@ class DocumentSource(Source[Documents]):
         return hold_out_documents(train, by_number=self.by_number)
 
     def corpora(self, folder: Path) -> list[str]:
-        """Return the names of the document files in a folder, and of its subfolders that contain such files."""
+        """Return the names of the document files in a folder, and of its subfolders with such files."""
         inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
         return [path.name for path in inside if path.is_dir() or is_document_file(path)]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """Find the splits of a corpus, without test data. A directory without splits is training data as a whole."""
+        """Find the training and validation data of a directory.
+
+        If it contains no splits, all of it is training data.
+        """
         found = find_text_splits(data, self.corpora, self.below)
         return Splits(found.train, validation or found.validation, [])
 
@@ -146,6 +151,9 @@ class DocumentSource(Source[Documents]):
         return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
-        """Return the test corpus of a directory with splits, or else its validation corpus. Otherwise return `data`."""
+        """Return the corpus for evaluation.
+
+        It is the test corpus of a directory, else its validation corpus, else `data` itself.
+        """
         found = find_text_splits(data, self.corpora, self.below)
         return only_test(data, found.test) or found.validation or data

@@ -1,8 +1,10 @@
-"""Data of a run as one value: location and reading options, which are saved in the run's record and restored from it.
+"""Data source: the location of a run's data and the options for reading them.
+
+The source is saved in the record of the run (result.json) and can be restored from it.
 
 source = LabeledSource(data="reviews", columns=Columns(text="body"))
-splits = source.read()                       # train, validation, test
-record["data"] = source.describe(splits)     # for result.json
+splits = source.read()                            # train, validation, test
+record["data"] = source.describe(splits)          # for result.json
 source_of(record).read_again("test")              # identical test data, or a UserError (`recorded.py`)
 source_of(record).read_named("other.csv")         # other data, read with the same options
 """
@@ -24,34 +26,38 @@ from manyheads.files import fingerprint
 
 D = TypeVar("D", bound=Any)
 
-PEEK_ITEMS = 1000  # items that `peek` reads
-LARGE_FRACTION = 0.2  # a larger held-out fraction of the training data is probably unintended
-MAX_ITEMS = 10_000_000  # maximum items of an embedded corpus
+PEEK_ITEMS = 1000  # number of items that `peek` reads
+# If a larger fraction of the training data is held out, a message recommends separate validation data.
+LARGE_FRACTION = 0.2
+MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
-UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows")  # fields that do not describe the data
-FINGERPRINT_DIGITS = 16  # hexadecimal digits of a fingerprint in a record
+# names of the fields that do not describe the data and are left out of a record
+UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows")
+FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC, Generic[D]):
-    """Location of data, and options for reading them.
+    """Location of data, and the options for reading them.
 
-    data              a corpus, or a directory of splits; None: the embedded corpus, generated from `seed`
-    validation, test  corpora that take precedence over those of the directory. With the embedded corpus, only texts and
-                      documents accept them
-    skip_bad_lines    leave out and count faulty items
+    data              file or other corpus, or a directory of splits; None: the embedded corpus, generated from
+                      `seed`
+    validation, test  corpora that are used instead of those in the directory. With the embedded corpus, only
+                      sources of texts and documents accept them
+    skip_bad_lines    True: leave out and count faulty items
     recorded          fingerprint of each split, if the source was restored from a record
-    whole             `data` contains only training data, whatever its files are named. True for records that name each
-                      split
-    by_number         hold out a number of items of any size, as earlier versions did
+    whole             True: all of `data` is training data, whatever its files are named. Records that name each
+                      split set it
+    by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
     """
 
     kind: ClassVar[str]
-    unit: ClassVar[str] = "items"  # noun for items that are held out or skipped
-    suffixes: ClassVar[tuple[str, ...]] = TABLES  # suffixes of files that are corpora
-    directories: ClassVar[bool] = False  # True if a corpus may be a directory
-    first_test: ClassVar[bool] = False  # True: of several test corpora, read the first. False: several are an error
-    mixes: ClassVar[bool] = False  # True if `validation` and `test` may be combined with the embedded corpus
+    unit: ClassVar[str] = "items"  # noun for the items, used in messages about held-out or skipped items
+    suffixes: ClassVar[tuple[str, ...]] = TABLES  # suffixes of the files that can be a corpus
+    directories: ClassVar[bool] = False  # True if a directory can be a corpus
+    # If a directory contains several test corpora: True: read the first; False: raise an error.
+    first_test: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
     data: str | None = None
     validation: str | None = None
@@ -75,33 +81,33 @@ class Source(ABC, Generic[D]):
                 "or more, and a bool"
             )
 
-    # Methods that subclasses override. `labels` are the labels that a model was trained on, `limit` is the maximum
-    # number of items to read.
+    # Subclasses override the following methods. `labels` are the labels that a model was trained on; `limit` is the
+    # maximum number of items to read.
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
-        """Read one corpus. Raises FileNotFoundError or a one-line UserError."""
+        """Read all items of one corpus. Raises FileNotFoundError or a one-line UserError."""
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
     def embedded(self) -> SplitData[D]:
-        """Return the splits of the embedded corpus, which requires no download."""
+        """Return the training, validation and test data of the embedded corpus, which requires no download."""
         raise UserError(f"{self.kind} require data: data=PATH of a file, or of a directory with train, val, test")
 
     def hold_out(self, train: D) -> tuple[D, D]:
-        """Split data into (training, validation) by a hash of each item."""
+        """Split a data set into (training, validation) by a hash of each item."""
         return hold_out(train, train.texts, what="item")
 
     def check_training(self, train: D) -> None:
-        """Raise UserError if a model cannot be trained on the data."""
+        """Raise UserError if the data are not sufficient to train a model."""
 
     def fitting(self, data: D, train: D) -> D:
-        """Return validation or test data that are compatible with the training data.
+        """Return validation or test data in a form that is compatible with the training data.
 
-        Raises UserError if they are not.
+        Raises UserError if they are incompatible, for example because of an unknown label.
         """
         return data
 
     def held_out(self, splits: SplitData[D]) -> str:
-        """Describe the held-out training data in one line."""
+        """Describe in one line which part of the training data was held out for validation."""
         fraction = splits.held_out / (splits.held_out + len(splits.train))
         hint = "; give validation data: validation=PATH" if fraction > LARGE_FRACTION else ""
         return (
@@ -110,26 +116,29 @@ class Source(ABC, Generic[D]):
 
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
-        """Return a report on the data."""
+        """Return a report on the training, validation and test data as text."""
 
     def content(self, data: D, split: str) -> Iterable[str]:
-        """Return the texts and labels of a split, for its fingerprint."""
+        """Return the texts and the labels of a split. Its fingerprint is computed from them."""
         texts: Iterable[str] = data.texts
         return texts
 
     def fingerprint(self, data: D, split: str) -> str:
-        """Return the fingerprint of a split's content."""
+        """Return the fingerprint of a split, which depends on the content of all its items."""
         return fingerprint(self.content(data, split))
 
     def corpora(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir() if path.is_file() and format_suffix(path) in self.suffixes]
 
     def splits_in(self, folder: Path) -> Splits:
-        """Find the splits of a directory by the names of its corpora."""
+        """Find the training, validation and test data of a directory by the names of the corpora in it."""
         return splits_among(folder, self.corpora(folder))
 
     def check_exists(self, corpus: str) -> None:
-        """Raise FileNotFoundError if a corpus is not a file (or directory, if allowed); pipes are rejected."""
+        """Raise FileNotFoundError if a corpus is not a file (or a directory, if the source allows it).
+
+        Pipes are rejected.
+        """
         for part in parts_of(corpus):
             if self.directories and not part.is_file() and not part.is_dir():
                 raise FileNotFoundError(f"{part}: no such file or directory")
@@ -140,13 +149,14 @@ class Source(ABC, Generic[D]):
 
     @property
     def expected(self) -> str:
-        """Description of the training data that a directory may contain."""
+        """Description of the training data that a directory may contain, for error messages."""
         return f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """Find the splits of `data`: the corpora of a directory, or `data` itself as training data.
+        """Find the training, validation and test data. If `data` is not a directory of splits, it is the training data.
 
-        `validation` and `test` take precedence over the corpora of the directory. Raises FileNotFoundError.
+        Corpora given as `validation` and `test` are used instead of those in the directory. Raises
+        FileNotFoundError.
         """
         splits, folder = Splits(data, None, []), folder_of(data)
         if folder is not None:
@@ -161,10 +171,10 @@ class Source(ABC, Generic[D]):
             self.check_exists(corpus)
         return splits.with_overrides(validation, test)
 
-    # Methods common to all sources.
+    # The following methods are common to all sources.
 
     def splits(self) -> Splits:
-        """Return the path of each split; all are None for an embedded corpus."""
+        """Return the path of the training, validation and test data; all paths are None for an embedded corpus."""
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
@@ -180,7 +190,10 @@ class Source(ABC, Generic[D]):
         return splits
 
     def read(self) -> SplitData[D]:
-        """Read all splits. Missing validation data are held out of the training data. Raises UserError."""
+        """Read all splits.
+
+        If there are no validation data, they are held out of the training data. Raises UserError.
+        """
         path, validation_path, tests = self.splits()
         if self.data is None:
             return self.embedded()
@@ -198,16 +211,16 @@ class Source(ABC, Generic[D]):
         return SplitData(rest, validation, test, len(validation))
 
     def reading_variants(self) -> list[Self]:
-        """Return this source and variants that read the data like earlier versions.
+        """Return a list of sources: this source, and variants that read the data as earlier versions of Manyheads did.
 
         Earlier versions recognized fewer names of splits, and held out other items.
         """
         return [self, replace(self, by_number=True), replace(self, by_number=True, whole=True)]
 
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
-        """Return the first variant of this source whose splits have these fingerprints, and the splits.
+        """Find the variant of this source that gives the recorded fingerprints. Return the variant and its splits.
 
-        If no variant matches, the current one is returned.
+        If no variant matches, this source itself is returned.
         """
         first: SplitData[D] | None = None
         for source in self.reading_variants() if fingerprints and self.data is not None else [self]:
@@ -225,7 +238,7 @@ class Source(ABC, Generic[D]):
         return self, first
 
     def peek(self) -> D | None:
-        """Read the first items of the training data, as training would, to find faults in a dry run.
+        """Read the first items of the training data in the same way as training does, to find faults in a dry run.
 
         Returns None for an embedded corpus.
         """
@@ -233,22 +246,22 @@ class Source(ABC, Generic[D]):
         return None if train is None else self.read_one(train, limit=PEEK_ITEMS)
 
     def test_in(self, data: str) -> str:
-        """Return the corpus for evaluation that the user named: `data`, or the test data of the directory `data`."""
+        """Return the corpus on which to evaluate: `data`, or its test corpus if `data` is a directory of splits."""
         test = only_test(data, self.find(data).test) if folder_of(data) else data
         if test is None:
             raise UserError(f"{data}: found no test data; give the test file itself")
         return test
 
     def read_named(self, data: str, labels: Sequence[str] = ()) -> D:
-        """Read data for evaluation that the user named, with the options of the training data."""
+        """Read data that the user has named for evaluation, with the same options as the training data."""
         return self.read_one(self.test_in(data), labels)
 
     def files(self, corpus: str) -> list[Path]:
-        """Return the files or folders of a corpus."""
+        """Return the paths of the files or folders that form a corpus."""
         return parts_of(corpus)
 
     def summary_lines(self, splits: SplitData[D]) -> list[str]:
-        """Return lines that list the files of each split, and the amount of held-out training data."""
+        """Return lines for the user: the files of each split, and the amount of held-out training data."""
         lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
         return [*lines, self.held_out(splits)] if splits.held_out else lines
 
@@ -259,7 +272,7 @@ class Source(ABC, Generic[D]):
         return describe_roles(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
-        """Describe the splits for result.json: options to read them again, and fingerprints to verify them."""
+        """Describe the splits for result.json: the options to read them again, and fingerprints to verify them."""
         train, validation, tests = self.splits()
         settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
@@ -274,10 +287,11 @@ class Source(ABC, Generic[D]):
         }
 
     def read_again(self, split: str = "test", labels: Sequence[str] = ()) -> D:
-        """Read a split again as its record describes it; `labels` are the labels of the run's model.
+        """Read a split again, as the record of its run describes it. `labels` are the labels of the run's model.
 
-        A record may be from an untrusted origin. Its paths are therefore opened only if it has a fingerprint to
-        verify them, and if they are files or directories. Nothing is downloaded. Raises UserError or FileNotFoundError.
+        A record may come from an untrusted source. Therefore its paths are opened only if they are files or
+        directories and the record contains a fingerprint to verify them. Nothing is downloaded. Raises
+        UserError or FileNotFoundError.
         """
         expected = self.recorded.get(split)
         if expected is None:
@@ -306,23 +320,29 @@ class Source(ABC, Generic[D]):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSource(Source[D]):
-    """Source of items with one label each.
+    """Data source of items with one label each.
 
-    names   names of the labels that are written as 0, 1, ...
-    sample  number of training items to use, drawn at random; None: all
+    names   label names, for data in which the labels are the numbers 0, 1, ...
+    sample  number of training items to use, drawn at random; None: all items
     """
 
-    requires_every_label: ClassVar[bool] = True  # True if a sample must contain every label
+    requires_every_label: ClassVar[bool] = True  # True if a random sample of the training data must contain every label
 
     names: tuple[str, ...] = ()
     sample: int | None = None
 
     def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of numeric labels, from the source or from the `labels` of a model."""
+        """Return the names of numeric labels.
+
+        They come from the source or, if it has none, from the `labels` of a model.
+        """
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
     def read(self) -> SplitData[D]:
-        """Read all splits, and draw the sample. Raises UserError if the sample lacks labels that training requires."""
+        """Read all splits, and draw the random sample of the training data.
+
+        Raises UserError if the sample lacks a required label.
+        """
         splits = super().read()
         if self.sample is None:
             return splits
@@ -340,6 +360,6 @@ class ClassSource(Source[D]):
 
 
 def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raise UserError if there are fewer than two distinct labels."""
+    """Raise UserError if the training data have fewer than two distinct labels."""
     if len(set(labels)) < 2:
         raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")

@@ -1,1 +1,1 @@
-"""From text to batches of token ids: tokenizers, token stores, blocks and windows."""
+"""Conversion of text to batches of token ids: tokenizers, files of token ids, training blocks and windows."""

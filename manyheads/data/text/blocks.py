@@ -1,4 +1,4 @@
-"""Training blocks from a stream of token ids: all of equal length, without padding."""
+"""Training blocks cut from a long sequence of token ids. All blocks have equal length, so there is no padding."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from manyheads.errors import UserError
 
 Ids = NDArray[np.unsignedinteger | np.signedinteger]
 Stream = Ids | TokenStream
-MAX_LISTED = 2**22  # maximum blocks per epoch for an explicit permutation; beyond, the order is computed on demand
+# Up to this number of blocks per epoch, their order is stored as a permutation; beyond, it is computed on demand.
+MAX_LISTED = 2**22
 
 
 def block_starts(
     tokens: int, block: int, *, seed: int, epoch: int, random: bool
 ) -> NDArray[np.int64] | PseudoRandomOrder:
-    """Return the start offsets of an epoch's blocks in a stream. They depend only on (seed, epoch).
+    """Return the start offsets of the blocks of one epoch in a token stream.
 
-    A block has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
+    They depend only on the seed and the epoch.
 
-    random  True: sample starts uniformly with replacement; their number is that of disjoint blocks. False: adjacent
-            blocks in random order, with a random first offset per epoch. Each token is a target once, except for less
-            than one block at each end
+    The block at `start` has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
 
-    Raises UserError if the stream is shorter than a block.
+    random  True: the starts are drawn uniformly with replacement; their number is the number of disjoint blocks in
+            the stream.
+            False: adjacent blocks in random order, with a random first offset in each epoch. Each token is a target
+            once, except for less than one block at each end
+
+    Raises UserError if the stream is shorter than one block.
     """
     if tokens <= block:
         raise UserError(
             f"the text has {tokens:,} tokens, but a block requires {block + 1:,}; give more text or a smaller block"
         )
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    last = tokens - block - 1  # last possible start of a block
+    last = tokens - block - 1  # last possible start offset of a block
     count = (tokens - 1) // block
     if random:
         return rng.integers(last + 1, size=count) if count <= MAX_LISTED else PseudoRandomOrder(count, last + 1, rng)
@@ -45,10 +49,11 @@ def block_starts(
 
 
 class PseudoRandomOrder:
-    """Pseudo-random sequence of `count` values first + step * k with k < `limit`; slices are computed on demand.
+    """Pseudo-random sequence of `count` values of the form first + step * k with k < `limit`.
 
-    If count == limit, the values are a permutation: a Feistel network permutes pairs of bit halves (Luby and Rackoff
-    1988), and is applied again to values outside the range. Otherwise each k is drawn independently.
+    The values are computed when a slice is read. If count == limit, they are a permutation: a Feistel network
+    permutes pairs of bit halves (Luby and Rackoff 1988), and is applied again to values outside the range.
+    Otherwise each k is drawn independently.
     """
 
     _ROUNDS = 4
@@ -80,7 +85,7 @@ class PseudoRandomOrder:
 
 
 def _hash64(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """Return a 64-bit pseudo-random number for each k (SplitMix64: Steele et al. 2014)."""
+    """Return a 64-bit pseudo-random number for each number in `k` (algorithm SplitMix64: Steele et al. 2014)."""
     k = (k + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
     k = (k ^ (k >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     k = (k ^ (k >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -88,7 +93,7 @@ def _hash64(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
 
 
 class Groups(Sequence[NDArray[np.int64]]):
-    """Sequence of groups of `rows` starts; the last group may be smaller."""
+    """Sequence of batches: each holds the start offsets of `rows` blocks. The last batch may be smaller."""
 
     def __init__(self, starts: NDArray[np.int64] | PseudoRandomOrder, rows: int) -> None:
         self._starts, self._rows = starts, rows

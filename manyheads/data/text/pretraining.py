@@ -1,7 +1,8 @@
 """Pretraining examples for BERT: pairs of text spans with masked tokens (Devlin 2018, section 3.1 and appendix A).
 
-The rules follow the original code (create_pretraining_data.py). Examples are sampled again in each epoch, or repeat
-after a fixed number of epochs. An epoch depends only on the texts, the settings, the seed and the epoch index.
+The rules follow the original code (create_pretraining_data.py). Examples are either sampled again in each epoch, or
+repeat after a fixed number of epochs. The examples of an epoch depend only on the texts, the settings, the seed and the
+epoch index.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
 
-MASKS = ("[MASK]", "<mask>")  # mask tokens of BERT and RoBERTa
-BLANK = "Ġ"  # space before a word in byte-level BPE
-MAX_ATTEMPTS = 10  # attempts to draw a different document for a random next sentence
-# Random numbers below 0.8 select [MASK], those below 0.9 the original token, and the rest a random token.
+MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
+BLANK = "Ġ"  # character that represents the space before a word in byte-level BPE
+MAX_ATTEMPTS = 10  # number of attempts to draw another document for a random next sentence
+# A random number decides how a token is masked: below 0.8 by [MASK], below 0.9 by the original token, else by a random
+# token.
 MASK_BELOW, KEEP_BELOW = 0.8, 0.9
 
 
 class Special(NamedTuple):
-    """Ids of [CLS], [SEP] and [MASK], or of the corresponding tokens of a tokenizer."""
+    """Ids of the special tokens [CLS], [SEP] and [MASK], or of the tokens with these functions in another tokenizer."""
 
     start: int
     separator: int
@@ -39,7 +41,7 @@ class Special(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Special:
-        """Return the special tokens of a tokenizer. Raises UserError if it has no such tokens."""
+        """Return the special tokens of a tokenizer. Raises UserError if the tokenizer lacks one of them."""
         around = tokenizer.encode("").ids
         mask = tokenizer.token_to_id(mask_token(tokenizer) or "")
         if len(around) != 2 or mask is None:
@@ -51,23 +53,23 @@ class Special(NamedTuple):
 
 
 def mask_token(tokenizer: Tokenizer) -> str | None:
-    """Return the mask token of a tokenizer, or None if it has none."""
+    """Return the mask token of a tokenizer, or None if it has no mask token."""
     return next((mask for mask in MASKS if tokenizer.token_to_id(mask) is not None), None)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules for making examples.
+    """Rules for making pretraining examples from documents.
 
-    length         maximum tokens of an example, including [CLS] and [SEP]
-    next_sentence  True: an example is a pair, whose second span follows the first or is from another document. False:
-                   an example is one span of a document
+    length         maximum number of tokens in an example, including [CLS] and [SEP]
+    next_sentence  True: an example is a pair of spans; the second span follows the first, or is from another
+                   document. False: an example is one span of a document
     share          fraction of the tokens to predict
     predictions    maximum number of tokens to predict in an example (None: no limit)
     short          fraction of the documents for which a random, shorter length is used
-    whole_words    mask all pieces of a word together
-    copies         None: sample new examples in each epoch. A number: repeat the examples after this number of epochs;
-                   the paper used ten copies
+    whole_words    True: mask all pieces of a word together
+    copies         None: sample new examples in each epoch. A number: repeat the examples after this number of
+                   epochs; the paper used ten copies
     """
 
     length: int = 128
@@ -90,16 +92,16 @@ class Rules:
             raise UserError(f"copies is {self.copies}; expected at least 1, or none")
 
     def wanted(self, tokens: int) -> int:
-        """Return the number of tokens to predict in an example of `tokens` tokens."""
+        """Return the number of tokens to predict in an example that has `tokens` tokens."""
         count = max(1, round(tokens * self.share))
         return count if self.predictions is None else min(self.predictions, count)
 
 
 class Example(NamedTuple):
-    """Model input [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the targets.
+    """Pretraining example: the input [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the tokens to predict.
 
-    positions  positions of the tokens to predict, ascending; `answers` are the original tokens
-    follows    True if B follows A in the document; None if there is no B
+    positions  positions of the tokens to predict, ascending; `answers` are the original tokens at these positions
+    follows    True if span B follows span A in the document; None if there is no B
     """
 
     tokens: list[int]
@@ -110,7 +112,10 @@ class Example(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Source of an example: the sentences [a, middle) and [b, end) of the corpus."""
+    """Sentences that form an example.
+
+    Span A is the sentences [a, middle), span B the sentences [b, end) of the corpus.
+    """
 
     a: int
     middle: int
@@ -120,7 +125,7 @@ class Span(NamedTuple):
 
 
 class Spans(Sequence[Span]):
-    """Spans of an epoch, stored as an array (`PretrainingData.places`)."""
+    """Spans of all examples of an epoch, stored as an array (`PretrainingData.places`)."""
 
     def __init__(self, places: NDArray[np.int32]) -> None:
         self._places = places
@@ -134,10 +139,11 @@ class Spans(Sequence[Span]):
 
 
 class TokenizedDocuments:
-    """Tokenized sentences in text order.
+    """Tokenized documents: the token ids of all sentences, in the order of the text.
 
     sentences  token ids of each sentence without [CLS] and [SEP]; none is empty
-    starts     (N + 1,) document d has the sentences starts[d] to starts[d + 1]; none is empty
+    starts     (N + 1,) index of the first sentence of each document: document d consists of the sentences starts[d]
+               to starts[d + 1]; none is empty
     """
 
     def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
@@ -153,9 +159,9 @@ class TokenizedDocuments:
     def of(
         cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
     ) -> TokenizedDocuments:
-        """Tokenize documents, given as lists of sentences.
+        """Tokenize documents. Each document is a list of sentences.
 
-        If a directory `cache` is given, the token ids are stored and reused.
+        If a directory `cache` is given, the token ids are stored there and used again by later calls.
         """
         texts = ConcatenatedTexts(documents)
         encoded: Sequence[ArrayLike]
@@ -165,9 +171,10 @@ class TokenizedDocuments:
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
-        lengths = lengths - 2  # exclude [CLS] and [SEP]
+        lengths = lengths - 2  # Leave out [CLS] and [SEP].
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
-        kept = np.flatnonzero(lengths > 0)  # some sentences have no tokens, for example control characters
+        # Some sentences have no tokens, for example a sentence of control characters.
+        kept = np.flatnonzero(lengths > 0)
         if not len(kept):
             raise UserError(
                 f"the tokenizer produced no tokens for the {len(documents):,} documents; give texts with words"
@@ -185,7 +192,10 @@ class TokenizedDocuments:
 
 
 class Epoch(Sequence[Example]):
-    """Examples of an epoch, created on access; `lengths` (N,) are their numbers of tokens."""
+    """Examples of one epoch, created when they are accessed.
+
+    `lengths` (N,) contains the number of tokens of each example.
+    """
 
     def __init__(self, data: PretrainingData, number: int) -> None:
         self._data, self._number = data, number
@@ -203,10 +213,10 @@ class Epoch(Sequence[Example]):
 
 
 class PretrainingData:
-    """Documents, and the rules for making examples of them.
+    """Documents, with the rules for making pretraining examples from them.
 
-    vocabulary  vocabulary size; as in the original code, any token may replace a masked one
-    inner       ids of tokens that continue a word ("##s"), for whole-word masking
+    vocabulary  size of the vocabulary; as in the original code, any token may replace a masked token
+    inner       ids of the tokens that continue a word ("##s"), for whole-word masking
     """
 
     def __init__(
@@ -230,18 +240,21 @@ class PretrainingData:
         self.tokens_before: NDArray[np.int64] = np.concatenate([[0], np.cumsum(documents.lengths)])
 
     def epoch(self, number: int) -> Epoch:
-        """Return the examples of one pass over all documents."""
+        """Return the examples of one epoch, which is one pass over all documents."""
         return Epoch(self, number if self.rules.copies is None else number % self.rules.copies)
 
     def random(self, *place: int) -> Random:
         return Random("/".join(map(str, (self.seed, *place))))
 
     def spans(self, epoch: int) -> Spans:
-        """Return the spans of an epoch's examples, in document order."""
+        """Return the sentence spans of all examples of an epoch, in the order of the documents."""
         return Spans(self.places(epoch))
 
     def places(self, epoch: int) -> NDArray[np.int32]:
-        """Return the spans of an epoch as an array (N, 5): a, middle, b, end, follows (1 or 0; -1 for None)."""
+        """Return the sentence spans of an epoch as an array (N, 5) with the columns a, middle, b, end and follows.
+
+        The column `follows` is 1 for True, 0 for False and -1 for None.
+        """
         rng, numbers = self.random(epoch), array("i")
         for document in range(len(self.documents)):
             for span in self._spans_of(document, rng):
@@ -249,11 +262,11 @@ class PretrainingData:
         return np.frombuffer(numbers, np.int32).reshape(-1, 5)
 
     def _spans_of(self, document: int, rng: Random) -> list[Span]:
-        """Split a document into the spans of its examples.
+        """Split a document into the sentence spans of its examples.
 
-        Sentences are collected into a chunk until it reaches the target length or the document ends. A is the
-        beginning of the chunk, up to a random sentence. B is the rest of the chunk, or a span of another document; in
-        that case the rest begins the next chunk.
+        Sentences are collected into a chunk until the chunk reaches the target length or the document ends.
+        Span A is the beginning of the chunk, up to a random sentence. Span B is the rest of the chunk, or a
+        span of another document; in that case the rest begins the next chunk.
         """
         begin, end = self.documents.starts[document : document + 2].tolist()
         before = self.tokens_before[begin : end + 1].tolist()
@@ -277,11 +290,11 @@ class PretrainingData:
             else:
                 wanted = target - (before[middle - begin] - before[first - begin])
                 spans.append(Span(first, middle, *self._random_sentences(document, wanted, rng), False))
-                first = last = middle  # the unused sentences are returned to the next chunk
+                first = last = middle  # The sentences that this example does not use begin the next chunk.
         return spans
 
     def _random_sentences(self, document: int, wanted: int, rng: Random) -> tuple[int, int]:
-        """Return consecutive sentences of a random other document.
+        """Return consecutive sentences of another document, which is drawn at random.
 
         They have at least `wanted` tokens in total, unless the document ends before.
         """
@@ -315,7 +328,10 @@ class PretrainingData:
         return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
 
     def _select_positions(self, tokens: list[int], rng: Random) -> list[int]:
-        """Select positions to predict: random words until the required number is reached; never [CLS] or [SEP]."""
+        """Select the positions to predict. Random words are selected until the required number of tokens is reached.
+
+        The tokens [CLS] and [SEP] are never selected.
+        """
         words: list[list[int]] = []
         for at, token in enumerate(tokens):
             if token in (self.special.start, self.special.separator):
@@ -330,7 +346,7 @@ class PretrainingData:
         for word in words:
             if len(chosen) + len(word) <= count:
                 chosen += word
-        return sorted(chosen or words[0])  # if every word has more tokens than the limit, select one word
+        return sorted(chosen or words[0])  # If every word has more tokens than the limit, select a single word.
 
     def _replacement(self, token: int, rng: Random) -> int:
         roll = rng.random()
@@ -340,9 +356,10 @@ class PretrainingData:
 
 
 def truncate_pair(a: list[int], b: list[int], capacity: int, rng: Random) -> tuple[list[int], list[int]]:
-    """Truncate both spans to `capacity` tokens together.
+    """Truncate two spans so that they have at most `capacity` tokens together.
 
-    Tokens are removed one by one from the longer span (B if equal), randomly at its front or back.
+    Tokens are removed one by one from the longer span (from B if both are equal), at random from its start or its
+    end.
     """
     cut = {"a": [0, len(a)], "b": [0, len(b)]}
     while sum(end - begin for begin, end in cut.values()) > capacity:
@@ -355,7 +372,7 @@ def truncate_pair(a: list[int], b: list[int], capacity: int, rng: Random) -> tup
 
 
 def continuations(vocabulary: Mapping[str, int]) -> frozenset[int]:
-    """Return the ids of tokens that continue a word, for WordPiece and for byte-level BPE."""
+    """Return the ids of the tokens that continue a word. The vocabulary is that of WordPiece or of byte-level BPE."""
     if any(piece.startswith(BLANK) for piece in vocabulary):
         return frozenset(index for piece, index in vocabulary.items() if not piece.startswith(BLANK))
     return frozenset(index for piece, index in vocabulary.items() if piece.startswith("##"))

@@ -1,7 +1,8 @@
-"""Token ids on disk: texts are tokenized once, and the ids are read from the file afterwards.
+"""Files of token ids: texts are tokenized once, and later runs read the ids from the file.
 
-A file contains the offsets and the ids of all sequences as two consecutive .npy arrays. Its name is a fingerprint of
-all inputs: text, tokenizer and format. A changed input therefore gives another file, and no file can become stale.
+A file contains two consecutive .npy arrays: the offsets of all sequences, and their ids. The name of the file is a
+fingerprint of all inputs: text, tokenizer and file format. A changed input therefore gives a file with another name,
+and a file never becomes stale.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ from manyheads.files import WriteError, fingerprint, replacing
 
 T = TypeVar("T")
 
-_FORMAT = "tokens-1"  # change it when the layout below changes
-_CHUNK = 20_000  # texts per encoding call
+_FORMAT = "tokens-1"  # Version of the file format. Increase it when the layout of a file changes.
+_CHUNK = 20_000  # number of texts that are encoded in one call of the tokenizer
 _STREAM = "stream-1"
-_CHARACTERS = 2**21  # characters of a stream per encoding call
-_HEADER = 128  # size of an .npy header in bytes
+_CHARACTERS = 2**21  # number of characters of running text that are encoded in one call of the tokenizer
+_HEADER = 128  # size in bytes of the header of each .npy array
 
 
 class TokenStore(Sequence[NDArray[np.int64]]):
-    """Sequences of token ids in a file: `store[i]` is the i-th sequence as int64, `lengths` (N,) are the lengths."""
+    """Sequences of token ids in a file.
+
+    `store[i]` is the i-th sequence as int64; `lengths` (N,) contains their lengths.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open a store. Raises UserError if the file is incomplete or damaged."""
+        """Open a file of token ids. Raises UserError if it is incomplete or damaged."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -58,7 +62,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
             )
         self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
         self.lengths: NDArray[np.int64] = np.diff(offsets)
-        # read instead of mapped, because mapped pages count as memory of the process
+        # The ids are read, not memory-mapped, because mapped pages count as memory of the process.
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
@@ -81,23 +85,24 @@ class TokenStore(Sequence[NDArray[np.int64]]):
     def of(
         cls, texts: Sequence[str] | ConcatenatedTexts, tokenizer: Tokenizer, cache: Path, *, identity: str | None = None
     ) -> TokenStore:
-        """Open the store of `texts` in the directory `cache`.
+        """Open the file of token ids for `texts` in the directory `cache`.
 
-        If it is missing or damaged, tokenize the texts and write it.
+        If the file is missing or damaged, the texts are tokenized and the file is written.
 
-        identity  key for a tokenizer that cannot be serialized as tokenizer.json
+        identity  string that identifies the tokenizer, if it cannot be serialized as tokenizer.json
         """
         path = cache / f"{fingerprint(chain([_FORMAT, identity or tokenizer.to_str()], texts))}.tokens"
         if (kept := _open_existing(cls, path)) is not None:
             return kept
-        largest = max(tokenizer.get_vocab().values(), default=0)  # ids may have gaps
+        # The largest id may exceed the vocabulary size, because ids may have gaps.
+        largest = max(tokenizer.get_vocab().values(), default=0)
         dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
         ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(
                 _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0)
-            )  # header of its final size
+            )  # This header has the same size as the final one, which replaces it at the end.
             row = 0
             while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
                 after = row + len(sequences)
@@ -111,7 +116,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
 
 def _open_existing(open_file: Callable[[Path], T], path: Path) -> T | None:
-    """Open an existing file. Return None if it does not exist, or, with a warning, if it is damaged."""
+    """Open an existing file. Return None if it does not exist. If it is damaged, log a warning and return None."""
     if not path.exists():
         return None
     try:
@@ -122,10 +127,13 @@ def _open_existing(open_file: Callable[[Path], T], path: Path) -> T | None:
 
 
 class TokenStream:
-    """Token ids of running text in a file. stream[a:b] reads only this range and returns an array."""
+    """Token ids of running text in a file.
+
+    `stream[a:b]` reads only the ids from a to b, and returns them as an array.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open a stream. Raises UserError if the file is incomplete or damaged."""
+        """Open a file of running token ids. Raises UserError if it is incomplete or damaged."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -153,12 +161,14 @@ class TokenStream:
 
     @classmethod
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
-        """Open the stream of `texts` in the directory `cache`, or write it.
+        """Open the file of token ids for the running text `texts` in the directory `cache`.
 
-        Writing resumes after the last complete chunk if an earlier process was interrupted. Each piece of text is
-        encoded separately, so the ids depend neither on threads nor on interruptions.
+        If the file is missing, it is written.
 
-        end  token before the first piece of each text; None: no such token
+        If an earlier process was interrupted, writing resumes after its last complete chunk. Each piece of text
+        is encoded separately, so the ids depend neither on the number of threads nor on interruptions.
+
+        end  token that is inserted before the first piece of each text; None: no token
         """
         settings = [
             _STREAM,
@@ -181,10 +191,10 @@ class TokenStream:
 
 
 def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | None) -> None:
-    """Write a stream to a partial file next to `path`, with a journal.
+    """Write the token ids of running text to a partial file next to `path`, and its progress to a journal file.
 
-    Each line of the journal is (valid bytes of the partial file, index of the next piece). While a thread tokenizes one
-    chunk, the next chunk is read.
+    Each line of the journal contains the valid size of the partial file in bytes, and the index of the next piece
+    of text. While one thread tokenizes a chunk, the next chunk is read.
     """
     largest = max(tokenizer.get_vocab().values(), default=0)
     dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
@@ -223,7 +233,10 @@ def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | Non
 
 
 def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    """Group pieces into chunks of similar size: the lengths of pieces may differ by a factor of a thousand."""
+    """Group pieces of text into chunks of similar size.
+
+    The lengths of pieces may differ by a factor of a thousand.
+    """
     chunk, characters = list[Part](), 0
     for part in parts:
         chunk.append(part)
@@ -236,27 +249,31 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
 
 
 def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
-    """Return the last journal entry that the partial file has reached. An incomplete last line is removed."""
+    """Return the last entry of the journal whose data are completely in the partial file.
+
+    Remove an incomplete last line.
+    """
     if not journal.is_file() or not partial.is_file():
         return None
     content = journal.read_bytes()
     complete = content.rfind(b"\n") + 1
-    os.truncate(journal, complete)  # otherwise the next entry would be appended to the incomplete line
+    os.truncate(journal, complete)  # Otherwise the next entry would be appended to the incomplete line.
     places = [line.split() for line in content[:complete].decode().splitlines()]
     partial_size = partial.stat().st_size
     return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= partial_size), None)
 
 
 def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
-    """Read the .npy header of an integer array and return its length and dtype.
+    """Read the .npy header of an integer array, and return the length and the dtype of the array.
 
-    Raises UserError for other arrays, and if the file is too short for the array. No memory is allocated for it.
+    Raises UserError for other arrays, and if the file is too short for the array. No memory is allocated for the
+    array.
     """
     if (version := np.lib.format.read_magic(file)) != (1, 0):
         raise UserError(f"expected .npy format version (1, 0), found {version}")
     try:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except Exception as error:  # parsing the header, a Python literal, may raise various exceptions
+    except Exception as error:  # The header is a Python literal, and parsing it may raise various exceptions.
         raise UserError(f"damaged .npy header ({type(error).__name__})") from None
     rest = os.fstat(file.fileno()).st_size - file.tell()
     if len(shape) != 1 or dtype.kind not in "iu" or not 0 <= shape[0] * dtype.itemsize <= rest:
@@ -265,7 +282,7 @@ def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
 
 
 def _header_bytes(dtype: np.dtype[Any], length: int) -> bytes:
-    """Return an .npy header; its size is the same for every length."""
+    """Return an .npy header for a one-dimensional array. The header has the same size for every length of the array."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         content, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (length,)}

@@ -1,9 +1,9 @@
-"""Encoding of running text with GPT-2's tokenizer, with a cache of recurring parts.
+"""Fast encoding of running text with GPT-2's tokenizer, by a cache of recurring parts of the text.
 
 Byte-level BPE merges tokens only within words, and a single space between two other characters always starts a word
 (Radford et al. 2019, section 2.2; regular expression in their code). A text can therefore be split at such spaces
-into stretches that are encoded independently. Most stretches recur, and a table lookup takes a tenth of the encoding
-time.
+into "stretches" that are encoded independently. Most stretches occur many times, and a table lookup takes a tenth of
+the time of encoding.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 _BETWEEN = re.compile(r" (?<=\S )(?=\S)")
-MAX_CACHED = 2**18  # maximum stretches in the cache; stretches longer than a word are not cached
-_MAX_CACHED_LENGTH = 32  # maximum characters of a cached stretch
-_SEPARATE_COST = 6  # cost of encoding a stretch separately, relative to encoding it within its text
+MAX_CACHED = 2**18  # maximum number of stretches in the cache; a stretch longer than a word is not cached
+_MAX_CACHED_LENGTH = 32  # maximum number of characters in a cached stretch
+_SEPARATE_COST = 6  # time to encode a stretch separately, relative to the time to encode it as part of its text
 
 Encode = Callable[[Sequence[str]], list[NDArray[Any]]]
 
 
 def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
-    """Return a function that gives the ids of each text, without special tokens."""
+    """Return a function that encodes a list of texts. It returns the token ids of each text, without special tokens."""
 
     def encode(texts: Sequence[str]) -> list[NDArray[Any]]:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -37,23 +37,24 @@ def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
 
 
 def is_separable(tokenizer: Tokenizer) -> bool:
-    """Return True if stretches of a text can be encoded independently."""
+    """Return True if, for this tokenizer, the stretches of a text can be encoded independently of each other."""
     state = json.loads(tokenizer.to_str())
     before, model = state["pre_tokenizer"] or {}, state["model"]
     plain = all(state[name] is None for name in ("normalizer", "truncation", "padding"))
     by_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
-    deterministic = model["type"] == "BPE" and not model["dropout"]  # BPE dropout is random
+    # BPE dropout is random, so equal stretches may have different ids.
+    deterministic = model["type"] == "BPE" and not model["dropout"]
     ignores_added_tokens = tokenizer.encode_special_tokens and all(token["special"] for token in state["added_tokens"])
-    # added tokens must be disabled, because they may contain spaces
+    # Added tokens must be disabled, because they may contain spaces.
     return bool(plain and by_words and deterministic and ignores_added_tokens)
 
 
 class StretchEncoder:
-    """Encoder with a cache of stretches. The ids are identical to those of `encode`."""
+    """Encoder with a cache of stretches of text. The ids are identical to those of the tokenizer's method `encode`."""
 
     def __init__(self, encode: Encode, dtype: np.dtype[Any]) -> None:
         self._encode, self._dtype = encode, dtype
-        self._cache: dict[str, bytes] = {}  # ids of each stretch, with the preceding space
+        self._cache: dict[str, bytes] = {}  # mapping from a stretch, with the space before it, to its token ids
 
     def __call__(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         if len(self._cache) > MAX_CACHED:

@@ -1,4 +1,4 @@
-"""Checks of texts before a model reads them."""
+"""Checks that a text can be processed by a tokenizer and a model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from manyheads.data.readers.splits import LONGEST, SURROGATE, lone_surrogate
 from manyheads.errors import UserError
 
-CHARACTERS = 1000  # maximum characters per token; the longest tokens of GPT-2's vocabulary have 128
+# Maximum number of characters that one token can represent. The longest tokens in GPT-2's vocabulary have 128.
+CHARACTERS = 1000
 
 
 class ItemError(UserError):
-    """Error for one of several texts that cannot be used.
+    """Error for one text of a list that cannot be used.
 
-    index  index of the text, from 0
-    fault  the fault, to follow the name of the text: "has 9 tokens, the model takes 8"
+    index  index of the text in the list, from 0
+    fault  description of the fault, which follows the name of the text: "has 9 tokens, the model takes 8"
     name   name of the text in the message; None: "text 1" for index 0
     """
 
@@ -24,10 +25,13 @@ class ItemError(UserError):
 
 
 def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> str | None:
-    """Return the fault of a text, to follow its name; None if the text is valid.
+    """Check a text. Return a description of the fault; None if the text is valid.
 
-    Faults are a lone surrogate and too many characters, for `room` tokens or (None) for any text. Characters are
-    limited because tokenizing ten million of them takes half a minute and two gigabytes.
+    In a message, the description follows the name of the text.
+
+    Faults are a lone surrogate, and too many characters. The limit is the number of characters that `room` tokens
+    can represent; for None, a general limit. It exists because tokenizing ten million characters takes half a
+    minute and two gigabytes.
     """
     if room is not None and len(text) > room * CHARACTERS:
         return f"has {len(text):,} characters, but the model takes {room:,} tokens: {hint}"
@@ -39,18 +43,21 @@ def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> st
 
 
 def check_text(text: str, name: str, room: int | None = None, hint: str = "shorten it") -> None:
-    """Raise UserError if a text cannot be used."""
+    """Raise UserError if the text cannot be processed by a tokenizer and a model."""
     if fault := fault_of(text, room, hint):
         raise UserError(f"{name} {fault}")
 
 
 def check_texts(texts: Sequence[str], room: int | None = None, hint: str = "shorten it") -> None:
-    """Raise ItemError for the first text that cannot be used."""
+    """Raise ItemError for the first text of a list that cannot be processed by a tokenizer and a model."""
     for index, text in enumerate(texts):
         if fault := fault_of(text, room, hint):
             raise ItemError(index, fault)
 
 
 def beginning(text: str, room: int | None) -> str:
-    """Return the beginning of a text that determines its first `room` tokens; None: the whole text, up to `LONGEST`."""
+    """Return the beginning of a text that is long enough to determine its first `room` tokens.
+
+    If `room` is None, return the whole text, up to `LONGEST` characters.
+    """
     return text if room is None else text[: min(room * CHARACTERS, LONGEST)]

@@ -1,16 +1,17 @@
-"""Tokenizers trained on the user's texts, one function for each kind.
+"""Tokenizers that are trained on the user's texts, with one training function for each kind of tokenizer.
 
-All functions return a `Tokenizer` of the `tokenizers` library. `tokenizer.json` contains all of its state except one
-flag, which makes text that looks like a special token plain text. A model directory stores the flag in
-tokenizer_config.json, and `load_tokenizer` sets it. Training is deterministic. Each function raises UserError if the
-vocabulary is too small for the required tokens, and warns if the texts yield fewer ids than requested.
+All functions return a `Tokenizer` of the `tokenizers` library. The file `tokenizer.json` contains its complete state
+except for one flag. The flag makes text that looks like a special token ordinary text. A model directory stores the
+flag in tokenizer_config.json, and `load_tokenizer` sets it. Training is deterministic. Each function raises UserError
+if the vocabulary size is too small for the required tokens, and warns if the texts yield fewer tokens than requested.
 
-The translation tokenizers (`train_bpe`, `train_unigram`) take raw, cased text and have Marian's layout: `</s>` is 0,
-`<unk>` is 1, then characters and pieces, and `<pad>` is the last id. Words are split at spaces (marked with a leading
-"▁", so that detokenization is exact), at punctuation and between digits. Text is normalized to NFC, and runs of spaces
-and tabs become one space; other white space is ordinary text. Hence decode(encode(x)) == x up to NFC and repeated
-spaces. A character that does not occur in the training text becomes one `<unk>`: byte pieces would be untrained.
-`train_words` is a third translation tokenizer, from the PyTorch tutorial, which splits at spaces and punctuation.
+The tokenizers for translation (`train_bpe`, `train_unigram`) take raw, cased text. As in Marian, the id of `</s>` is 0
+and the id of `<unk>` is 1; characters and pieces follow, and `<pad>` is the last id. Words are split at punctuation,
+between digits, and at spaces. A leading "▁" marks a space, so that decoding is exact. Text is normalized to NFC, and
+runs of spaces and tabs become one space; other white space is ordinary text. Hence decode(encode(x)) == x up to NFC and
+repeated spaces. A character that does not occur in the training text becomes one `<unk>`; byte pieces are not used,
+because they would be untrained. `train_words` is a third tokenizer for translation, from the PyTorch tutorial; it
+splits text at spaces and punctuation.
 """
 
 from __future__ import annotations
@@ -28,24 +29,26 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from manyheads.errors import UserError, extra
 
 END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
-WORD_TOKENS = (UNKNOWN, PAD, "<bos>", "<eos>")  # ids 0 to 3, as in the PyTorch tutorial
+WORD_TOKENS = (UNKNOWN, PAD, "<bos>", "<eos>")  # special tokens with the ids 0 to 3, as in the PyTorch tutorial
 NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"[ \t]+"), " "), normalizers.Strip()])
 SPLITTER = pre_tokenizers.Sequence(
     [
         pre_tokenizers.Metaspace(),
-        pre_tokenizers.Punctuation("isolated"),  # prevents pieces that spell a special token
+        pre_tokenizers.Punctuation("isolated"),  # This setting prevents pieces that spell a special token.
         pre_tokenizers.Digits(individual_digits=True),
     ]
 )
 _CONTRACTIONS = r"n['’]t\b|['’](?:s|m|d|ll|re|ve)\b"
-_WORDS = {"en": rf"\w+(?=n['’]t\b)|{_CONTRACTIONS}|\w+|[^\w\s]"}  # "don't" becomes do n't, "t-shirt" becomes t - shirt
+# rules that split "don't" into do n't, and "t-shirt" into t - shirt
+_WORDS = {"en": rf"\w+(?=n['’]t\b)|{_CONTRACTIONS}|\w+|[^\w\s]"}
 _OTHER_WORDS = r"\w+(?:-\w+)*-?|[^\w\s]"
-# spaces that a decoder inserts between words but that do not occur in text
+# spaces that a decoder inserts between words but that do not occur in ordinary text, such as a space before a comma
 _BLANKS = rf" (?=[.,;:!?)\]]|{_CONTRACTIONS})|(?<=[(\[]) "
-BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0 to 4
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # special tokens with the ids 0 to 4
 LONGEST_WORD = 500
 _LONG = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
-END_OF_TEXT = "<|endoftext|>"  # GPT-2's token between documents; generation ends at it
+# GPT-2's special token between documents; a model stops generating when it predicts this token
+END_OF_TEXT = "<|endoftext|>"
 
 
 def train_wordpiece(
@@ -53,18 +56,18 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Train BERT's WordPiece tokenizer (Devlin et al. 2019) with at most `vocabulary` ids.
 
-    The ids begin with [PAD], [UNK], [CLS], [SEP], [MASK]. `encode(a)` gives [CLS] a [SEP]; `encode(a, b)` gives
-    [CLS] a [SEP] b [SEP] with segments (`type_ids`) 0 and 1.
+    The first ids are [PAD], [UNK], [CLS], [SEP], [MASK]. `encode(a)` gives [CLS] a [SEP]; `encode(a, b)` gives
+    [CLS] a [SEP] b [SEP] with the segment ids (`type_ids`) 0 and 1.
 
-    lowercase      also strips accents, as in BERT's uncased models
-    min_frequency  minimum count of a pair of pieces for a merge
+    lowercase      True: convert texts to lower case and strip accents, as in BERT's uncased models
+    min_frequency  minimum number of times that a pair of pieces must occur to be merged
     """
     pieces = _Texts(texts)
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The trainer numbers "##a" in the order of a randomly seeded hash table and breaks ties by number. Fixed ids make
-    # training deterministic.
+    # The trainer numbers "##a" in the order of a hash table with a random seed, and breaks ties by these numbers. Fixed
+    # ids make training deterministic.
     inner = [f"##{c}" for c in _characters(pieces, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(vocabulary, 0),
@@ -76,7 +79,7 @@ def train_wordpiece(
     _check_size(
         tokenizer.get_vocab_size(), vocabulary, "special tokens and all characters, at the start of a word and inside,"
     )
-    # The trainer makes "##a" a special token, which decoding would omit. A new tokenizer avoids that.
+    # The trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
     trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     trained.add_special_tokens(list(BERT_TOKENS))
@@ -93,8 +96,9 @@ def train_wordpiece(
 def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
     """Train GPT-2's byte-level BPE tokenizer (Radford et al. 2019, section 2.2).
 
-    Bytes are merged within the words of GPT-2's regular expression. The ids are 256 bytes, then merges, then
-    <|endoftext|>. There is no unknown token, and decode(encode(x)) == x for every text.
+    Bytes are merged only within words, which a regular expression of GPT-2 defines. The ids are first the 256
+    bytes, then the merged tokens, then <|endoftext|>. There is no unknown token, and decode(encode(x)) == x for
+    every text.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -115,13 +119,13 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
     """Train byte-pair encoding (Sennrich et al. 2016, section 3.2) with at most `vocabulary` ids.
 
-    For a joint vocabulary, pass the texts of both languages. The ids include three special tokens. A merge requires a
-    pair that occurs `min_frequency` times, so a small corpus may yield fewer ids than requested, with a warning. Raises
-    UserError if the vocabulary is too small for the characters.
+    For a joint vocabulary, pass the texts of both languages. The ids include three special tokens. A pair of pieces
+    is merged only if it occurs at least `min_frequency` times. A small corpus may therefore yield fewer ids than
+    requested; then a warning is logged. Raises UserError if the vocabulary size is too small for the characters.
     """
     tokenizer = _for_translation(models.BPE(unk_token=UNKNOWN))
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - 1,  # <pad> is added last
+        vocab_size=vocabulary - 1,  # The token <pad> is added last.
         min_frequency=min_frequency,
         special_tokens=[END, UNKNOWN],
         show_progress=False,
@@ -134,11 +138,11 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
 
 
 def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Train a unigram language model (Kudo 2018, section 3.2) with the layout and word splitting of `train_bpe`.
+    """Train a unigram language model (Kudo 2018, section 3.2). It splits words as `train_bpe` does.
 
-    `</s>` is 0, `<unk>` is 1, and `<pad>` is the last id; `encode` appends `</s>`. A run of characters that did not
-    occur in the training text becomes one `<unk>`. The trainer is SentencePiece, because the one in `tokenizers` is not
-    deterministic.
+    The id of `</s>` is 0, the id of `<unk>` is 1, and `<pad>` is the last id; `encode` appends `</s>`. A run of
+    characters that did not occur in the training text becomes one `<unk>`. SentencePiece is used for training,
+    because the trainer of the `tokenizers` library is not deterministic.
     """
     with extra("sentencepiece", "a unigram vocabulary"):
         from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
@@ -155,29 +159,33 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         model_writer=trained, model_type="unigram", vocab_size=vocabulary - 1, hard_vocab_limit=False,
         character_coverage=1.0, normalization_rule_name="identity", add_dummy_prefix=False,
         remove_extra_whitespaces=False, max_sentence_length=1 << 30, eos_id=0, unk_id=1, bos_id=-1, pad_id=-1,
-        num_threads=4, minloglevel=2,  # fixed, because sums depend on the number of threads
+        num_threads=4, minloglevel=2,  # The number of threads is fixed, because sums depend on it.
     )  # fmt: skip
     pieces = SentencePieceProcessor(model_proto=trained.getvalue())
-    # rounded, because JSON readers need not preserve all digits of a float
+    # Scores are rounded, because a JSON reader may lose the last digits of a float.
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
-    tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # only <pad> is a new token
+    tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # Of these tokens, only <pad> is new in the vocabulary.
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
     return _special_tokens_as_text(tokenizer)
 
 
 def train_character(texts: Iterable[str]) -> Tokenizer:
-    """Train a character tokenizer: <|endoftext|> is 0, <unk> is 1, then the characters of the texts in sorted order.
+    """Train a character tokenizer. The id of <|endoftext|> is 0, the id of <unk> is 1; the sorted characters follow.
 
-    decode(encode(x)) == x for texts of known characters. Each unknown character becomes one <unk>.
+    For texts of known characters, decode(encode(x)) == x. Each unknown character becomes one <unk>.
     """
     tokens = [END_OF_TEXT, UNKNOWN, *sorted(_alphabet(_Texts(texts)))]
     return character_tokenizer(tokens, special=[END_OF_TEXT, UNKNOWN])
 
 
 def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer for the given tokens in id order: single characters, and special tokens including <unk>."""
-    # BPE without merges; splitting with a pre-tokenizer is equivalent, but many times slower.
+    """Return a tokenizer for the given tokens in the order of their ids.
+
+    The tokens are single characters, and special tokens including <unk>.
+    """
+    # The model is BPE without merges. Splitting the text with a pre-tokenizer gives the same ids, but is many times
+    # slower.
     model = models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token=UNKNOWN, fuse_unk=False)
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Fuse()
@@ -186,10 +194,13 @@ def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokeni
 
 
 def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
-    """Train a tokenizer of the most frequent words, like Keras's TextVectorization: [PAD] is 0, [UNK] 1, then words.
+    """Train a tokenizer of the most frequent words, like TextVectorization of Keras.
 
-    Words are ordered by frequency and separated by white space. ASCII punctuation is removed, not replaced by a space:
-    "don't" becomes "dont", and "<br />" becomes "br". Unlike Keras, non-ASCII letters are lowercased, too.
+    The first ids are [PAD] and [UNK]; the words follow.
+
+    Words are ordered by frequency and separated by white space. ASCII punctuation is removed, not replaced by a
+    space: "don't" becomes "dont", and "<br />" becomes "br". Unlike in Keras, non-ASCII letters are lowercased,
+    too.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=BERT_TOKENS[1]))
     strip = normalizers.Replace(Regex(r"[!-/:-@\[-`{-~]"), "")
@@ -204,14 +215,15 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
 
 
 def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: bool) -> Tokenizer:
-    """Train a tokenizer of the most frequent words and punctuation marks, like the PyTorch tutorial's translator.
+    """Train a tokenizer of the most frequent words and punctuation marks, as in the PyTorch tutorial on translation.
 
-    language  "en" splits "don't" into "do" and "n't", and "t-shirt" at its hyphen; other languages keep hyphens
-    begin     True: an encoded text begins with <bos>, like the tutorial's sources. All texts end with <eos>
+    language  "en": split "don't" into "do" and "n't", and "t-shirt" at its hyphen. Other languages keep hyphens
+    begin     True: an encoded text begins with <bos>, like the source texts of the tutorial. All texts end with
+              <eos>
 
-    The four special tokens precede the words, which are ordered by frequency. The tutorial splits with spaCy; on
-    Multi30k, these rules give the same words for 99.5% of the German and 99.8% of the English lines. Decoding
-    restores the usual spaces around punctuation, except around quotation marks.
+    The first four ids are special tokens; the words follow, ordered by frequency. The tutorial splits text with
+    spaCy; on Multi30k, the rules used here give the same words for 99.5% of the German and 99.8% of the English
+    lines. Decoding restores the usual spaces around punctuation, except around quotation marks.
     """
     trained = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     trained.normalizer = NORMALIZER
@@ -225,7 +237,7 @@ def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: 
 
 
 def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool) -> Tokenizer:
-    """Return the tokenizer of `train_words` for a given vocabulary, which includes the four special tokens."""
+    """Return a tokenizer like `train_words` for a given list of words, including the four special tokens."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=UNKNOWN))
     tokenizer.normalizer = NORMALIZER
     tokenizer.pre_tokenizer = _word_splitter(language)
@@ -236,7 +248,7 @@ def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool)
         special_tokens=[(token, vocabulary[token]) for token in (start, end)],
     )
     hyphens = [decoders.Replace(Regex(r"(?<=\w) - (?=\w)"), "-")] * (language == "en")
-    words = [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]  # join words with spaces
+    words = [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]  # The decoder joins words with spaces.
     tokenizer.decoder = decoders.Sequence([*words, decoders.Replace(Regex(_BLANKS), ""), *hyphens])
     return _special_tokens_as_text(tokenizer)
 
@@ -254,9 +266,10 @@ def _for_translation(model: models.Model) -> Tokenizer:
 
 
 class _Texts:
-    """Re-iterable training texts. Words of more than `LONGEST_WORD` characters are split.
+    """Training texts that can be iterated more than once. Words of more than `LONGEST_WORD` characters are split.
 
-    Trainers take quadratic time in the length of a word. The texts are iterated several times and may exceed memory.
+    Trainers take quadratic time in the length of a word. They iterate the texts several times, and the texts may
+    exceed memory.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -284,18 +297,18 @@ def _alphabet(texts: Iterable[str]) -> set[str]:
 
 
 def _characters(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
-    """Return the distinct characters of the normalized texts, sorted."""
+    """Return the distinct characters of the texts after normalization, in sorted order."""
     return sorted({c for raw in _alphabet(texts) for c in normalizer.normalize_str(raw)})
 
 
 def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
-    """Return True if the character can occur inside a word, unlike a space, punctuation mark or Chinese character."""
+    """Return True if a character can occur inside a word. Spaces, punctuation marks and Chinese characters cannot."""
     normal = tokenizer.normalizer.normalize_str(f"a{character}")
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [f"a{character}"]
 
 
 def _check_size(size: int, vocabulary: int, required: str) -> None:
-    if size > vocabulary:  # trainers keep all required tokens, even beyond the requested size
+    if size > vocabulary:  # A trainer keeps all required tokens, even if they exceed the requested vocabulary size.
         raise UserError(
             f"vocabulary={vocabulary}: {required} require at least {size:,} ids; request a larger vocabulary"
         )
@@ -309,39 +322,44 @@ def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer.json. Text that spells a special token ("</s>") is encoded as text, as after `train_bpe`.
+    """Load a tokenizer.json.
 
-    Raises FileNotFoundError, or UserError if the file is not a tokenizer.
+    Text that spells a special token ("</s>") is encoded as ordinary text, as after `train_bpe`.
+
+    Raises FileNotFoundError, or UserError if the file does not contain a tokenizer.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
+    except Exception as error:  # The tokenizers library raises plain Exception.
         raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write the file again") from None
-    return _special_tokens_as_text(tokenizer)  # the file does not store the flag
+    return _special_tokens_as_text(tokenizer)  # The file tokenizer.json does not store this flag.
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of every text, including the special tokens that the tokenizer adds."""
+    """Return the token ids of each text, including the special tokens that the tokenizer adds."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
 
 
 def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
-    """Return a copy of a tokenizer that encodes "[MASK]" in a text as text (`as_text`), or as the special token."""
+    """Return a copy of a tokenizer.
+
+    If `as_text` is true, the copy encodes "[MASK]" in a text as ordinary text, otherwise as the special token.
+    """
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = as_text  # tokenizer.json does not store this flag
+    copy.encode_special_tokens = as_text  # The file tokenizer.json does not store this flag.
     return copy
 
 
 def truncated_positions(sequences: Sequence[int | None], limit: int) -> list[int]:
-    """Return the positions of the `limit` tokens that remain after truncation.
+    """Truncate an encoded text or pair to `limit` tokens. Return the positions of the remaining tokens.
 
-    sequences  `Encoding.sequence_ids` of the tokens
+    sequences  text index of each token; None for special tokens (`Encoding.sequence_ids`)
 
-    Special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then both,
-    like "longest_first" in the library. The library also creates encodings of all overflowing parts, and for pairs
-    all their combinations, which takes gigabytes for two long texts.
+    The special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then
+    both, like "longest_first" in the library. The library itself would also create encodings of all overflowing
+    parts, and for pairs all combinations of parts. For two long texts, these take gigabytes.
     """
     counts = Counter(sequences)
     available = max(0, limit - counts[None])

@@ -1,4 +1,4 @@
-"""Overlapping windows over texts that exceed a model's length, with the tokenizer's special tokens."""
+"""Overlapping windows over texts that are longer than a model's maximum length, including the special tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from manyheads.errors import UserError
 
 
 class Window(NamedTuple):
-    """Range of tokens from `start` to `end` (exclusive)."""
+    """Window: the tokens of a text from `start` to `end` (exclusive)."""
 
     start: int
     end: int
 
 
 def windows(length: int, room: int, stride: int) -> list[Window]:
-    """Return windows of at most `room` tokens whose starts are `stride` tokens apart (code of Devlin 2018)."""
+    """Return windows of at most `room` tokens.
+
+    The starts of consecutive windows are `stride` tokens apart (code of Devlin 2018).
+    """
     assert 0 < stride <= room
     spans = [Window(0, min(length, room))]
     while spans[-1].end < length:
@@ -29,10 +32,10 @@ def windows(length: int, room: int, stride: int) -> list[Window]:
 
 
 def owners(spans: Sequence[Window]) -> list[int]:
-    """Return for each token the index of the window with the largest context around it.
+    """For each token of a text, return the index of the window that contains the most context around the token.
 
-    The context is the minimum of the left and right contexts. For equal contexts, the longer window is selected, then
-    the first ("max context" rule in the SQuAD code of Devlin 2018).
+    The context is the smaller of the numbers of tokens to the left and to the right. If two windows are equal, the
+    longer one is selected, then the first ("max context" rule in the SQuAD code of Devlin 2018).
     """
     best: list[tuple[float, int]] = []
     for number, window in enumerate(spans):
@@ -48,7 +51,10 @@ def owners(spans: Sequence[Window]) -> list[int]:
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """Special tokens before, between and after one text or a pair of texts, as (token, segment)."""
+    """Special tokens before, between and after the texts of a single text or pair.
+
+    Each is a pair (token id, segment id).
+    """
 
     before: list[tuple[int, int]]
     between: list[tuple[int, int]]
@@ -60,7 +66,7 @@ class SpecialTokenTemplate:
         before: list[tuple[int, int]] = []
         between: list[tuple[int, int]] = []
         after: list[tuple[int, int]] = []
-        seen = -1  # index of the last text that has begun
+        seen = -1  # index of the text at the current position
         for token, segment, text in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
             if text is not None:
                 seen = text
@@ -72,17 +78,17 @@ class SpecialTokenTemplate:
         return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """Return the token ids and segments of a text or pair, with special tokens."""
+        """Return the token ids and segment ids of a text or pair, including the special tokens."""
         pieces = [*self.before, *((i, 0) for i in first), *self.between, *((i, 1) for i in second or ()), *self.after]
         return [token for token, _ in pieces], [segment for _, segment in pieces]
 
 
 class WordWindow(NamedTuple):
-    """Part of a sentence with special tokens, and the words that are predicted in it.
+    """Window of a tokenized sentence, with the words for which a model predicts tags in this window.
 
     sentence   index of the sentence
-    words      indices of the words in the sentence
-    positions  positions of the words' first sub-tokens in `ids`
+    words      indices of these words in the sentence
+    positions  position in `ids` of the first token of each word
     """
 
     ids: list[int]
@@ -92,9 +98,9 @@ class WordWindow(NamedTuple):
 
 
 def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit: int) -> list[WordWindow]:
-    """Split sentences into windows of at most `limit` tokens, so that each word is assigned to exactly one window.
+    """Split sentences into windows of at most `limit` tokens. Each word is predicted in exactly one window.
 
-    Consecutive windows overlap by half.
+    Consecutive windows overlap by half of their length.
     """
     frame = SpecialTokenTemplate.of(tokenizer)
     room = limit - len(frame)
@@ -102,23 +108,23 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
         raise UserError(f"windows of {limit} tokens are too short for words; expected at least {len(frame) + 2}")
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
     all_windows: list[WordWindow] = []
-    # in byte-level BPE, a word inside a text begins with a space
+    # In byte-level BPE, a word inside a text begins with a space.
     blank = " " if tokenizer.encode("a").ids != tokenizer.encode(" a").ids else ""
     spelled = [[blank + word for word in sentence] for sentence in sentences]
     encodings = tokenizer.encode_batch(spelled, is_pretokenized=True, add_special_tokens=False)
     for number, (sentence, encoding) in enumerate(zip(sentences, encodings, strict=True)):
         pieces: list[list[int]] = [[] for _ in sentence]
         for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
-            assert word is not None  # only special tokens have no word
+            assert word is not None  # Tokens that belong to no word are special tokens.
             pieces[word].append(token)
         ids: list[int] = []
         firsts = []  # index of the first token of each word
         for piece in pieces:
             firsts.append(len(ids))
-            ids += piece or [unknown]  # the tokenizer drops words that consist of control characters
+            ids += piece or [unknown]  # The tokenizer gives no tokens to a word that consists of control characters.
         parts = windows(len(ids), room, max(1, room // 2)) if ids else []
         owner = owners(parts)
-        words: list[list[int]] = [[] for _ in parts]  # words of each window
+        words: list[list[int]] = [[] for _ in parts]  # words that are predicted in each window
         for word, first in enumerate(firsts):
             words[owner[first]].append(word)
         for part, inside in zip(parts, words, strict=True):
