@@ -25,7 +25,6 @@ class Growth:
     """Influence of each input position on the middle output, for stacks of 1 to N layers.
 
     `convolution` and `attention` are arrays (N, T), one for each type of layer.
-
     """
 
     kernel: int
