@@ -1,4 +1,4 @@
-"""Training run of a clip classifier: clips, model, task and scores."""
+"""Training run of a video clip classifier: generation of the clips, training, and final scores."""
 
 from __future__ import annotations
 
