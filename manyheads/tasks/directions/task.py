@@ -69,8 +69,8 @@ class DirectionsTask:
     """Training task for encoders that read a text from left to right, in both directions, or with two opposite LSTMs.
 
     The loss is the mean cross-entropy of the predicted words. All three encoders read the same texts in the same
-    batches. The bidirectional encoder predicts masked words. The left-to-right encoder predicts the next word. The two LSTMs
-    predict the next word and the previous word.
+    batches. The bidirectional encoder predicts masked words. The left-to-right encoder predicts the next word. The two
+    LSTMs predict the next word and the previous word.
     """
 
     unit: ClassVar = "predictions"

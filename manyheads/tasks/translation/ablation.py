@@ -1,4 +1,4 @@
-"""Table 3 of Vaswani 2017 at a small budget, on any corpus: the effect of each choice in the model."""
+"""Effect of each choice in the Transformer's architecture: table 3 of Vaswani 2017 with a small training budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyheads.tasks.translation.run import train as train_translator
 
 
 def rows(config: TranslationConfig) -> Rows:
-    """Return the settings of each table row. Each row changes one setting of the base model, as in the paper."""
+    """Return the settings of each row of the table. Each row changes one setting of the base model, as in the paper."""
     base = {**PRESETS[full_name(config.preset, "transformer")], **config.model}
     width, heads = base["width"], base["encoder_heads"]
 
@@ -45,5 +45,5 @@ def rows(config: TranslationConfig) -> Rows:
 
 
 def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
-    """Train a small model for every row, and return the table of results."""
+    """Train a small model for every row of the table, and return the table of results."""
     return ablate(rows(config), config, run, train_translator, {"perplexity": "perplexity", "bleu_13a": "BLEU"})
