@@ -1,4 +1,4 @@
-"""Shared functions for drawing pictures with matplotlib."""
+"""Shared functions for drawing figures with matplotlib, which is an optional dependency."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Worker(ABC):
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def close(self) -> None:
-        """Finish the accepted requests and stop the thread."""
+        """Finish all requests that were accepted, and stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

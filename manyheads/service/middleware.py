@@ -49,11 +49,11 @@ class AccessMiddleware:
             if message["type"] == "http.response.start":
                 status, closing = message["status"], unread
                 headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-                if closing:  # The application needs no more of the request body.
+                if closing:  # The rest of the request body is not needed.
                     headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
-                # The response is complete, so a close of the response from here on closes the connection.
+                # The end of the response closes the connection, so it is sent after the rest of the request is read.
                 message, delayed = {**message, "more_body": True}, True
             await send(message)
 

@@ -107,7 +107,7 @@ def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return True for a number that a float can represent."""
+    """Return True if a measured number is finite and fits into a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

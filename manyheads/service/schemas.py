@@ -49,7 +49,10 @@ class StreamOptions(Body):
 
 
 class CompletionRequest(Body):
-    """OpenAI's completion request, without logprobs, suffix, best_of, penalties and logit_bias."""
+    """Request for text completion in OpenAI's format.
+
+    The fields logprobs, suffix, best_of, penalties and logit_bias are not supported.
+    """
 
     model: str
     prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_TEXTS)] = ""
@@ -150,7 +153,10 @@ class ModelList(Answer):
 
 
 class TranslateRequest(Body):
-    """LibreTranslate's translation request, with an additional field `truncate`. Each line is translated separately."""
+    """Request for translation in LibreTranslate's format, with an additional field `truncate`.
+
+    Each line of the text is translated separately.
+    """
 
     q: str | Texts
     source: str = "auto"

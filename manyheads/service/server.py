@@ -142,7 +142,7 @@ def _address(settings: Settings, listening: socket.socket) -> str:
 
 
 def service_of(settings: Settings) -> Service:
-    """Load and warm up the models. Raises UserError if a model is missing or invalid."""
+    """Load all models of the service and use each of them once. Raises UserError if a model is missing or invalid."""
     metrics, lock, limits = Metrics(), FairLock(), settings.limits
     bounds = {"max_characters": limits.characters, "max_waiting": limits.max_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)

@@ -49,9 +49,11 @@ PREDICTORS = (
 
 
 def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Any:
-    """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as an object that makes predictions.
+    """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as a predictor.
 
-    precision  number format of the computation
+    A predictor is an object that makes predictions with the model.
+
+    precision  number format of the computation, "float32" or "bf16" (bfloat16)
     threads    number of CPU threads; None: PyTorch's default
 
     Raises UserError if the model can make no predictions by itself.

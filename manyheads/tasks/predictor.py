@@ -146,7 +146,10 @@ class TextPredictor(ModelWithTokenizer):
 
     @property
     def reads_pairs(self) -> bool:
-        """Return True if the model can read two texts. Models without segment embeddings use a separator token."""
+        """Return True if the model can read a pair of texts.
+
+        A model without segment embeddings separates the two texts by a separator token.
+        """
         return hasattr(self.model.config, "segment_types") or isinstance(self.model, GPT)
 
     def attend(

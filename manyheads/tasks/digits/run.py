@@ -34,8 +34,8 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-STEP_EXAMPLES = 3  # number of test strings whose halting steps are written to steps.txt
-VALIDATION_STRINGS = 200  # number of validation strings
+STEP_EXAMPLES = 3  # number of validation strings whose halting steps are written to steps.txt
+VALIDATION_STRINGS = 200  # number of digit strings in the validation data
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:

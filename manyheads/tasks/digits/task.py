@@ -110,7 +110,7 @@ def measure(
 
 
 def _count_right(output: str, target: str) -> int:
-    """Return the number of target characters that the output has at the same position."""
+    """Return the number of characters in the right output that the model's output has at the same position."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 

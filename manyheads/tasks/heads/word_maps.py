@@ -85,7 +85,7 @@ class WordReader:
         self.too_long = self.unseen = 0
 
     def pieces(self, text: Words) -> list[list[int]]:
-        """Return the token ids of each word."""
+        """Return the token ids of each word in a text."""
         spellings = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
         new = [word for word in dict.fromkeys(spellings) if word not in self._pieces]
         for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):

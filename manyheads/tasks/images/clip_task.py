@@ -26,7 +26,7 @@ from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-EVALUATION_BATCH = 64  # number of clips in an evaluation batch
+EVALUATION_BATCH = 64  # number of video clips in an evaluation batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class ClipTask:
 
 
 def clip_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
-    """Return grayscale clips (B, T, Y, X) as normalized model input (B, 1, T, Y, X)."""
+    """Convert grayscale video clips (B, T, Y, X) to normalized model input (B, 1, T, Y, X)."""
     (mean,), (std,) = preprocessing.mean, preprocessing.std
     return (torch.from_numpy(pixels)[:, None].float() / 255 - mean) / std
 

@@ -30,7 +30,7 @@ from manyheads.tasks.images.predictor import ImageEncoder
 from manyheads.tasks.images.task import EVALUATION_BATCH
 from manyheads.training.run_directory import KEPT
 
-MAX_IMAGES = 1000  # default for the maximum number of images in a mean
+MAX_IMAGES = 1000  # default for the maximum number of images over which a mean is taken
 FRAMES = 8  # default number of frames in a video clip
 
 
@@ -106,9 +106,9 @@ def draw_maps(
     at: tuple[int, ...] | None = None,
     images: int = MAX_IMAGES,
 ) -> None:
-    """Draw the mean attention map of each head (Cordonnier 2020, figures 5 and 6).
+    """Draw the attention map of each head, averaged over images (Cordonnier 2020, figures 5 and 6).
 
-    The mean is taken over images, for the query position `at`, or for the middle position if `at` is None.
+    The map shows the attention from the query position `at`, or from the middle position if `at` is None.
     """
     if at is not None and len(at) != 2:
         raise UserError(f"expected --at Y,X, a pixel of an image, found {','.join(map(str, at))}")

@@ -98,7 +98,7 @@ def _check_metric(config: ImageConfig, labels: int) -> None:
 
 
 def planned_model(config: ImageConfig) -> Any:
-    """Return the model on the meta device, without memory for its weights."""
+    """Return an image classifier on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _build_model(config, config.names)[0]
 

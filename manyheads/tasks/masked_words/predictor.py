@@ -184,7 +184,7 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _split_at_masks(self, text: str) -> list[str]:
-        """Split a text at its masks, and remove the spaces that belong to a mask."""
+        """Split a text at its mask tokens, and remove the spaces that belong to a mask token."""
         added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
         parts = text.split(self.mask)
         # In RoBERTa, the predicted word includes the space before it, so that space is removed from the text.

@@ -81,7 +81,7 @@ def count_entities(predicted: Sequence[Sequence[str]], references: Sequence[Sequ
 
 
 def tagging_metrics(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Metrics:
-    """Return entity_f1 over all entities (micro average), and the accuracy of single tags."""
+    """Return the metric entity_f1 over all entities (micro average), and the accuracy of single tags."""
     if not references:
         raise UserError("found no sentences to score: the test data are empty")
     total = count_entities(predicted, references)[""]

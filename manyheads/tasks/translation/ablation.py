@@ -21,15 +21,15 @@ def rows(config: TranslationConfig) -> Rows:
 
     layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
     changes: Rows = {"base": {}}
-    # the paper compares 1, 4, 16 and 32 heads with the base model's 8
+    # The paper compares 1, 4, 16 and 32 attention heads with the 8 heads of the base model.
     for count in (1, heads // 2, heads * 2, heads * 4):
         if count and width % count == 0:
             changes[f"A heads={count}"] = both("heads", count)
-    # the paper compares key widths 16 and 32 with the base model's 64
+    # The paper compares key widths 16 and 32 with the width 64 of the base model.
     for size in (width // heads // 4, width // heads // 2):
         if size:
             changes[f"B key_width={size}"] = {"model.key_width": size}
-    # the paper compares 2, 4 and 8 layers with the base model's 6
+    # The paper compares 2, 4 and 8 layers with the 6 layers of the base model.
     for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):
         changes[f"C layers={count}"] = both("layers", count)
     for size in (width // 2, width * 2):

@@ -66,7 +66,7 @@ def decode_batch(
     nbest: int = 1,
     extra_tokens: int = MAX_EXTRA_TOKENS,
 ) -> list[list[Hypothesis]]:
-    """Translate a padded batch of sources (B, Ts) with lengths (B,).
+    """Translate a padded batch of source token ids (B, Ts) with lengths (B,).
 
     A translation has at most `extra_tokens` tokens more than its source.
     """

@@ -46,7 +46,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     def prepared(lines: Sequence[str]) -> list[str]:
         return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
-    # Tokenized text is intended here; force=True suppresses sacreBLEU's warning about it.
+    # The texts are tokenized on purpose; force=True suppresses sacreBLEU's warning about tokenized text.
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}

@@ -205,7 +205,8 @@ class Translator(ModelWithTokenizer):
         """
         limit = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
-        cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
+        # The model's own translation is cut at the model's length limit, so it cannot raise an error.
+        cuts = truncate or target is None
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
         # An empty text is allowed as the target.

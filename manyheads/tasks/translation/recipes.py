@@ -1,4 +1,4 @@
-"""Recipes for translation (Vaswani 2017), on the user's parallel corpus or on the embedded one."""
+"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the embedded corpus."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Batch:
     source_lengths: Tensor
     read: Tensor
     write: Tensor
-    items: int  # number of target tokens without padding, end tokens included
+    items: int  # number of target tokens in the batch, with end tokens but without padding
     offset: Tensor | None = None  # position index of the first token of each row, (B,); None: 0
 
     @property
