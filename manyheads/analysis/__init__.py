@@ -1,1 +1,1 @@
-"""Analysis of models: costs, attention maps, the functions of heads, and figures of papers."""
+"""Analysis of models: computing costs, attention maps, the function of each attention head, and figures from papers."""

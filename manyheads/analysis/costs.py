@@ -1,4 +1,4 @@
-"""Parameters, operations and memory of a model, part by part, counted on its modules.
+"""Number of parameters, floating-point operations and memory of a model, counted separately for each of its modules.
 
 Operations are counted as in the literature on scaling laws: a multiply-add is 2 FLOPs, and only products count
 (matrix products, convolutions, attention scores and the weighted sums of values). Norms, activations, softmax and
@@ -22,23 +22,27 @@ from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
-# Parts whose size depends on the vocabulary or on the maximum length. An `output` layer may also predict labels.
+# Modules whose size depends on the size of the vocabulary or on the maximum text length. The module `output` of a
+# classifier has one row per label instead.
 EMBEDDINGS = (
     "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
 )  # fmt: skip
-LENGTH = 32  # default number of tokens per text for FLOPs, about the mean of WMT14
-TRAINING_PASSES = 3  # the backward pass costs twice the forward pass
+LENGTH = 32  # default number of tokens per text for the FLOP estimate, about the mean of the WMT14 data
+TRAINING_PASSES = 3  # The backward pass costs twice as many operations as the forward pass.
 FLOAT32 = 4  # bytes per parameter
 
 
 def preset_model(name: str) -> nn.Module:
-    """Build a preset such as `transformer/base` on the meta device, without memory for its parameters."""
+    """Build a model from a preset such as `transformer/base` on the meta device, without memory for its parameters."""
     with torch.device("meta"):
         return build(preset(name))
 
 
 def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
-    """Return parameters, FLOPs of one item with the given numbers of tokens, and memory in bytes, as plain data."""
+    """Return the parameter counts of a model, its FLOPs for one item of the given lengths, and its memory in bytes.
+
+    The result is a dictionary of plain data.
+    """
     config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
@@ -56,9 +60,9 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """Return the number of parameters by part, summed over the layers.
+    """Return the number of parameters of each module, summed over the layers.
 
-    A tied matrix counts once, under its first name.
+    A weight matrix that several modules share counts once, under its first name.
     """
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
@@ -67,7 +71,7 @@ def parameters(model: nn.Module) -> dict[str, int]:
 
 
 def embeddings(model: nn.Module) -> int:
-    """Return the number of parameters of vocabulary and position embeddings."""
+    """Return the number of parameters in the vocabulary embeddings and position embeddings."""
     config: Any = model.config
     vocabulary = getattr(config, "target_vocab", getattr(config, "vocab", None))
     return sum(
@@ -79,7 +83,7 @@ def embeddings(model: nn.Module) -> int:
 
 
 def shapes(model: nn.Module) -> dict[str, str]:
-    """Return the shapes of each part, such as "6 x (512 x 512 + 512)": layers x (weight + bias)."""
+    """Return the weight shapes of each module, such as "6 x (512 x 512 + 512)": layers x (weight + bias)."""
     owners: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
         owners.setdefault(_owner(name), []).append(" x ".join(map(str, parameter.shape)))
@@ -94,17 +98,20 @@ def shapes(model: nn.Module) -> dict[str, str]:
 
 
 def _owner(name: str) -> str:
-    """Return the module that owns a parameter, or the parameter's name if it belongs to the whole model."""
+    """Return the name of the module that owns a parameter, or the parameter's name if it belongs to the whole model."""
     return name.rpartition(".")[0] or name
 
 
 def _part(path: str) -> str:
-    """Return the part of a module path: `decoder.blocks.3.cross.query` -> `decoder.cross.query`."""
+    """Remove layer indices from a module path: `decoder.blocks.3.cross.query` becomes `decoder.cross.query`."""
     return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
 
 
 def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
-    """Return inputs of zeros for a model: images of its size, texts of the given lengths, or sources and targets."""
+    """Return example inputs for a model, filled with zeros.
+
+    They are an image of the model's input size, a text of the given length, or a pair of source and target texts.
+    """
     c, device = model.config, next(model.parameters()).device
     if hasattr(c, "image_size"):
         return (torch.zeros(rows, c.channels, c.image_size, c.image_size, device=device),)
@@ -115,17 +122,19 @@ def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
 
 
 def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
-    """Return the FLOPs by part of one forward pass over an item of `lengths` tokens, and of a training step.
+    """Return the FLOPs of each module for one forward pass over an item, and the total FLOPs of a training step.
 
-    lengths  tokens of the text, or of source and target; an image has the model's input size and counts as one token
+    lengths  number of tokens in the text, or in the source and in the target; ignored for an image, which has the
+             model's input size and counts as one token
 
-    `forward_per_token` refers to the last length. A part `scores` holds attention scores and weighted sums of values.
+    `forward_per_token` is the forward cost divided by the last length. The entry `scores` of the result holds the cost
+    of the attention scores and of the weighted sums of values.
     """
     config: Any = model.config
     lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
-        # gradients would make the counter fail on parameters that are inputs of a part
+        # With gradients enabled, the FLOP counter would fail on modules that take a parameter as input.
         twin: Any = type(model)(config).eval().requires_grad_(False)
         inputs = example(twin, *lengths)
         twin(*inputs)
@@ -133,7 +142,7 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     lengths = lengths if image is None else (1,)
     forward = counter.get_total_flops()
     counts = {path: sum(ops.values()) for path, ops in counter.get_flop_counts().items() if path != "Global"}
-    own = dict(counts)  # operations of each module without those of its children
+    own = dict(counts)  # operations of each module, excluding the operations of its child modules
     for path, count in counts.items():
         above = [other for other in counts if path.startswith(f"{other}.")]
         if above:
@@ -159,10 +168,11 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
 
 
 def memory(model: nn.Module) -> dict[str, int]:
-    """Return the float32 memory in bytes of weights, training and decoding.
+    """Return the memory in bytes that a float32 model needs for its weights, for training and for decoding.
 
-    Training with Adam holds weights, gradients and two moments; activations come on top and grow with the batch.
-    Decoding holds a cache per target token and, with an encoder, per source token.
+    Training with Adam stores weights, gradients and two moments. Activations are not included; they grow with the
+    batch. Decoding stores cached keys and values for each target token and, in an encoder-decoder, for each source
+    token.
     """
     weights = FLOAT32 * sum(parameters(model).values())
     held = {"weights": weights, "optimiser": 2 * weights, "training": 4 * weights}
@@ -178,10 +188,10 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 
 def _kept(model: nn.Module, block: Block) -> int:
-    """Return the number of cached values per token, once for each application of the block."""
+    """Return the number of cached values per token, counted once for each time that the block is applied."""
     looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
     attention = block.attention
-    # `KVCache` stores keys and values with the same width, the larger of the two
+    # `KVCache` stores keys and values with equal width, the larger of the two widths.
     numbers = 2 * max(attention.key.out_features, attention.value.out_features) + looks_back
     return numbers * sum(m.config.steps if isinstance(m, Recurrence) else 1
                       for m in model.modules() if any(child is block for child in m.children()))  # fmt: skip

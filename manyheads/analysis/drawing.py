@@ -1,4 +1,4 @@
-"""Shared functions for drawing pictures with matplotlib."""
+"""Shared functions for drawing figures with matplotlib, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# palette of Okabe & Ito, distinguishable with color blindness
+# color palette of Okabe & Ito, whose colors remain distinguishable for color-blind readers
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Log how to install matplotlib, instead of raising an error, if it is missing."""
+    """Log how to install matplotlib, instead of raising an error, if matplotlib is missing."""
     try:
         yield
     except MissingExtra as error:
@@ -34,23 +34,23 @@ def optional() -> Iterator[None]:
 
 
 def short_name(model: str | Path) -> str:
-    """Return the short name of a model in a picture: the last part of its path, or OWNER/NAME for a model of the
-    Hub.
-    """
+    """Return the short model name for a figure: the last part of its path, or OWNER/NAME for a model of the Hub."""
     hub = re.search(r"models--(.+?)--([^/\\]+)[/\\]snapshots", str(model))
     return f"{hub[1]}/{hub[2]}" if hub else PurePath(model).name
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a picture, PNG or SVG by the suffix. The file is replaced atomically."""
+    """Save a matplotlib figure as PNG or SVG, by the suffix of the path. An existing file is replaced atomically."""
     with replacing(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150)
 
 
 def save_and_report(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
-    """Write a picture and return matplotlib's warnings, one line each; missing characters share one line.
+    """Save a matplotlib figure, and return matplotlib's warnings, one line each.
 
-    elsewhere  name of an output that can show the missing characters
+    Warnings about characters that the font lacks are joined into one line.
+
+    elsewhere  name of another output format that can show these characters, for the warning
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,8 +1,7 @@
-"""Logit lens: the prediction of each layer as if it were the last (nostalgebraist 2020, "interpreting GPT: the logit
-lens").
+"""Logit lens: the prediction of each layer as if it were the last layer of the model.
 
-The residual stream after each layer passes through the stack's final norm, if any, and the model's output matrix. After
-the last layer, this is the prediction of the model.
+The residual stream after each layer passes through the final norm, if the model has one, and the output matrix. After
+the last layer, the result is the model's prediction. Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
 
-EMBEDDING = "embedding"  # name of the input of the first layer
-LONGEST = 80  # maximum number of positions in a picture
+EMBEDDING = "embedding"  # name of the first row of the lens, the embeddings before any layer
+LONGEST = 80  # maximum number of token positions in a picture
 SHOWN = 12  # maximum number of characters of a word in a picture
 
 
 @dataclass(frozen=True)
 class Lens:
-    """Most likely words of each layer at each position.
+    """Most likely words according to each layer, at each token position.
 
-    model, title   names of the model and of the input
+    model, title   name of the model, and description of the input
     tokens         the T tokens of the input
-    layers         EMBEDDING, then layer indices from 0; L in all
-    words          (L, T, top), in descending order of probability
-    probabilities  (L, T, top)
+    layers         EMBEDDING, then layer indices from 0; L entries in all
+    words          most likely words of each layer and position, (L, T, top), in descending order of probability
+    probabilities  probabilities of these words, (L, T, top)
     """
 
     model: str
@@ -50,7 +49,10 @@ class Lens:
         return "\n".join("\t".join(row) for row in self.rows())
 
     def rows(self) -> list[list[str]]:
-        """Return a table with a row per position and a column per layer: the most likely word and its probability."""
+        """Return a text table of the most likely words, one row per position and one column per layer.
+
+        Each cell holds the most likely word and its probability.
+        """
         head = ["", *(layer if isinstance(layer, str) else f"layer {layer}" for layer in self.layers)]
         return [head] + [
             [token, *(f"{words[at][0]} {chances[at, 0]:.0%}" for words, chances in zip(
@@ -59,7 +61,7 @@ class Lens:
         ]  # fmt: skip
 
     def document(self) -> dict[str, Any]:
-        """Return the lens as JSON data, with all ranked words."""
+        """Return all ranked words of each layer and position as JSON data."""
 
         def ranked(layer: int, at: int) -> list[dict[str, Any]]:
             chances = self.probabilities[layer, at].tolist()
@@ -74,9 +76,10 @@ class Lens:
         }  # fmt: skip
 
     def draw(self, path: str | Path) -> list[str]:
-        """Draw a picture, PNG or SVG, with layers upward and positions across. Words of the last layer are bold.
+        """Draw a picture, PNG or SVG, with layers from bottom to top and token positions from left to right.
 
-        Returns notes about missing characters. Raises UserError for a text of more than LONGEST tokens.
+        The words that the last layer predicts are bold. Returns notes about characters that the font lacks. Raises
+        UserError for a text of more than LONGEST tokens.
         """
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
@@ -115,13 +118,13 @@ class Lens:
 def logit_lens(
     model: nn.Module, stack: str, project: Callable[[Tensor], Tensor], *inputs: Tensor | None
 ) -> Iterator[Tensor]:
-    """Run the model and yield logits (B, T, V), of the embeddings and then of each layer.
+    """Run the model once, and yield the logits (B, T, V) for the embeddings and then for the output of each layer.
 
-    stack    name of the stack of layers
+    stack    name of the stack of layers, such as the decoder
     project  the model's own function from normalized states (B, T, D) to logits
     inputs   arguments of the model's `forward`
 
-    Raises UserError for a model without such a stack.
+    Raises UserError for a model without a stack of this name.
     """
     layers = getattr(model, stack, None)
     if not isinstance(layers, Stack):

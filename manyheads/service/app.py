@@ -82,7 +82,7 @@ ENDPOINTS = (
 
 
 def application(service: Service) -> Any:
-    """Return the ASGI application for uvicorn. On shutdown, the service finishes all accepted requests."""
+    """Return the ASGI application for uvicorn. On shutdown, it finishes all requests that it has accepted."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

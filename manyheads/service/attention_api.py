@@ -1,4 +1,7 @@
-"""Handler for the attention maps of one input, in the format of the page of `manyheads attend`."""
+"""Handlers that return the attention maps of one input.
+
+The data have the format of the pages that `manyheads attend` writes.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ from manyheads.service.state import Service
 from manyheads.service.verbs import decode_base64
 from manyheads.tasks.tokenized_text import tokenized_ids
 
-MAX_WEIGHTS = 2**23  # maximum number of weights in the maps of an input, one byte each in the response
+MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, which has one byte for each weight
 MAX_NEXT = 5
 
 
 async def attend(service: Service, payload: schemas.AttendRequest, request: Request) -> Any:
     """Return the attention maps of one input.
 
-    Each input is a separate batch, because maps need much memory and other requests should not wait for several of
-    them.
+    Each input is a separate batch, because attention maps need much memory and other requests should not wait for
+    several inputs.
     """
     served = service.registry.of(payload.model, None)
     if not served.attends:
@@ -48,9 +51,9 @@ async def attend(service: Service, payload: schemas.AttendRequest, request: Requ
 
 
 def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]:
-    """Return the arguments for `attend`, with `text` or `image` first.
+    """Return the arguments for the model's method `attend`, with `text` or `image` first.
 
-    Raises Refused for fields that the model does not accept.
+    Raises Refused for fields of the request that the model does not accept.
     """
     predictor, pairs = served.predictor, getattr(served.predictor, "reads_pairs", False)
     accepts = {
@@ -73,7 +76,7 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]
 
 
 def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended:
-    """Compute the maps in the worker thread.
+    """Compute the attention maps in the worker thread of the model.
 
     Raises UserError for an input that the model cannot read, or that is too long.
     """
@@ -94,7 +97,10 @@ def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended
 
 
 def _check_length(predictor: Any, arguments: dict[str, Any]) -> None:
-    """Check the length before the computation, because the size of the maps is quadratic in the length."""
+    """Check the length of the input before the attention maps are computed.
+
+    The size of the maps is quadratic in the length.
+    """
     tokens = len(predictor.tokenizer.encode(arguments["text"] + arguments.get("pair", "")).ids)
     if "target" in arguments:
         tokens = max(tokens, len(predictor.target_tokenizer.encode(arguments["target"]).ids))
@@ -105,7 +111,7 @@ def _check_length(predictor: Any, arguments: dict[str, Any]) -> None:
 
 
 def _next(predictor: Any, text: str) -> list[schemas.Next]:
-    """Return the likeliest next tokens of a text."""
+    """Return the likeliest next tokens of a text, for a language model."""
     ids = torch.tensor(predictor.encode([text]), device=predictor.compute.device)
     with predictor.compute.autocast():
         probabilities = predictor.model.project(predictor.model.hidden(ids)[:, -1])[0].float().softmax(-1)

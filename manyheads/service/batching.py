@@ -19,8 +19,9 @@ from manyheads.service.errors import Refused, busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-LINGER_SECONDS = 0.004  # maximum wait in seconds for clients of the last batch to send their next requests
-QUIET_SECONDS = 0.001  # end of this wait, in seconds without a new request
+# maximum number of seconds that a worker waits for clients of the last batch to send their next requests
+LINGER_SECONDS = 0.004
+QUIET_SECONDS = 0.001  # The worker stops waiting if no request arrives for this number of seconds.
 
 
 class FairLock:
@@ -40,7 +41,7 @@ class FairLock:
                 gate.acquire()
                 self._waiting.append(gate)
             self._taken = True
-        gate.acquire()  # waits until the previous holder leaves
+        gate.acquire()  # Wait until the previous holder of the lock releases it.
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
@@ -50,7 +51,7 @@ class FairLock:
                 self._taken = False
 
 
-# function from items to their results; raises ItemError for an unusable item
+# function from a list of items to their results; raises ItemError for an unusable item
 Run = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -61,9 +62,9 @@ def characters(item: Any) -> int:
 
 @dataclass(eq=False)
 class Request:
-    """Items of one client.
+    """Items of one client's request, such as texts, with the function that computes their results.
 
-    key    requests with equal keys can be computed together, by the `run` of any of them
+    key    requests with equal keys can be computed in one batch, by the function `run` of any of them
     field  field of the client's request that holds the items, for error messages
     """
 
@@ -76,7 +77,7 @@ class Request:
     results: list[Any] = dataclasses.field(default_factory=list)
 
     def part(self, max_items: int, max_characters: int, *, alone: bool) -> list[Any]:
-        """Return the remaining items that fit into the limits.
+        """Return the remaining items of the request that fit into the limits of a batch.
 
         If `alone` is true, return at least one item of any length.
         """
@@ -86,7 +87,10 @@ class Request:
 
 
 class Worker(ABC):
-    """Thread of a model, which processes the submitted requests. Subclasses start it at the end of their `__init__`."""
+    """Thread of a model, which processes the submitted requests.
+
+    Subclasses start the thread at the end of their `__init__`.
+    """
 
     def __init__(self, name: str, turns: FairLock, metrics: Metrics, max_waiting: int) -> None:
         self.name, self._turns, self._metrics, self._max_waiting = name, turns, metrics, max_waiting
@@ -95,7 +99,7 @@ class Worker(ABC):
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def close(self) -> None:
-        """Finish the accepted requests and stop the thread."""
+        """Finish all requests that were accepted, and stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -103,13 +107,14 @@ class Worker(ABC):
 
     @abstractmethod
     def _work(self) -> None:
-        """Process requests until the worker is closed and its queue is empty."""
+        """Process requests until the worker is closed and its queue of requests is empty."""
 
 
 class Batcher(Worker):
-    """Queue of a model, with the thread that processes it.
+    """Queue of requests for a model, with the thread that processes them in batches.
 
-    max_items, max_characters  limits of a batch, for which all other models wait; a longer text is a separate batch
+    max_items, max_characters  limits of a batch, because all other models wait for it; a longer text is a separate
+                               batch
     max_waiting                maximum number of items in the queue
     """
 
@@ -119,13 +124,14 @@ class Batcher(Worker):
         super().__init__(name, turns, metrics, max_waiting)
         self._max_items, self._max_characters = max_items, max_characters
         self._requests: deque[Request] = deque()
-        self._waiting = 0  # number of waiting items
-        self._last, self._seconds = 1, 0.1  # requests answered by the last batch, and the mean seconds per item
+        self._waiting = 0  # number of items that wait in the queue
+        # number of requests that the last batch answered, and mean number of seconds per item
+        self._last, self._seconds = 1, 0.1
         self._thread.start()
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
         """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
-        if len(items) > self._max_waiting:  # these items would never fit into the queue
+        if len(items) > self._max_waiting:  # The queue could never hold this number of items.
             fault = f"found {len(items):,} items at once: expected at most {self._max_waiting:,}"
             raise Refused(400, fault, field=field, code="too_long")
         request = Request(key, field, run, items)
@@ -147,7 +153,8 @@ class Batcher(Worker):
             try:
                 with self._turns:
                     self._compute([*parts])
-            except BaseException as error:  # not caused by a single item: a bug, or out of memory
+            # The error has another cause than a single item: a bug, or too little memory.
+            except BaseException as error:
                 log.exception("a batch failed", extra={"more": {"model": self.name}})
                 for request, _ in parts:
                     self._settle(request, error)
@@ -157,10 +164,10 @@ class Batcher(Worker):
             self._last = sum(request.future.done() for request, _ in parts)
 
     def _next(self) -> list[tuple[Request, list[Any]]] | None:
-        """Return the items of the next batch, with their requests.
+        """Return the items of the next batch, with the requests that they belong to.
 
-        The batch has the first waiting request and compatible ones, within the limits. The list is empty if all
-        requests were canceled. Returns None if the worker is closed and the queue is empty.
+        The batch has the first waiting request and other requests with the same key, within the limits. The list is
+        empty if all requests were canceled. Returns None if the worker is closed and the queue is empty.
         """
         with self._changed:
             while not self._requests:
@@ -189,7 +196,7 @@ class Batcher(Worker):
         return parts
 
     def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
-        """Compute the results of all items. The error of an item goes only to the request that sent this item."""
+        """Compute the results of all items in a batch. If an item is unusable, only its request gets an error."""
         while parts:
             items = [item for _, part in parts for item in part]
             try:
@@ -234,5 +241,6 @@ class Batcher(Worker):
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
     name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    message = fault.replace(" (--truncate)", "")  # requests have the field `truncate` instead of this option
+    # The error message must not suggest this option, because requests have the field `truncate` instead.
+    message = fault.replace(" (--truncate)", "")
     return Refused(400, message, field=name, code="invalid_value")

@@ -1,4 +1,4 @@
-"""Batch computation of a predictor's method, and decoding of images."""
+"""Functions that workers run for a batch: a predictor's method, and the decoding of image files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service.batching import Run
 
-MAX_PIXELS = 16_000_000  # maximum number of pixels in an image
+MAX_PIXELS = 16_000_000  # maximum number of pixels in an image that a client sends
 
 
 def run(predictor: Any, verb: str, **options: Any) -> Run:
-    """Return the function that computes a predictor's method for a batch."""
+    """Return a function that runs a predictor's method on a batch of items."""
 
     def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
         for index, pair in enumerate(pairs):
@@ -40,10 +40,11 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
 
 
 def image_decoder(predictor: Any) -> Run:
-    """Return the function that decodes image files to pixels of the model's input size."""
+    """Return a function that decodes image files to pixels in the input size of a model."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        found: list[NDArray[np.uint8]] = []  # only one image at a time is in memory at full size
+        # The images are decoded one by one, so only one of them is in memory at full size.
+        found: list[NDArray[np.uint8]] = []
         for index, item in enumerate(items):
             try:
                 found.append(np.asarray(predictor.preprocessing.framed(open_image(item, MAX_PIXELS))))

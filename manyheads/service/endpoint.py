@@ -1,4 +1,4 @@
-"""Route of the service: its handler, and the schemas of its request and response."""
+"""Route of the HTTP service: its handler function, and the schemas of its request and response."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Handler = Callable[[Service, Any, Request], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Route of the service.
+    """Route of the HTTP service, with its handler function.
 
     asks   schema of the request; None: the request has no body
     gives  schema of the response
-    many   the response is a list of this schema
-    form   the request may be an HTML form
+    many   true if the response is a list of objects with this schema
+    form   true if the request may be an HTML form
     mimes  media types of the response
     """
 

@@ -1,4 +1,4 @@
-"""Errors of requests: one exception, and the response formats that clients expect."""
+"""Errors of HTTP requests: one exception, and the response formats that clients expect."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 
 
 class Refused(Exception):
-    """Error that is returned to the client as an HTTP response.
+    """Exception that the service returns to the client as an HTTP error response.
 
     field    field of the request that caused the error, such as "texts.3"
-    headers  additional headers of the response
+    headers  additional HTTP headers of the response
     """
 
     def __init__(
@@ -24,7 +24,10 @@ class Refused(Exception):
         self.headers = headers or {}
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the body of the response, in LibreTranslate's format on its paths and in OpenAI's format elsewhere."""
+        """Return the body of the error response.
+
+        It has LibreTranslate's format on the paths of LibreTranslate, and OpenAI's format elsewhere.
+        """
         message = f"{self.field}: {self.message}" if self.field else self.message
         if path in LIBRETRANSLATE:
             return {"error": message}
@@ -33,7 +36,7 @@ class Refused(Exception):
 
 
 def busy(seconds: float) -> Refused:
-    """Return the error for a full queue. `seconds` is the estimated wait for the Retry-After header."""
+    """Return the error for a full queue. `seconds` is the estimated wait, for the header Retry-After."""
     again = {"Retry-After": str(max(1, round(seconds)))}
     return Refused(429, "the queue is full: try again later", code="queue_full", headers=again)
 

@@ -1,6 +1,6 @@
-"""Text generation with continuous batching.
+"""Worker for text generation with continuous batching.
 
-Each model has a thread and a batch, which texts can join and leave at any step.
+Each model has a thread and a batch, which texts can join and leave at any generation step.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from manyheads.service.errors import busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-CHUNK = 256  # maximum number of prompt tokens read between two generation steps
+CHUNK = 256  # maximum number of prompt tokens that the model reads between two generation steps
 
 Reason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """New piece of one of a request's texts.
+    """Newly generated piece of one of the texts of a request.
 
     reason  reason for the end of the text; None: the text continues
-    tokens  number of tokens generated so far
+    tokens  number of tokens generated for this text so far
     """
 
     index: int
@@ -39,7 +39,10 @@ class Piece:
 
 @dataclass(eq=False)
 class GenerationRequest:
-    """Request for text generation, with the queue of its results. An exception in the queue ends the request."""
+    """Request for text generation, with the queue of its generated pieces.
+
+    An exception in the queue ends the request.
+    """
 
     texts: list[Text]
     streams: list[TextStream]
@@ -49,7 +52,7 @@ class GenerationRequest:
 
 
 class GenerationWorker(Worker):
-    """Queue and batch of a language model.
+    """Queue of requests for a language model, with the batch of texts that it generates.
 
     rows, positions  limits of the batch, see `ContinuousBatch`
     max_waiting      maximum number of texts that wait for a row in the batch
@@ -74,13 +77,13 @@ class GenerationWorker(Worker):
         self._owners: dict[Text, tuple[GenerationRequest, int]] = {}
         self._arrived: list[GenerationRequest] = []
         self._canceled: list[GenerationRequest] = []
-        self._seconds = 1.0  # running mean of the seconds per text
+        self._seconds = 1.0  # running mean of the seconds that a text takes
         self._thread.start()
 
     def submit(
         self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int]
     ) -> GenerationRequest:
-        """Submit prompts from the event loop. Raises Refused if the queue is full."""
+        """Submit prompts for generation from the event loop. Raises Refused if the queue is full."""
         texts = [Text([*ids], sampling, limit, seed) for ids, seed in zip(prompts, seeds, strict=True)]
         request = GenerationRequest(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
         with self._changed:
@@ -94,7 +97,7 @@ class GenerationWorker(Worker):
         return request
 
     def cancel(self, request: GenerationRequest) -> None:
-        """Remove the request's unfinished texts at the next step."""
+        """Remove the unfinished texts of a request from the batch, at the next generation step."""
         with self._changed:
             self._canceled.append(request)
             self._changed.notify()
@@ -105,7 +108,7 @@ class GenerationWorker(Worker):
                 with self._turns, self._compute.autocast():
                     sampled = self._batch.step()
                 self._send_pieces(sampled)
-            except BaseException as error:  # a bug, or out of memory
+            except BaseException as error:  # The cause is a bug, or too little memory.
                 log.exception("a step failed", extra={"more": {"model": self.name}})
                 for request in {request for request, _ in self._owners.values()}:
                     _send(request, [error])
@@ -113,7 +116,7 @@ class GenerationWorker(Worker):
                 self._batch = self._empty()
 
     def _update_batch(self) -> bool:
-        """Update the batch with new and canceled requests.
+        """Add the texts of new requests to the batch, and remove those of canceled requests.
 
         Returns False if the worker is closed and has nothing left to do.
         """
@@ -138,7 +141,7 @@ class GenerationWorker(Worker):
         return True
 
     def _send_pieces(self, sampled: Sequence[tuple[Text, int]]) -> None:
-        """Send each client the new pieces of its texts. Texts that end, or reach a stop string, leave the batch."""
+        """Send the newly generated pieces to the clients. Texts that end, or reach a stop string, leave the batch."""
         if not sampled and not self._batch.texts:
             return
         self._metrics.batch.labels(self.name).observe(len(self._batch.texts))
@@ -173,5 +176,5 @@ def _send(request: GenerationRequest, pieces: Sequence[Piece | BaseException]) -
         for piece in pieces:
             request.pieces.put_nowait(piece)
 
-    with contextlib.suppress(RuntimeError):  # the event loop is closed, so no client is waiting
+    with contextlib.suppress(RuntimeError):  # The event loop is closed, so no client waits for this piece.
         request.loop.call_soon_threadsafe(put)

@@ -1,4 +1,4 @@
-"""Handlers for LibreTranslate's clients: translation, list of languages, and language detection."""
+"""Handlers for clients of LibreTranslate: translation, list of languages, and language detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
 
-BEAM, ALPHA = 4, 0.6  # the defaults of `manyheads translate`
+BEAM, ALPHA = 4, 0.6  # beam width and length penalty, as in `manyheads translate`
 
 
 async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Any:
@@ -30,7 +30,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
     lines = [text.split("\n") for text in texts]
     count = 1 + (payload.alternatives or 0)
     options = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": payload.truncate}
-    results: dict[int, list[list[str]]] = {}  # best translations of each line, for each text
+    results: dict[int, list[list[str]]] = {}  # list of the best translations for each line of each text
     for source in dict.fromkeys(sources):
         served = _translator(service, source, payload.target)
         indices = [i for i, other in enumerate(sources) if other == source]
@@ -59,7 +59,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
 
 
 def _check_length(service: Service, texts: list[str]) -> None:
-    """Raise Refused if the request has too many characters or lines."""
+    """Raise Refused if the texts of a request have too many characters or lines."""
     service.check_length(texts, "q")
     lines, max_lines = sum(text.count("\n") + 1 for text in texts), service.limits.max_waiting
     if lines > max_lines:
@@ -79,7 +79,7 @@ async def languages(service: Service, payload: schemas.LanguagesRequest, request
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
-    """Return the model for two languages, or None if source and target are the same language."""
+    """Return the model that translates between two languages, or None if source and target language are equal."""
     translators = [served for served in service.registry.all() if "translate" in served.verbs]
     known = {served.languages: served for served in translators if served.languages}
     missing = "no language, because the service has no translator"
@@ -115,7 +115,7 @@ async def _detect(
 
 @cache
 def _names() -> list[dict[str, str]]:
-    """Return the English names of languages, scripts and territories."""
+    """Return the English names of all languages, scripts and territories."""
     found: list[dict[str, str]] = json.loads((files("manyheads.service") / "language_names.json").read_text("utf-8"))
     return found
 

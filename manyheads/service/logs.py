@@ -1,4 +1,4 @@
-"""Logging as JSON, one object per line on stderr. The logs never contain the content of texts."""
+"""Logging as JSON, one object per line on stderr. The logs never contain the texts that clients send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service, summed over all worker processes."""
+"""Prometheus metrics of the service, summed over all of its processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-# environment variable with the directory of the processes' counts; must be set before this module is imported
+# environment variable with the directory where processes share their counts; must be set before this module is imported
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Metrics of one process."""
+    """Prometheus metrics of one server process."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Middleware for all requests: access checks, a request id, counts and a log line."""
+"""ASGI middleware for all requests, with access checks, a request id, counts and a log line."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from manyheads.service.logs import log, log_event
 from manyheads.service.request_body import ClientDisconnected
 from manyheads.service.state import Service
 
-PUBLIC_PATHS = "/healthz", "/"  # paths that need no token, like the files of the page
+PUBLIC_PATHS = "/healthz", "/"  # paths that clients may request without a token, like the files of the web page
 PUBLIC_PREFIX = "/page/"
-DISCONNECTED = 499  # status in logs and metrics for a client that disconnected
-LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # limits for reading the rest of a request after its response
+DISCONNECTED = 499  # status code in logs and metrics for a client that disconnected before the response
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # limits for reading the rest of a request after its response was sent
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class AccessMiddleware:
-    """ASGI middleware around the routes."""
+    """ASGI middleware around the routes of the service."""
 
     def __init__(self, inner: Asgi, service: Service) -> None:
         self._inner, self._service = inner, service
@@ -49,11 +49,11 @@ class AccessMiddleware:
             if message["type"] == "http.response.start":
                 status, closing = message["status"], unread
                 headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-                if closing:  # the rest of the body is not needed
+                if closing:  # The rest of the request body is not needed.
                     headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
-                # the response is complete, and closing it later closes the connection
+                # The end of the response closes the connection, so it is sent after the rest of the request is read.
                 message, delayed = {**message, "more_body": True}, True
             await send(message)
 
@@ -67,7 +67,7 @@ class AccessMiddleware:
             pass
         except Refused as refused:
             await _refuse(send_response, refused, path)
-        except HTTPException as error:  # from the router: unknown path or wrong method
+        except HTTPException as error:  # The router has rejected the request: unknown path or wrong method.
             about["fault"] = error.detail
             await _refuse(
                 send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
@@ -96,10 +96,11 @@ class AccessMiddleware:
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = service.names
-        # This prevents DNS rebinding, where a page of another site reaches this service by a name that resolves to it.
+        # This check prevents DNS rebinding, where a page of another site reaches this service by a name that resolves
+        # to its address.
         if names and _host_name(host) not in names:
             raise Refused(421, f"expected one of {', '.join(names)}", field="Host", code="wrong_host")
-        origin = headers.get(b"origin")  # browsers add this header to cross-origin requests
+        origin = headers.get(b"origin")  # Browsers add this header to cross-origin requests.
         if names and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             raise Refused(403, "requests from other origins are not allowed", field="Origin", code="wrong_origin")
         authorization = headers.get(b"authorization", b"").decode("latin-1")
@@ -107,7 +108,7 @@ class AccessMiddleware:
         scope["state"]["allowed"] = service.token is None or (
             scheme.lower() == "bearer" and tokens_equal(service.token, token)
         )
-        token_in_body = scope["path"] in LIBRETRANSLATE  # LibreTranslate's clients send the token in the body
+        token_in_body = scope["path"] in LIBRETRANSLATE  # Clients of LibreTranslate send the token in the request body.
         if not scope["state"]["allowed"] and not is_public(scope["path"]) and not token_in_body:
             raise unauthorized()
 
@@ -118,7 +119,7 @@ def _announces_body(scope: Any) -> bool:
 
 
 async def _drain(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Read and drop the rest of a request, up to a limit.
+    """Read and drop the rest of a request body, up to a limit.
 
     If a connection is closed with unread data, it is reset, and the client may lose the response.
     """
@@ -139,12 +140,12 @@ def unauthorized() -> Refused:
 
 
 def tokens_equal(token: str, given: str) -> bool:
-    """Compare two tokens in constant time."""
+    """Compare two access tokens in constant time."""
     return hmac.compare_digest(token.encode(), given.strip().encode("utf-8", "surrogateescape"))
 
 
 def _host_name(host: str) -> str:
-    """Return a host name without its port."""
+    """Return the host name of an HTTP Host header, without the port."""
     head, _, port = host.rpartition(":")
     return head if head and port.isdecimal() else host
 

@@ -1,4 +1,4 @@
-"""Handlers for OpenAI's clients: completions, models and embeddings."""
+"""Handlers for clients of OpenAI's API: completions, list of models, and embeddings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from manyheads.service.generation_worker import GenerationRequest, GenerationWor
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
 
-SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts use a thread
+SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts are tokenized in a thread
 
 
 async def completions(service: Service, payload: schemas.CompletionRequest, request: Request) -> Response | Any:
     served = service.registry.of(payload.model, "generate")
     prompts, ids = await _encode_prompts(served.predictor, payload)
-    # a new version was loaded during tokenization
+    # If the model was reloaded during tokenization, tokenize again with the new version.
     while served is not (current := service.registry.of(payload.model, "generate")):
         served = current
         prompts, ids = await _encode_prompts(served.predictor, payload)
@@ -59,7 +59,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
     try:
         pieces = await while_connected(request, _collect_pieces(generation), service.limits.deadline)
     finally:
-        writer.cancel(generation)  # has no effect on a finished request
+        writer.cancel(generation)  # Canceling has no effect on a finished request.
     choices = [
         schemas.Choice(text=echo + "".join(p.text for p in text_pieces), index=i, finish_reason=text_pieces[-1].reason)
         for i, (echo, text_pieces) in enumerate(zip(echoes, pieces, strict=True))
@@ -70,7 +70,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
 
 
 async def _encode_prompts(predictor: Any, payload: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
-    """Return the prompts as texts and as token ids."""
+    """Return the prompts of a request as texts and as token ids."""
     prompts: Any = payload.prompt if isinstance(payload.prompt, list) else [payload.prompt]
     if isinstance(prompts[0], int):
         prompts = [prompts]
@@ -97,7 +97,7 @@ def _usage(prompt_tokens: int, written: int) -> schemas.Usage:
 
 
 async def _collect_pieces(generation: GenerationRequest) -> list[list[Piece]]:
-    """Return all pieces of each text."""
+    """Wait for the end of the generation, and return all pieces of each text."""
     pieces: list[list[Piece]] = [[] for _ in generation.texts]
     async for piece in _pieces(generation):
         pieces[piece.index].append(piece)
@@ -122,7 +122,10 @@ async def _events(
     prompt_tokens: int | None,
     seconds: float,
 ) -> AsyncIterator[str]:
-    """Yield server-sent events, each with a piece of text. An error during generation is also sent as an event."""
+    """Yield server-sent events, each with a piece of generated text.
+
+    An error during generation is also sent as an event.
+    """
     written = 0
     try:
         async with asyncio.timeout(seconds):
@@ -139,7 +142,7 @@ async def _events(
         yield "data: [DONE]\n\n"
     except TimeoutError:
         yield _error_event(Refused(504, f"not finished within {seconds:g} seconds", code="timeout"))
-    except Exception:  # already logged by the worker
+    except Exception:  # The worker has already logged this error.
         yield _error_event(Refused(500, "the model failed"))
     finally:
         writer.cancel(generation)

@@ -34,7 +34,7 @@ _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error":
 
 
 def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
-    """Return the content of /openapi.json. `token` is true if requests need a token."""
+    """Return the content of /openapi.json. `token` is true if clients must send an access token."""
     schemas: list[Any] = [(e.request_schema, "validation") for e in endpoints if e.request_schema]
     schemas += [(e.response_schema, "validation") for e in endpoints if e.response_schema]
     names, definitions = models_json_schema(schemas, ref_template=REFERENCE)

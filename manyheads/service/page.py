@@ -1,6 +1,6 @@
-"""Page at `/`: its files from a fixed table, and the security headers.
+"""Web page of the service at `/`: its files from a fixed table, and the security headers.
 
-The page shows attention maps with the scripts of `manyheads attend`, which are served unchanged.
+The page shows attention maps with the same scripts as the pages that `manyheads attend` writes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _contents() -> dict[str, bytes]:
     return contents | {f"attend/{name}": (attend / name).read_bytes() for name in ATTEND_FILES}
 
 
-CONTENTS = _contents()  # files by request name; a request path is never used as a file path
+CONTENTS = _contents()  # The keys are the file names in requests. A request path is never used as a file path.
 
 
 async def start(service: Service, payload: None, request: Request) -> Any:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with timeouts for clients that send headers or read responses slowly."""
+"""HTTP protocol of uvicorn, with timeouts for clients that send headers or read responses slowly."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 10.0  # maximum seconds from the first byte of a connection or request to the end of its headers
-# A client must read SLOWEST bytes in this time while part of the response waits in the send buffer.
+# maximum number of seconds from the first byte of a connection or request to the end of its headers
+HEAD_SECONDS = 10.0
+# Time in seconds in which a client must read SLOWEST bytes, while part of the response waits in the send buffer.
 STALLED_SECONDS = 30.0
 SLOWEST = 2**15
 
 
 class BoundedProtocol(H11Protocol):
-    """Protocol that closes a connection if the headers do not arrive, or if the client does not read the response."""
+    """HTTP protocol that closes the connection to a client that is too slow.
+
+    The client is too slow if its headers do not arrive in time, or if it does not read the response.
+    """
 
     _head: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
@@ -59,5 +63,5 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _idle(self) -> bool:
-        """True if no request is in progress."""
+        """True if the connection has no request in progress."""
         return self.cycle is None or self.cycle.response_complete

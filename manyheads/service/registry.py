@@ -1,4 +1,7 @@
-"""Models of a service by name. A new version in a model's directory replaces the loaded version."""
+"""Models of a service by name.
+
+If the files in a model's directory change, the service loads the new version of the model.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ from manyheads.tasks.verbs import SERVED
 
 @dataclass(eq=False)
 class Served:
-    """Loaded model with its worker.
+    """Loaded model with its worker thread.
 
     languages  source and target language of a translator, if known
-    stamp      file stamps at loading time, see `stamp_of`
+    stamp      size and time of the model's files when it was loaded, see `stamp_of`
     """
 
     name: str
@@ -43,12 +46,12 @@ class Served:
 
     @property
     def attends(self) -> bool:
-        """True if the model has attention heads to show."""
+        """True if the model has attention heads whose maps can be shown."""
         return hasattr(self.predictor, "attend") and bool(tapped(self.predictor.model))
 
     @property
     def kind(self) -> str:
-        """Commands that the model supports, with its type of input, such as "classify images"."""
+        """Names of the commands that the model supports, with its type of input, such as "classify images"."""
         return " ".join([*self.verbs, *([self.predictor.reads] if "classify" in self.verbs else [])])
 
 
@@ -64,9 +67,9 @@ class Registry:
         return list(self._served.values())
 
     def of(self, name: str | None, verb: str | None) -> Served:
-        """Return the model with the given name, or the only one that supports the verb.
+        """Return the model with the given name, or the only model that supports the verb (command).
 
-        Raises Refused if there is none.
+        Raises Refused if there is no such model.
         """
         if name is None:
             candidates = [served for served in self.all() if verb in served.verbs]
@@ -86,10 +89,10 @@ class Registry:
         return served
 
     def reload(self) -> None:
-        """Load the new version of all changed model directories.
+        """Reload all models whose files have changed.
 
-        The old version finishes the requests that it accepted. If a new version is invalid, the old one remains in use,
-        and the error is logged.
+        The old version of a model finishes the requests that it accepted. If a new version is invalid, the old one
+        remains in use, and the error is logged.
         """
         with self._reloading:
             for name, old in list(self._served.items()):
@@ -97,7 +100,7 @@ class Registry:
                     continue
                 try:
                     new = self._ready(name, self._models[name])
-                except Exception as error:  # catch all errors, because the old version still works
+                except Exception as error:  # catch all errors, because the old version of the model still works
                     log.error("rejected new version", extra={"more": {"model": name, "error": str(error)}})
                     continue
                 if new.kind != old.kind:
@@ -110,7 +113,7 @@ class Registry:
                 threading.Thread(target=old.worker.close, daemon=True).start()
 
     def close(self) -> None:
-        """Finish the accepted requests, and stop all workers."""
+        """Finish the accepted requests, and stop the worker threads of all models."""
         for served in self.all():
             served.worker.close()
 
@@ -130,13 +133,16 @@ def warm_up(predictor: Any) -> None:
     """Use a model once, so that the first client does not wait for compilation and memory allocation."""
     for verb, use in WARM_UP.items():
         if hasattr(predictor, verb):
-            # for example, if the vocabulary does not have this text, or the model reads pairs
+            # The example can fail: the vocabulary may not have this text, or the model may read pairs of texts.
             with contextlib.suppress(UserError):
                 use(predictor)
 
 
 def stamp_of(model: str) -> tuple[Any, ...]:
-    """Return a value that changes if files of a model directory are replaced. It is constant for a model on the hub."""
+    """Return a value that changes if files of a model directory are replaced.
+
+    For a model of the Hub, the value is constant.
+    """
     stamp = []
     weights = sorted(path.name for path in Path(model).glob("*.safetensors*"))
     for name in (*FETCHED, "result.json", *weights):

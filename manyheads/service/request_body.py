@@ -1,4 +1,7 @@
-"""Reading and validation of request bodies with limits on size and time, and cancellation for disconnected clients."""
+"""Reading and validation of request bodies, with limits on size and time.
+
+If a client disconnects, the work on its request is canceled.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from manyheads.service.schemas import Body, StreamOptions
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-MAX_FIELDS = 300  # maximum number of fields in a form
+MAX_FIELDS = 300  # maximum number of fields in an HTML form
 
 
 class ClientDisconnected(Exception):
-    """Signal that the client disconnected, so that no response is needed."""
+    """Exception for a client that has disconnected, so that no response is needed."""
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float, hint: str = "") -> bytes:
     """Return the body of a request. Raises Refused as soon as the body is too large or too slow.
 
-    hint  advice for the error message about the size
+    hint  advice for the error message about a body that is too large
     """
     too_large = Refused(413, f"the body is larger than {max_bytes:,} bytes{hint}", code="too_large")
     stated = request.headers.get("content-length", "0")
@@ -51,7 +54,7 @@ async def read_body(request: Request, max_bytes: int, seconds: float, hint: str 
 
 
 def parse_body(schema: type[B], body: bytes, content_type: str, *, form: bool = False) -> B:
-    """Parse and validate a body. `form` allows an HTML form in addition to JSON."""
+    """Parse and validate a request body. If `form` is true, an HTML form is allowed in addition to JSON."""
     mime = content_type.partition(";")[0].strip().lower()
     try:
         if form and mime == FORM:
@@ -69,20 +72,23 @@ def parse_body(schema: type[B], body: bytes, content_type: str, *, form: bool = 
 
 
 def validation_error(error: ValidationError) -> Refused:
-    """Return the first validation error with its field. For a union, it is the error of the closest alternative."""
+    """Return the first validation error with its field.
+
+    For a field with alternative types, it is the error of the alternative that matches best.
+    """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":
         return Refused(400, f"failed to parse the body as JSON: {details[0]['msg']}", code="invalid_json")
     first = details[0]["loc"][:1]
     worst = max((detail for detail in details if detail["loc"][:1] == first), key=lambda detail: len(detail["loc"]))
     path = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
-    field = ".".join(map(str, [*first, *path]))  # without the names that pydantic adds for the alternatives of a union
+    field = ".".join(map(str, [*first, *path]))  # field path without the names that pydantic adds for alternative types
     code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"
     return Refused(400, worst["msg"], field=field[:200] or None, code=code)
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
-    """Return the result of the work. It is canceled if the client disconnects or the time limit is reached."""
+    """Wait for the result of a computation. It is canceled if the client disconnects or the time limit is reached."""
     task = asyncio.ensure_future(work)
     disconnected = asyncio.ensure_future(_wait_for_disconnect(request.receive))
     try:

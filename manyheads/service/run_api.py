@@ -1,4 +1,7 @@
-"""Learning curves of runs, during and after training. They are read from metrics.jsonl, which is never modified."""
+"""Handlers that return the learning curves of training runs, during and after training.
+
+The curves are read from the file metrics.jsonl of each run, which is never modified.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
 
 FILE = "metrics.jsonl"
-MAX_POINTS = 500  # maximum number of points in a curve, more than a page can show
-COUNTERS = ("step", "epoch", "seconds", "tokens")  # counters, for which a curve shows nothing
+MAX_POINTS = 500  # maximum number of points in a learning curve, more than a page can show
+COUNTERS = ("step", "epoch", "seconds", "tokens")  # names of counters in metrics.jsonl, which have no learning curve
 
 
 class Runs:
-    """Runs by name. The curves of a run are read again when its file changes."""
+    """Training runs by name. The curves of a run are read again when its file changes."""
 
     def __init__(self, directories: Mapping[str, Path]) -> None:
         self._directories = dict(directories)
@@ -30,7 +33,7 @@ class Runs:
 
     @classmethod
     def of(cls, models: Mapping[str, str], watched: Mapping[str, str]) -> Runs:
-        """Return the runs among the models that have curves, and the watched runs.
+        """Find the training runs: the models with learning curves, and the run directories that the user watches.
 
         Raises UserError for a missing directory.
         """
@@ -46,7 +49,7 @@ class Runs:
         return [self._card(name) for name in self._directories]
 
     def curves(self, name: str) -> schemas.Curves:
-        """Return the curves of a run. Raises Refused if there is no run with this name."""
+        """Return the learning curves of a run. Raises Refused if there is no run with this name."""
         if name not in self._directories:
             known = ", ".join(self._directories) or "none"
             raise Refused(404, f"found no run {name[:100]!r}: expected one of {known}", "name", "run_not_found")
@@ -70,7 +73,7 @@ class Runs:
             seconds = None
         try:
             finished = run_status(directory) == "finished"
-        except OSError:  # without permission; `curves` reports this error
+        except OSError:  # The file cannot be read without permission; the method `curves` reports this error.
             finished = False
         return schemas.RunCard(name=name, finished=finished, seconds=seconds)
 
@@ -85,7 +88,10 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
-    """Return the curves of all numbers with two or more measurements, training curves before validation curves."""
+    """Return the learning curve of every quantity with two or more measurements.
+
+    Training curves come before validation curves.
+    """
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for entry in entries:
         split = "validation" if isinstance(entry.get("validation"), dict) else "training"
@@ -101,12 +107,12 @@ def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return True for a number that a float can represent."""
+    """Return True if a measured number is finite and fits into a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _thin_out(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most POINTS evenly spaced points, including the first and the last."""
+    """Return at most POINTS evenly spaced points of a curve, including the first and the last."""
     if len(points) <= MAX_POINTS:
         return points
     return [points[round(at * (len(points) - 1) / (MAX_POINTS - 1))] for at in range(MAX_POINTS)]

@@ -1,4 +1,4 @@
-"""Schemas of requests and responses, used for validation and for the OpenAPI document.
+"""Schemas of HTTP requests and responses, used for validation and for the OpenAPI document.
 
 The schemas use pydantic, because it validates unions of nested lists directly from JSON bytes, names the invalid field,
 and generates the matching JSON schema.
@@ -14,7 +14,7 @@ from manyheads.errors import UserError
 
 MAX_TEXTS = 128  # maximum number of texts in a request
 MAX_CHOICES = 16
-MAX_FILLED = 5_000_000  # maximum total length of filled texts in characters, each counted `top` times
+MAX_FILLED = 5_000_000  # maximum total length in characters of the texts with filled masks, each counted `top` times
 MAX_SEED = 2**63 - 1
 
 Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -28,13 +28,13 @@ ModelName = Annotated[str | None, Field(description="optional if only one model 
 
 
 class Body(BaseModel):
-    """Base class of requests. Unknown fields are an error."""
+    """Base class of request schemas. Unknown fields in a request are an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Answer(BaseModel):
-    """Base class of responses."""
+    """Base class of response schemas."""
 
 
 def _check_temperature(value: float | None) -> float | None:
@@ -49,7 +49,10 @@ class StreamOptions(Body):
 
 
 class CompletionRequest(Body):
-    """OpenAI's completion request, without logprobs, suffix, best_of, penalties and logit_bias."""
+    """Request for text completion in OpenAI's format.
+
+    The fields logprobs, suffix, best_of, penalties and logit_bias are not supported.
+    """
 
     model: str
     prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_TEXTS)] = ""
@@ -122,9 +125,9 @@ class EmbeddingList(Answer):
 
 
 class ModelCard(Answer):
-    """Description of a model.
+    """Description of a model that the service offers.
 
-    verbs      commands that the model supports
+    verbs      names of the commands that the model supports
     attends    true if /attend shows the model's attention heads
     pairs      true if the model classifies pairs of texts
     languages  source and target language of a translator
@@ -150,7 +153,10 @@ class ModelList(Answer):
 
 
 class TranslateRequest(Body):
-    """LibreTranslate's translation request, with an additional field `truncate`. Each line is translated separately."""
+    """Request for translation in LibreTranslate's format, with an additional field `truncate`.
+
+    Each line of the text is translated separately.
+    """
 
     q: str | Texts
     source: str = "auto"
@@ -171,7 +177,7 @@ class LanguagesRequest(Body):
 
 
 class Detected(Answer):
-    """Detected language, with the confidence in percent."""
+    """Detected language of a text, with the confidence in percent."""
 
     confidence: float
     language: str
@@ -233,7 +239,7 @@ class AttendRequest(Body):
     """Request for the attention maps of one input: a text, or an image file encoded in base64.
 
     pair    second text of a pair, or the context of a question
-    target  translation to use; without it, the model's own translation
+    target  translation to use, for a translator; without it, the model's own translation
     """
 
     model: str
@@ -251,7 +257,7 @@ class Next(Answer):
 class Attended(Answer):
     """Attention maps of an input.
 
-    panel  the maps in the format of the page's scripts
+    panel  the maps in the data format of the page's scripts
     next   the likeliest next tokens, for a language model
     """
 
@@ -261,7 +267,7 @@ class Attended(Answer):
 
 
 class RunCard(Answer):
-    """Description of a run. `seconds` is the time since its last measurement, or None before the first one."""
+    """Description of a training run. `seconds` is the time since its last measurement, or None before the first one."""
 
     name: str
     finished: bool
@@ -273,7 +279,7 @@ class RunList(Answer):
 
 
 class Curve(Answer):
-    """Learning curve: values with their steps, in order. A long curve is thinned out."""
+    """Learning curve: measured values with their training steps, in order. A long curve is reduced to fewer points."""
 
     metric: str
     split: Literal["training", "validation"]
@@ -286,7 +292,7 @@ class Curves(RunCard):
 
 
 class Results(Answer):
-    """Results for each text, in the order of the request."""
+    """Results for each text of a request, in the order of the request."""
 
     model: str
     results: list[Any]

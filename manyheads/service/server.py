@@ -1,4 +1,7 @@
-"""Server processes of a service, a single one or several that share a socket: startup, supervision and shutdown."""
+"""Server processes of the service: startup, supervision and shutdown.
+
+There is a single process, or several processes that share a socket.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +41,24 @@ from manyheads.tasks.verbs import SERVED
 ATTENTION_QUEUE, MAX_ATTENTION = (
     "(attention)",
     32,
-)  # name in the metrics and maximum length of the queue for attention maps
+)  # name of the queue for attention maps in the metrics, and maximum length of this queue
 IMAGE_QUEUE = "(images)"  # name of the queue for image decoding in the metrics
 MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
-RESTART_SECONDS = 2.0  # seconds before a dead process is restarted
-KILL_SECONDS = 5.0  # seconds after `grace` until a process is killed
+RESTART_SECONDS = 2.0  # seconds until a dead server process is restarted
+KILL_SECONDS = 5.0  # seconds that a process has after the time `grace` until it is killed
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a service.
+    """Settings of the HTTP service.
 
     models     directories of the models, by name
     languages  source and target language of translators, by model name
     detector   name of the model for language detection
-    watched    directories of runs whose learning curves are shown, by name
+    watched    directories of training runs whose learning curves are shown, by name
     threads    number of threads in each process; None: the processors are divided evenly
-    grace      maximum time for accepted requests after a signal to stop, in seconds
+    grace      maximum time in seconds to finish accepted requests after a signal to stop
     """
 
     models: Mapping[str, str]
@@ -82,7 +85,7 @@ def is_local(host: str) -> bool:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """Return `Service.names` for a service at this host."""
+    """Return the host names that the service allows in requests, `Service.names`, for a service at this address."""
     return tuple(dict.fromkeys((*LOCAL, _in_url(host)))) if is_local(host) else ()
 
 
@@ -116,7 +119,10 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
 
 
 def _socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket. It is bound before any model is loaded, so that a port in use is reported immediately."""
+    """Return a socket that is bound to the address and port.
+
+    It is bound before any model is loaded, so that a port in use is reported immediately.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,7 +142,7 @@ def _address(settings: Settings, listening: socket.socket) -> str:
 
 
 def service_of(settings: Settings) -> Service:
-    """Load and warm up the models. Raises UserError if a model is missing or invalid."""
+    """Load all models of the service and use each of them once. Raises UserError if a model is missing or invalid."""
     metrics, lock, limits = Metrics(), FairLock(), settings.limits
     bounds = {"max_characters": limits.characters, "max_waiting": limits.max_waiting}
     threads = settings.threads or max(1, (os.cpu_count() or 1) // settings.workers)
@@ -188,7 +194,7 @@ class _Server(uvicorn.Server):
     """uvicorn server that finishes accepted requests after a signal to stop. A second Ctrl-C stops it at once."""
 
     service: Service
-    pulse: Pulse | None = None  # set only in the process that the service manager monitors
+    pulse: Pulse | None = None  # This is set only in the process that the service manager monitors.
 
     async def on_tick(self, counter: int) -> bool:
         if self.pulse is not None:
@@ -206,7 +212,8 @@ def _work(
     settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
 ) -> None:
     """Run one server process until it receives a signal to stop."""
-    hangups: list[int] = []  # SIGHUPs received while models are loaded; the files may have changed after they were read
+    # These are SIGHUP signals that arrive while models are loaded; the files may have changed after they were read.
+    hangups: list[int] = []
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
@@ -235,9 +242,9 @@ def _work(
 
 
 def _worker(settings: Settings, listening: socket.socket, parent: Connection) -> None:
-    """Run one of several worker processes.
+    """Run one of several server processes.
 
-    It reports readiness or an error to the parent, and stops if the parent dies.
+    It reports readiness or an error to the parent process, and stops if the parent dies.
     """
     configure(settings.log_level)
 
@@ -251,7 +258,7 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
         parent.send("")
         threading.Thread(target=watch, daemon=True).start()
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server installs its own handler
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # This handler is used until the server installs its own.
     try:
         _work(settings, listening, started)
     except (UserError, OSError) as error:
@@ -271,18 +278,18 @@ def _block_hangup() -> Iterator[None]:
 
 
 class _Workers:
-    """Several worker processes, each with all models, that share a socket. A process that dies is restarted.
+    """Several server processes that share a socket, each with all models. A process that dies is restarted.
 
-    uvicorn's own workers are not used: they do not report model errors, die of a SIGHUP during loading, and survive a
-    killed parent.
+    uvicorn's own worker processes are not used: they do not report model errors, die of a SIGHUP during loading, and
+    survive a killed parent process.
     """
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
-        # a forked process would not have the threads for computation
+        # Processes are spawned, because a forked process would not have the threads for computation.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[Any, Connection] = {}
-        self._signals: list[int] = []  # received signals to stop
+        self._signals: list[int] = []  # signals to stop that this process has received
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._forward)
@@ -298,9 +305,9 @@ class _Workers:
         child_end.close()
 
     def ready(self) -> bool:
-        """Wait for all processes.
+        """Wait until all server processes are ready.
 
-        Return False if a signal to stop arrived first. Raises UserError if a process fails.
+        Returns False if a signal to stop arrived first. Raises UserError if a process fails.
         """
         for process, pipe in list(self._running.items()):
             fault = _startup_error(process, pipe)
@@ -309,7 +316,7 @@ class _Workers:
         return not self._signals
 
     def watch(self) -> None:
-        """Restart processes that die, until a signal to stop arrives."""
+        """Restart server processes that die, until a signal to stop arrives."""
         pulse = Pulse()
         while not self._signals:
             pulse.beat()
@@ -324,7 +331,7 @@ class _Workers:
                     self.start()
 
     def stop(self) -> None:
-        """Stop the processes. They have `grace` seconds to finish accepted requests."""
+        """Stop the server processes. They have `grace` seconds to finish accepted requests."""
         until = time.monotonic() + self._settings.grace + KILL_SECONDS
         for process in self._running:
             if process.is_alive():
@@ -345,7 +352,10 @@ class _Workers:
 
 
 def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[], None]) -> None:
-    """Serve with several processes until a signal to stop arrives; `serving` is called when all processes are ready."""
+    """Serve with several processes until a signal to stop arrives.
+
+    The callback `serving` is called when all processes are ready.
+    """
     with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
         os.environ[MULTIPROCESS] = counts
         workers = _Workers(settings, listening)
@@ -362,7 +372,7 @@ def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[
 
 
 def _startup_error(process: Any, pipe: Connection) -> str:
-    """Return an empty string if the process is ready, else its error message."""
+    """Wait for the startup of a process. Return its error message, or an empty string if it is ready."""
     try:
         return str(pipe.recv())
     except EOFError:
@@ -371,7 +381,7 @@ def _startup_error(process: Any, pipe: Connection) -> str:
 
 
 def _restart_error(pipe: Connection) -> str:
-    """Return the startup error of a restarted process, or an empty string if it was ready."""
+    """Return the error of a restarted process at its startup, or an empty string if it became ready."""
     try:
         return str(pipe.recv()) if pipe.poll() else ""
     except (EOFError, OSError):

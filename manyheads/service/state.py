@@ -1,4 +1,4 @@
-"""Shared state of a service, available to every route: models, limits, queues and metrics."""
+"""Shared state of the service, available to every route: models, limits, queues and metrics."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from manyheads.service.run_api import Runs
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request, or of all requests together.
+    """Limits of a single request, and of all requests together.
 
     body          maximum size of a request body in bytes
-    keyed_body    maximum size of a body that is read before its API key is checked, in bytes
+    keyed_body    maximum size in bytes of a body that is read before its API key is checked
     characters    maximum number of characters in all texts of a request, and in all texts of a batch
-    body_seconds  maximum time for the arrival of a body
-    deadline      maximum time for a response, in seconds
-    max_waiting  maximum length of a model's queue in texts; further requests get status 429
-    max_items    maximum number of texts in a batch
+    body_seconds  maximum time in seconds for the arrival of a body
+    deadline      maximum time in seconds for a response
+    max_waiting   maximum length of a model's queue in texts; further requests get status 429
+    max_items     maximum number of texts in a batch
     rows          maximum number of texts that a language model generates at once
-    positions     maximum number of tokens in all these texts
+    positions     maximum number of tokens in all texts that a language model generates at once
     """
 
     body: int = 4 * 2**20
@@ -43,20 +43,20 @@ class Limits:
     positions: int = 32_768
 
 
-LOCAL = ("localhost", "127.0.0.1", "[::1]")  # names for the local machine
+LOCAL = ("localhost", "127.0.0.1", "[::1]")  # host names and addresses of the local machine
 
 
 @dataclass(eq=False)
 class Service:
-    """Models, limits and queues that all routes share.
+    """Models, limits and queues that all routes of the service share.
 
     looks     queue for attention maps, one input at a time
     images    queue for image decoding, one image at a time, because decoding needs much memory; no model waits for it
-    runs      runs whose learning curves are shown
-    names     allowed Host names if only local clients are served; empty: any name is allowed
-    token     token that clients must send; None: no token is required
+    runs      training runs whose learning curves are shown
+    names     allowed host names in requests if only local clients are served; empty: any name is allowed
+    token     access token that clients must send; None: no token is required
     detector  name of the model for language detection
-    draining  true after a signal to stop: accepted requests are finished, new ones get an error
+    draining  true after a signal to stop: accepted requests are finished, new requests get an error
     """
 
     registry: Registry
@@ -71,7 +71,7 @@ class Service:
     draining: bool = False
 
     def check_length(self, items: list[Any], field: str) -> None:
-        """Raise Refused if the items, texts or pairs of texts, have too many characters for a request."""
+        """Raise Refused if the texts or pairs of texts in a request have too many characters."""
         size = sum(map(characters, items))
         if size > self.limits.characters:
             fault = f"found {size:,} characters: expected at most {self.limits.characters:,} in a request"
@@ -80,7 +80,7 @@ class Service:
     async def compute(
         self, request: Request, served: Served, verb: str, items: list[Any], field: str, **options: Any
     ) -> list[Any]:
-        """Return the results of a verb for each item. The batch may be shared with other requests."""
+        """Return the results of a verb (command) for each item. The items may share a batch with other requests."""
         self.check_length(items, field)
         assert isinstance(served.worker, Batcher)
         key = (verb, *sorted(options.items()))

@@ -1,1 +1,1 @@
-"""Tasks: for each one its loss, predictions, metrics, recipes and saved files."""
+"""Machine learning tasks: for each task its loss, predictions, metrics, training recipes and saved files."""

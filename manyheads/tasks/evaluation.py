@@ -1,4 +1,4 @@
-"""Evaluation of a model on test data, and comparison of two models."""
+"""Evaluation of a model on test data, and comparison of two models on the same test data."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ MIN_BOOTSTRAP_ITEMS = 10  # Minimum number of items for a bootstrap test. With f
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Return the value of each metric, without its signature."""
+    """Return the value of each metric, without the signature that describes its computation."""
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Result of a model on test data, item by item.
+    """Result of a model on test data, for each item (such as a text or an image).
 
     quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
     metrics  metrics over all items
     unit     name of the quality score
     """
 
-    ranked_by: ClassVar[str] = ""  # name of the values in `ranks`; empty: `unit`
+    ranked_by: ClassVar[str] = ""  # name of the values that the method `ranks` returns; empty: the same name as `unit`
 
     inputs: list[str]
     outputs: list[str]
@@ -51,13 +51,16 @@ class EvaluationResult:
 
     @property
     def ranks(self) -> list[float]:
-        """Return one value for each item. A comparison sorts the items by the change of this value."""
+        """Return one value for each item.
+
+        A comparison sorts the items by the change of this value between two models.
+        """
         return self.quality
 
     def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         """Compare `other` with this result by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
-        Returns the mean quality of both results, their difference and its p-value. The p-value is the fraction of
+        Returns the mean quality score of both results, their difference and its p-value. The p-value is the fraction of
         resamples whose difference lies as far from the observed difference as zero does.
         """
         first, second = np.array(self.quality), np.array(other.quality)
@@ -75,7 +78,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class LabelResult(EvaluationResult):
-    """Result of a classifier: the inputs are items, the outputs and references are labels.
+    """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
 
     probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
                    the change of this value.
@@ -100,7 +103,10 @@ class LabelResult(EvaluationResult):
         return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
-        """Return the item count, precision, recall and F1 of each label. A ratio with an empty denominator is 0."""
+        """Return the item count, precision, recall and F1 of each label.
+
+        A ratio whose denominator is zero has the value 0.
+        """
         expected, found = Counter(self.references), Counter(self.outputs)
         right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
         return [
@@ -114,18 +120,21 @@ class LabelResult(EvaluationResult):
 
 
 class Predictor(Protocol):
-    """Interface of the objects that `manyheads.load` returns."""
+    """Interface of the predictors that `manyheads.load` returns, for their evaluation on test data."""
 
     @property
     def path(self) -> Path: ...
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate on the run's test data, or on `data`. Raises UserError if there is no test data."""
+        """Evaluate the model on the test data of its training run, or on `data`.
+
+        Raises UserError if there is no test data.
+        """
         ...
 
 
 def record_of(model: Path) -> dict[str, Any]:
-    """Return the content of a run's result.json, or an empty dictionary if the model has no such file."""
+    """Return the content of result.json for a model that was trained here, otherwise an empty dictionary."""
     path = model / "result.json"
     try:
         content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -141,9 +150,9 @@ def record_of(model: Path) -> dict[str, Any]:
 
 
 def trust(model: str | Path) -> None:
-    """Allow Manyheads to open the files that this run's record names, as if the run had been trained on this machine.
+    """Allow Manyheads to open the data files that result.json names, as if the model had been trained on this machine.
 
-    Raises UserError if the run has no record of its data.
+    Raises UserError if result.json does not describe the training data.
     """
     if not (data := record_of(Path(model)).get("data")):
         raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")
@@ -162,12 +171,12 @@ def scored_data(
 ) -> D:
     """Return the data that a model is evaluated on.
 
-    By default these are the data of its run. If `data` is given, the training options apply when it is read. Raises
-    UserError if the run comes from elsewhere and its record names files, unless `trust` was called.
+    By default these are the data of its training run. If `data` is given, it is read with the options of the training
+    run. Raises UserError if the run was made on another machine and its record names files, unless `trust` was called.
 
-    unrecorded  source that reads `data` if the model has no record of its training data
+    unrecorded  data source that reads `data` if the model has no record of its training data
     labels      labels of the model
-    settings    options of the source that replace the training options
+    settings    options of the data source that replace the options of the training run
     """
     if skip_bad_lines and data is None:
         raise UserError(
@@ -195,7 +204,7 @@ def scored_data(
 
 
 def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
-    """Return the metrics on the run's test data, or on `data`."""
+    """Return the metrics of a model on the test data of its training run, or on `data`."""
     return predictor.outcome(data).metrics
 
 
@@ -204,9 +213,9 @@ def compare(
 ) -> dict[str, Any]:
     """Compare two models on the same test data.
 
-    Returns the metrics of both, a paired bootstrap test, the number of items that became better and worse, and the
-    items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if the
-    models do different tasks or have different test data.
+    Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and
+    the items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if
+    the models do different tasks or have different test data.
     """
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))

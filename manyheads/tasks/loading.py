@@ -1,4 +1,4 @@
-"""Loading of a model directory as an object that makes predictions."""
+"""Loading of a model directory as a predictor, an object that makes predictions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from manyheads.tasks.evaluation import record_of
 
 
 class PredictorRow(NamedTuple):
-    """Predictor class, and the models that it can use.
+    """Row in the table of predictors: a predictor class, and the models that it can use.
 
     predictor  "module.below.tasks:Class". It is imported on first use: a translator starts sooner without the code for
                images.
-    families   model families, named as in `models/presets.py`
-    heads      heads that the model may have, if models of the family can have several
-    data       key that the run's record of its data must have; None: any data
+    families   model families, named as in `models/presets.py`, such as "bert"
+    heads      names of the model heads that the predictor accepts, for a family with several heads
+    data       key that must occur in the record of the training data; None: any data
     """
 
     predictor: str
@@ -30,7 +30,7 @@ class PredictorRow(NamedTuple):
     data: str | None = None
 
 
-# The first row that matches a model gives its predictor.
+# The first row that matches a model determines its predictor.
 PREDICTORS = (
     PredictorRow("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
     PredictorRow("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
@@ -49,16 +49,18 @@ PREDICTORS = (
 
 
 def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Any:
-    """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as an object that makes predictions.
+    """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as a predictor.
 
-    precision  number format of the computation
+    A predictor is an object that makes predictions with the model.
+
+    precision  number format of the computation, "float32" or "bf16" (bfloat16)
     threads    number of CPU threads; None: PyTorch's default
 
     Raises UserError if the model can make no predictions by itself.
     """
     loaded = load_directory(model)
     config = loaded.model.config
-    # image models without labels have no head
+    # Image models without labels have no classification head.
     head = getattr(config, "head", None if getattr(config, "labels", True) else "none")
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]
@@ -75,7 +77,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
 
 
 def _trained_on(path: Path) -> dict[str, Any]:
-    """Return the data section of a run's record, or an empty one if the record is damaged.
+    """Return the description of the training data in result.json, or an empty one if the file is damaged.
 
     The evaluation reports the damage later.
     """

@@ -1,4 +1,4 @@
-"""Best measured results of each recipe, as written by `python -m lab.best_results` from the records of runs."""
+"""Best measured metrics of each recipe, as written by `python -m lab.best_results` from the records of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from importlib.resources import files
 
 
 def measured(recipe: str) -> list[str]:
-    """Return at most eight lines such as `en-de: bleu_13a 38.1, ... in 2.9 h`, best first.
+    """Return at most eight lines with a recipe's best results, such as `en-de: bleu_13a 38.1, ... in 2.9 h`.
+
+    The best result comes first.
 
     The list is empty for a recipe without measurements.
     """

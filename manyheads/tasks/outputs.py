@@ -1,4 +1,4 @@
-"""Model outputs for many texts, computed in padded batches of similar length."""
+"""Computation of a model's outputs for many texts, in padded batches of texts with similar length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad, token_batches
 from manyheads.training.distributed_map import distributed_map
 
-BATCH_TOKENS = 8192  # maximum number of padded tokens in a batch
+BATCH_TOKENS = 8192  # maximum number of tokens in a batch, padding included
 
 
 def padded(rows: Sequence[ArrayLike], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -29,7 +29,7 @@ def outputs(
     padding: int,
     segments: Sequence[ArrayLike] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index and the output of each text, in the order of the batches.
+    """Yield the index of each text and the model's output for it, in the order of the batches.
 
     The outputs are float32 tensors on the CPU, without gradients.
 

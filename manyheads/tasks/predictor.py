@@ -1,4 +1,4 @@
-"""Base classes of the objects that `manyheads.load` returns: model, device, attention maps and logit lens."""
+"""Base classes of the predictors that `manyheads.load` returns, with device, attention maps and logit lens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
-MAX_LENS_WORDS = 1000  # maximum number of tokens that the lens lists for each position of each layer
+MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
 
 
 class TrainedModel:
-    """Model in eval mode, on its device.
+    """Predictor: a model in eval mode, on its device.
 
     model, compute  the model as loaded, and its device and precision
     compiled        the model and the settings for fast inference, prepared on first use
-    verbs           commands that accept the model; `tasks/verbs.py` lists all commands
+    verbs           names of the commands that accept the model; `tasks/verbs.py` lists all commands
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
@@ -41,7 +41,10 @@ class TrainedModel:
 
     @property
     def compiled(self) -> tuple[Any, ComputeConfig]:
-        """Return the model prepared for inference, with its compute settings. A change of the weights rebuilds it."""
+        """Return the model prepared for fast inference, with its compute settings.
+
+        If the weights have changed, it is prepared again.
+        """
         versions = [
             (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
             for parameter in self.model.parameters()
@@ -60,7 +63,7 @@ class TrainedModel:
     def _attention_maps(
         self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
     ) -> AttentionMaps:
-        """Return the attention maps for the given model inputs; `shown` holds further arguments of `attention_maps`."""
+        """Return the attention maps for the given model inputs. `shown` holds further arguments of `attention_maps`."""
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
         with self.compute.autocast():
             return attention_maps(
@@ -69,7 +72,7 @@ class TrainedModel:
 
 
 class ModelWithTokenizer(TrainedModel):
-    """Model that reads texts.
+    """Predictor for a model that reads texts.
 
     done  past participle for the error about a missing tokenizer, such as "translated"
     """
@@ -88,7 +91,7 @@ class ModelWithTokenizer(TrainedModel):
         return getattr(self.model.config, "max_positions", None)
 
     def _model_inputs(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
-        """Return the inputs of a model that reads one sequence, and the tokens as displayed."""
+        """Return the inputs of a model that reads one sequence, and the tokens as they are displayed."""
         if self._max_tokens is not None and len(text.ids) > self._max_tokens:
             if not truncate:
                 raise UserError(
@@ -99,7 +102,7 @@ class ModelWithTokenizer(TrainedModel):
         if any(text.segments):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
         if getattr(self.model.config, "head", None) == "choice":
-            rows = [row[:, None] for row in rows]  # add the dimension of the answer candidates, here 1
+            rows = [row[:, None] for row in rows]  # add a dimension for the answer candidates, here of size 1
         return rows, text.side
 
     def _text_maps(
@@ -113,14 +116,14 @@ class ModelWithTokenizer(TrainedModel):
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
         title: str, *, top: int, tokenizer: Tokenizer,
     ) -> Lens:  # fmt: skip
-        """Return the logit lens: the likeliest output tokens of each layer of a stack.
+        """Return the logit lens: the likeliest output tokens according to each layer of a stack of layers.
 
         `tokenizer` decodes the output tokens.
         """
         if not 1 <= top <= MAX_LENS_WORDS:
             raise UserError(f"top is {top}: expected 1 to {MAX_LENS_WORDS}")
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
-        probabilities, ids = [], []  # probabilities and token ids of each layer, both (T, top)
+        probabilities, ids = [], []  # probabilities and token ids according to each layer, both (T, top)
         with self.compute.autocast():
             for logits in logit_lens(self.model, stack, project, *inputs):
                 best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
@@ -134,16 +137,19 @@ class ModelWithTokenizer(TrainedModel):
 
 
 class TextPredictor(ModelWithTokenizer):
-    """Model that reads a whole text, or a pair of texts.
+    """Predictor for a model that reads a whole text, or a pair of texts.
 
-    pairs_only  error message if a model that reads only pairs gets a single text; empty for other models
+    pairs_only  error message for a single text, if the model reads only pairs of texts; empty for other models
     """
 
     pairs_only: ClassVar = ""
 
     @property
     def reads_pairs(self) -> bool:
-        """Return True if the model can read two texts. Models without segment embeddings use a separator token."""
+        """Return True if the model can read a pair of texts.
+
+        A model without segment embeddings separates the two texts by a separator token.
+        """
         return hasattr(self.model.config, "segment_types") or isinstance(self.model, GPT)
 
     def attend(
@@ -160,8 +166,8 @@ class TextPredictor(ModelWithTokenizer):
         """Return the attention weights of every head in every layer for a text, or for a pair of texts.
 
         layers, heads  indices of the layers and heads to return, None for all
-        calculation    also return the queries, keys and values from which the weights are computed
-        truncate       cut a text that is longer than the model's limit, instead of raising a UserError
+        calculation    true: also return the queries, keys and values from which the weights are computed
+        truncate       true: cut a text that is longer than the model's limit; false: raise UserError for such a text
         """
         if pair is None and self.pairs_only:
             raise UserError(self.pairs_only)

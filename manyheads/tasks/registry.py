@@ -1,4 +1,4 @@
-"""Table of all recipes."""
+"""Table of all training recipes, by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find(name: str) -> Recipe:
-    """Return the recipe with the given name. Raises UserError, with the nearest name, if there is none."""
+    """Return the recipe with the given name. Raises UserError, with the most similar name, if there is none."""
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
     return RECIPES[name]

@@ -1,7 +1,7 @@
-"""Tokenized texts and pairs of texts, with the tokens as displayed next to attention maps.
+"""Tokenized texts and pairs of texts, with the tokens in the form in which they are displayed next to attention maps.
 
-A token is displayed as the characters that it stands for. A word contains no whitespace and is one unit of the
-pre-tokenizer. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
+A token is displayed as the characters that it represents. A word contains no whitespace and is one unit of the
+tokenizer's pre-tokenizer. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TokenizedText(NamedTuple):
     side: Side
 
     def part(self, indices: Sequence[int]) -> TokenizedText:
-        """Return the tokens at the given indices."""
+        """Return a copy with only the tokens at the given indices."""
         ids, segments = ([values[at] for at in indices] for values in (self.ids, self.segments))
         return TokenizedText(ids, segments, self.side.part(indices))
 
@@ -62,9 +62,9 @@ def tokenized(
 
 
 class DecodedTokens(NamedTuple):
-    """Token data of a text that a model generated, with the fields of a tokenizer's `Encoding`.
+    """Token data of a text that a model generated, with the same fields as a tokenizer's `Encoding`.
 
-    The ids are exactly those that the model generated: the text, encoded again, may give other ids.
+    The ids are exactly the ids that the model generated. If the text were encoded again, the ids could differ.
     """
 
     tokens: list[str]
@@ -74,7 +74,7 @@ class DecodedTokens(NamedTuple):
 
 
 def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
-    """Return the tokens for ids that a model generated."""
+    """Return the tokens for ids that a model generated, as they are displayed."""
     special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     text, ends = "", list[int]()
     for after in range(1, len(ids) + 1):  # The text of a token can depend on the preceding tokens.
@@ -97,11 +97,12 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
 
 
 def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
-    """Return the tokens of one or two texts as displayed, and the index of each token's word."""
+    """Return the displayed tokens of one or two texts, and the index of the word that each token belongs to."""
     tokens: list[str] = []
     words: list[int] = []
     word = SPECIAL
-    before: tuple[int | None, int, int | None] = (None, 0, None)  # previous token: text index, end offset, word index
+    # text index, end offset and word index of the previous token
+    before: tuple[int | None, int, int | None] = (None, 0, None)
     last = (-1, -1, -1)
     span_counts = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
     for token, (start, end), word_id, text_id in zip(
@@ -117,7 +118,7 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
         continues = before[0] == text_id and before[2] == word_id and start <= before[1]
         blank = piece[:1].isspace() or text[start - 1 : start].isspace()
         word += not (continues and (not blank or (text_id, start, end) == last))
-        # If several tokens share a character, the raw tokens are displayed.
+        # If several tokens share a character, the entries of the vocabulary are displayed instead.
         single = span_counts[text_id, (start, end)] == 1
         tokens.append(_shown(piece, token) if single else token)
         words.append(word)

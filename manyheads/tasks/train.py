@@ -1,4 +1,4 @@
-"""Entry point for training: `train` applies the user's settings to a recipe, checks them and starts the run."""
+"""Entry point for training: `train` applies the user's settings to a recipe, checks the settings and starts the run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def train(
 
 
 def _one_budget(config: Any, keys: set[str]) -> Any:
-    """Return the config with only the training budget that the user set.
+    """Return the config with only those limits on the training duration that the user set.
 
     If the user sets only steps or only epochs, the recipe's other limit is removed.
     """

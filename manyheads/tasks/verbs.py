@@ -1,10 +1,10 @@
-"""Names of the commands in the order of `--help`, and the commands that a predictor may support."""
+"""Names of all commands in the order of `--help`. Each predictor supports some of the commands for models."""
 
 from __future__ import annotations
 
 # These commands read one input per line and write one output line each.
 PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
-SERVED = (*PREDICTIONS, "embed")  # commands that the HTTP service offers
+SERVED = (*PREDICTIONS, "embed")  # names of the commands that the HTTP service offers
 COMMANDS = (
     "recipes",
     "train",

@@ -1,1 +1,1 @@
-"""Figures and tables of individual papers, as data and as pictures."""
+"""Figures and tables of individual papers, each computed as data and drawn as a picture."""

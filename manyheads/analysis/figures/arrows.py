@@ -1,6 +1,6 @@
-"""Strongest attention weights of one position of an image or clip, drawn as arrows (Wang 2018, figures 1 and 3).
+"""Arrows from one position of an image or clip to the positions that it attends to most (Wang 2018, figures 1 and 3).
 
-`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws them. On the command line:
+`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws the arrows. On the command line:
 `manyheads draw arrows MODEL CLIP --at 1,60,80`.
 """
 
@@ -18,19 +18,19 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 
-COUNT = 20  # number of arrows in the paper's figures
+COUNT = 20  # number of arrows that the paper's figures show
 
 
 @dataclass(frozen=True)
 class Arrows:
-    """Strongest attention weights of one query, in descending order.
+    """Strongest attention weights of one query position, in descending order.
 
     layer    name of the attention layer
     start    (frame, y, x) of the query in pixels, at the center of its cell in the layer's grid
-    ends     (N, 3) positions of the keys, in the same units
-    weights  (N,) attention weights
-    shares   whether the weights of all keys sum to one, as after a softmax
-    frames   (T, C, Y, X) input of the model; an image is one frame
+    ends     (frame, y, x) of each of the N attended positions in pixels, (N, 3)
+    weights  attention weight of each attended position, (N,)
+    shares   true if the weights of all keys sum to one, as after a softmax
+    frames   input of the model as an array of frames, (T, C, Y, X); an image is one frame
     """
 
     layer: str
@@ -53,10 +53,10 @@ def strongest_arrows(
 ) -> Arrows:
     """Return the strongest weights of one query in a layer that attends over a grid, such as a non-local block.
 
-    images  (1, C, Y, X), or a clip (1, C, T, Y, X), as the model takes it
-    at      (y, x), or (t, y, x): a pixel
-    layer   name or index; default: the last
-    out     file for a picture with the frames side by side; default: none
+    images  one image (1, C, Y, X), or one clip (1, C, T, Y, X), preprocessed for the model
+    at      position of the query in pixels: (y, x) in an image, (t, y, x) in a clip
+    layer   name or index of the attention layer; default: the last attention layer
+    out     path for a picture with the frames side by side; default: no picture
 
     Raises UserError for a position outside the image, and for a layer that does not attend over a grid.
     """
@@ -74,7 +74,8 @@ def strongest_arrows(
     with eval_mode(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
         model(images)
     weights = maps[name][0].flatten().cpu()
-    step = (1, min(pool, grid[1]), min(pool, grid[2]))  # pooling of keys: grid cells of queries per key
+    # The layer may pool its keys: this is the number of query cells per key in each dimension of the grid.
+    step = (1, min(pool, grid[1]), min(pool, grid[2]))
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
         raise UserError(f"{name} has {len(weights)} keys, expected one for each cell of the grid {tuple(keys)}")
@@ -83,7 +84,8 @@ def strongest_arrows(
     pixels = torch.tensor([length / cells for length, cells in zip(size, grid, strict=True)])  # pixels per cell
     ends = (places + 0.5) * torch.tensor(step) * pixels
     start = (torch.tensor(cell) + 0.5) * pixels
-    ends[:, 0], start[0] = places[:, 0], cell[0]  # frame indices are not scaled
+    # Only the coordinates y and x are scaled to pixels, frame indices are not.
+    ends[:, 0], start[0] = places[:, 0], cell[0]
     frames = images[0].detach().reshape(images.shape[1], *size).transpose(0, 1)
     shares = bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 0.02
     arrows = Arrows(name, tuple(start.tolist()), ends, weights[strongest], shares, frames)
@@ -93,10 +95,10 @@ def strongest_arrows(
 
 
 def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = None, title: str = "") -> None:
-    """Draw the frames side by side, with axes in pixels and one arrow per weight.
+    """Draw the frames side by side, with axes in pixels and one arrow per attention weight.
 
-    The width of an arrow grows with its weight, and the title gives the range of the weights. Colors are stretched to
-    the full range.
+    A larger weight gives a wider arrow, and the title gives the range of the weights. The colors of the frames are
+    stretched to the full range.
 
     numbers  labels of the frames; default: 0, 1, ...
     """
@@ -107,7 +109,7 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     count, _, height, width = arrows.frames.shape
     frames = arrows.frames[:, :3].float().cpu()
     frames = (frames - frames.min()) / (frames.max() - frames.min()).clamp(min=1e-6)
-    strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # (Y, T * X, C)
+    strip = torch.cat(list(frames.permute(0, 2, 3, 1)), 1)  # all frames side by side, (Y, T * X, C)
     inches = min(3.5, 14 / count)
     figure = Figure(figsize=(max(inches * count, 3.5) + 0.4, inches * height / width + 0.8), layout="compressed")
     panel = figure.subplots()
@@ -117,12 +119,12 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
     t, y, x = arrows.start
     sizes = arrows.weights.abs()
     weakest, range_ = sizes.min(), (sizes.max() - sizes.min()).clamp(min=1e-12)
-    strengths = ((sizes - weakest) / range_).tolist()  # scaled to 0 to 1
+    strengths = ((sizes - weakest) / range_).tolist()  # pixel values scaled to the range 0 to 1
     for (frame, down, right), strength in zip(arrows.ends.tolist(), strengths, strict=True):
         thick = 0.5 + 3 * strength
         look = {
             "arrowstyle": "->", "color": HUES[1], "linewidth": thick, "shrinkA": 0, "shrinkB": 0,
-            # visible on any background
+            # color that is visible on any background
             "path_effects": [withStroke(linewidth=thick + 1, foreground="white", alpha=0.7)],
         }  # fmt: skip
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)
@@ -151,7 +153,10 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
 
 
 def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tuple[int, int, int], int]:
-    """Return a layer's name, its frames, rows and columns, and the factor by which its keys are pooled."""
+    """Return the name of an attention layer, the size of its grid, and the pooling of its keys.
+
+    The grid has a number of frames, rows and columns.
+    """
     layers = tapped(model)
     name = list(layers)[layer] if isinstance(layer, int) and -len(layers) <= layer < len(layers) else layer
     if name not in layers:

@@ -1,7 +1,7 @@
-"""Centers and widths of heads that attend over pixels, and their mean attention maps.
+"""Centers and widths of attention heads that attend over pixels, and their mean attention maps.
 
-Figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG by the suffix). On the command
-line: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
+They reproduce figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG by the suffix).
+On the command line: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
-SHARES = (0.5, 0.9)  # fractions of a head's attention within the circles
-LINES = ("-", ":")  # line styles of the circles
-COLUMNS = 4  # maximum number of panels per row
+SHARES = (0.5, 0.9)  # fractions of a head's attention that lie within the drawn circles
+LINES = ("-", ":")  # line style of each of these circles
+COLUMNS = 4  # maximum number of panels in a row of the figure
 
 
 @dataclass(frozen=True)
 class Centers:
-    """Mean shift and width of the attention of each layer and head, in pixels of the layer's grid.
+    """Attention center and width of each layer and head, in pixels of the layer's grid.
 
-    centers  (L, H, 2) shift down and to the right of the query
-    widths   (L, H) standard deviation along an axis
+    centers  (L, H, 2) mean shift of the attended pixel from the query, down and to the right
+    widths   (L, H) standard deviation of the attended position along one axis
     """
 
     layers: tuple[str, ...]
@@ -50,8 +50,8 @@ class Centers:
 class MeanMaps:
     """Attention maps of each head for one query pixel, averaged over images.
 
-    maps   (L, H, Y, X), each sums to one
-    query  (row, column) in that grid
+    maps   (L, H, Y, X), where each map sums to one
+    query  (row, column) of the query in the grid of Y rows and X columns
     """
 
     layers: tuple[str, ...]
@@ -60,7 +60,10 @@ class MeanMaps:
     images: int
 
     def centers(self) -> Centers:
-        """Return mean and standard deviation of each map, those of a head's Gaussian if it lies within the image."""
+        """Return the mean and standard deviation of the attended position for each attention map.
+
+        For a Gaussian attention pattern within the image, these are the parameters of the Gaussian.
+        """
         rows, columns = self.maps.shape[-2:]
         down = torch.arange(rows, device=self.maps.device) - self.query[0]
         right = torch.arange(columns, device=self.maps.device) - self.query[1]
@@ -72,9 +75,9 @@ class MeanMaps:
 
 
 def learned_centers(model: nn.Module) -> Centers:
-    """Return the learned centers and widths of a model with quadratic positional attention; needs no image.
+    """Return the attention centers and widths that a model with quadratic positional attention has learned.
 
-    Raises UserError for a model without such attention.
+    No image is needed, because this attention depends on positions only. Raises UserError for other models.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, QuadraticAttention)}
     if not layers:
@@ -89,9 +92,9 @@ def learned_centers(model: nn.Module) -> Centers:
 def mean_maps(
     model: ConvAttention, images: Tensor, query: tuple[int, int] | None = None, *, batch: int = 25
 ) -> MeanMaps:
-    """Return the attention maps of every layer and head, averaged over images (N, C, Y, X) that are normalized.
+    """Return the attention maps of every layer and head, averaged over normalized images (N, C, Y, X).
 
-    query  (row, column) among the tokens, one per 2 x 2 pixels; default: the middle
+    query  (row, column) of the query token, one token per 2 x 2 pixels; default: the middle token
     batch  number of images per forward pass; does not change the result
     """
     if not len(images):
@@ -108,13 +111,15 @@ def mean_maps(
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
-            # A map that does not depend on the images has batch size one, so its mean over the batch is still right.
-            total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])  # (L, H, 1, T)
+            # An attention map that does not depend on the images has batch size one, so its mean over the batch is
+            # still right.
+            # attention maps of all layers and heads for one query, (L, H, 1, T)
+            total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
 
 def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:
-    """Draw figure 4: a panel for each layer, and for each head circles around 50% and 90% of its attention.
+    """Draw figure 4 of the paper: a panel for each layer, with circles around 50% and 90% of each head's attention.
 
     The black square is the query pixel.
 
@@ -128,15 +133,17 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
         from matplotlib.ticker import MaxNLocator
 
     layers, heads = centers.widths.shape
-    few = [*HUES, "#000000", "#999999", "#882255", "#332288"]  # distinguishable with color blindness
+    # line colors that remain distinguishable for color-blind readers
+    few = [*HUES, "#000000", "#999999", "#882255", "#332288"]
     hues = few if heads <= len(few) else [colormaps["viridis"](head / (heads - 1)) for head in range(heads)]
     rows = -(-layers // COLUMNS)
     columns = -(-layers // rows)
     figure = Figure(figsize=(2.6 * columns + 2.4, 2.7 * rows + 0.6), layout="compressed")
     places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    radii = [sqrt(-2 * log(1 - share)) for share in SHARES]  # radii in widths, for a Gaussian in two dimensions
+    # radii of the circles in standard deviations, for a Gaussian in two dimensions
+    radii = [sqrt(-2 * log(1 - share)) for share in SHARES]
     reach = float(centers.centers.abs().max() + radii[0] * centers.widths.median()) + 1
-    # the width of a head with uniform attention is unbounded: clip its circles outside the picture
+    # The width of a head with uniform attention is unbounded, so its circles are clipped to just outside the picture.
     widths = centers.widths.clamp(max=4 * reach)
     for layer, panel in enumerate(places.flat):
         if layer >= layers:
@@ -167,7 +174,10 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
 
 
 def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
-    """Draw figures 5 and 6: a row for each layer and a column for each head, on one scale. Black is no attention."""
+    """Draw figures 5 and 6 of the paper: attention maps in a row for each layer and a column for each head.
+
+    All maps have the same color scale, where black means no attention.
+    """
     with extra("analysis", "a picture"):
         from matplotlib.colors import PowerNorm
         from matplotlib.figure import Figure
@@ -177,7 +187,7 @@ def draw_maps(means: MeanMaps, path: str | Path, *, title: str = "") -> None:
     figure = Figure(figsize=(1.1 * heads + 1.4, 1.1 * layers + 0.9), layout="constrained")
     panels = figure.subplots(layers, heads, squeeze=False)
     row, column = means.query
-    maps = means.maps.float().cpu().numpy()  # (L, H, Y, X)
+    maps = means.maps.float().cpu().numpy()  # attention maps of all layers and heads, (L, H, Y, X)
     for (layer, head), panel in np.ndenumerate(panels):
         image = panel.imshow(
             maps[layer, head], cmap="gray", norm=PowerNorm(0.5, 0, maps.max()), interpolation="nearest"

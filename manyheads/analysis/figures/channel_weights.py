@@ -1,10 +1,10 @@
-"""Channel weights of squeeze-and-excitation networks (Hu, Shen & Sun 2017, section 6.4).
+"""Channel weights that squeeze-and-excitation networks compute for images (Hu, Shen & Sun 2017, section 6.4).
 
     weights = channel_weights(model, [images], ["a cat"])       # one image, (1, C, Y, X)
     weights.draw("channels.png")
 
-For images of several classes, each row is the mean of one class, as in the paper's figure: early blocks weight
-channels alike for all classes, later blocks do not.
+For images of several classes, each row is the mean of one class, as in the paper's figure. It shows that early blocks
+weight channels alike for all classes, and later blocks do not.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".npz")
-NAMED = 40  # maximum number of rows with labels in a picture
-WIDTH = 7.0  # width of a picture in inches
+NAMED = 40  # maximum number of rows with labels in a heat map
+WIDTH = 7.0  # width of the figure in inches
 
 
 @dataclass(frozen=True)
 class ChannelWeights:
-    """Mean weight of every channel, a row for each class or image.
+    """Mean weight of every channel of squeeze-and-excitation blocks, with a row for each class or image.
 
     layers   module names of the blocks, in the network's order
-    weights  for each block (R, C) float32, from 0 to 1
-    rows     names of the rows
-    images   (R,) number of images averaged in each row
+    weights  weights from 0 to 1 for each block, (R, C) float32
+    rows     names of the R rows
+    images   number of images averaged in each row, (R,)
     model    name or path of the model
     title    description of the images
-    picture  (Y, X) or (Y, X, 3) uint8: the preprocessed image, for a single image
+    picture  (Y, X) or (Y, X, 3) uint8: the preprocessed image, if there is only one
     """
 
     layers: tuple[str, ...]
@@ -60,7 +60,10 @@ class ChannelWeights:
         return f"ChannelWeights of {self.title!r} ({len(self.rows)} rows; channels of the blocks: {channels})"
 
     def of(self, layers: Sequence[int]) -> ChannelWeights:
-        """Select blocks by index, from 0, or negative from the end. Raise UserError if a block does not exist."""
+        """Select squeeze-and-excitation blocks by index, from 0, or negative from the end.
+
+        Raises UserError if a block does not exist.
+        """
         count = len(self.layers)
         for number in layers:
             if not -count <= number < count:
@@ -70,15 +73,15 @@ class ChannelWeights:
         )
 
     def last_of_stages(self) -> ChannelWeights:
-        """Select the last block of each stage, as the paper draws them."""
+        """Select the last squeeze-and-excitation block of each network stage, as in the paper's figure."""
         last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
         return self.of(list(last.values()))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the content of an NPZ file.
+        """Return the arrays of the NPZ file.
 
-        "channels/0" (R, C) holds the first block, "channels/0/name" its name; "rows" holds the names of the rows, and
-        "images" the number of images averaged in each.
+        "channels/0" (R, C) holds the weights of the first block, and "channels/0/name" its name. "rows" holds the names
+        of the rows, and "images" the number of images averaged in each row.
         """
         arrays: dict[str, NDArray[Any]] = {
             "model": np.array(self.model), "title": np.array(self.title), "rows": np.array(self.rows),
@@ -89,15 +92,15 @@ class ChannelWeights:
         return arrays
 
     def save(self, path: str | Path) -> None:
-        """Write an NPZ file without pickles; see `arrays`."""
+        """Write an NPZ file with the arrays that the method `arrays` returns. The file contains no pickled objects."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def draw(self, path: str | Path) -> None:
-        """Draw a picture, PNG or SVG by the suffix, with a panel for each block.
+        """Draw the channel weights as PNG or SVG, by the suffix, with a panel for each squeeze-and-excitation block.
 
-        A single row is drawn as bars, in the order of the channels. Several rows are drawn as lines of a heat map,
-        below the mean of all images, with channels sorted by their mean weight.
+        A single row is drawn as bars, in the order of the channels. Several rows are drawn as a heat map below their
+        mean over all images, with the channels sorted by mean weight.
         """
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
@@ -132,14 +135,15 @@ class ChannelWeights:
 
 
 def squeezes(model: nn.Module) -> dict[str, SqueezeExcitation]:
-    """Return the squeeze-and-excitation blocks of a model by name, in order."""
+    """Return the squeeze-and-excitation blocks of a model by module name, in the order of the network."""
     return {name: module for name, module in model.named_modules() if isinstance(module, SqueezeExcitation)}
 
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the weights (B, C) of every block while the `with` block runs: for each name, a list with one entry per
-    call.
+    """Record the channel weights (B, C) of every squeeze-and-excitation block while the `with` block runs.
+
+    The dictionary holds a list for each block name, with one entry per call of the block.
     """
     seen: dict[str, list[Tensor]] = {name: [] for name in squeezes(model)}
     with ExitStack() as undo:
@@ -163,13 +167,13 @@ def channel_weights(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
 ) -> ChannelWeights:
-    """Return the channel weights of images (B, C, Y, X), normalized as in training, averaged by row.
+    """Return the channel weights for batches of images (B, C, Y, X), normalized as in training and averaged by row.
 
     rows    names of the rows, such as the classes
     row_of  row index of each image, in the order of the batches; default: one row per image
 
     `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
-    squeeze-and-excitation, and for a row without images.
+    squeeze-and-excitation blocks, and for a row without images.
     """
     blocks = squeezes(model)
     if not blocks:
@@ -196,7 +200,10 @@ def channel_weights(
 
 
 def _called(layer: str) -> str:
-    """Return a title such as `stage 2, block 3`, counted from 1 as in the paper, for `stages.1.blocks.2.squeeze`."""
+    """Convert a module name such as `stages.1.blocks.2.squeeze` to a title such as `stage 2, block 3`.
+
+    As in the paper, the title counts stages and blocks from 1.
+    """
     parts = layer.split(".")
     return f"stage {int(parts[1]) + 1}, block {int(parts[3]) + 1}" if parts[0] == "stages" else layer
 
@@ -215,7 +222,8 @@ def _classes(
     panel: Axes, rows: Sequence[str], weights: NDArray[np.float32], images: NDArray[np.int64], title: str
 ) -> None:
     overall = images @ weights / images.sum()  # (C,)
-    shown = np.concatenate([overall[None], weights])[:, np.argsort(-overall)]  # (1 + R, C)
+    # mean of all images, then one row per class, (1 + R, C)
+    shown = np.concatenate([overall[None], weights])[:, np.argsort(-overall)]
     panel.imshow(shown, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     panel.axhline(0.5, color="white", linewidth=1.5)
     differ = float(weights.std(0).mean())

@@ -1,4 +1,9 @@
-"""Error of attention that computes a convolution, over alpha (Cordonnier 2020, theorem 1)."""
+"""Difference between a convolution and an attention layer that imitates it, by the sharpness alpha of the attention.
+
+Theorem 1 of Cordonnier 2020 states that the difference vanishes as alpha grows.
+
+Theorem 1 of Cordonnier 2020 states that the error vanishes as alpha grows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,9 @@ from manyheads.models.conv_attention import attention_of
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest difference from the convolution inside the image, by kernel size and alpha. Outputs have unit variance.
+    """Largest difference between attention and convolution inside the image, for each kernel size and alpha.
+
+    The outputs of the convolution have unit variance.
 
     parameters  number of parameters of the attention layer, by kernel size
     """
@@ -40,7 +47,10 @@ def convolution_errors(
     images: int = 2,
     seed: int = 1,
 ) -> Errors:
-    """Compare random convolutions of random images of `size` x `size` pixels with attention, in float64."""
+    """Compare random convolutions with attention layers that imitate them, in float64.
+
+    The inputs are random images of `size` x `size` pixels.
+    """
     if not kernels or not alphas:
         raise UserError("no kernels or no alphas: expected at least one of each")
     if wrong := [kernel for kernel in kernels if kernel < 1 or kernel % 2 == 0 or kernel > size]:
@@ -53,8 +63,9 @@ def convolution_errors(
     parameters: dict[int, int] = {}
     for kernel in kernels:
         weight = torch.randn(channels, channels, kernel, kernel, generator=random, dtype=torch.float64)
-        weight /= (channels * kernel * kernel) ** 0.5  # outputs of unit variance
-        exact = nn.functional.conv2d(x, weight)  # only positions where the whole kernel lies within the image
+        weight /= (channels * kernel * kernel) ** 0.5  # scales the outputs to unit variance
+        # The comparison uses only positions where the whole kernel lies within the image.
+        exact = nn.functional.conv2d(x, weight)
         inside = slice(kernel // 2, size - kernel // 2)
         errors[kernel] = []
         for alpha in alphas:
@@ -67,7 +78,10 @@ def convolution_errors(
 
 
 def draw(measured: Errors, path: str | Path) -> None:
-    """Draw the error for each kernel, and exp(-alpha), the weight that a neighbor of the attended pixel still gets."""
+    """Draw the error for each kernel size over alpha.
+
+    The curve exp(-alpha) is the attention weight that a neighbor of the intended pixel still gets.
+    """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""Influence of a word by its distance, in a plain RNN, an LSTM, convolutions and attention.
+"""Influence of one word on the final state, by its distance, in an RNN, an LSTM, convolutions and attention.
 
 The influence of the word k positions before the last is the norm of a derivative: of the final state with respect to
 the vector of that word. It is measured before and after training on a recall task: one word of a text is marked, and
-the network must name it at the end. The accuracy at each distance is reported, too.
+the network must name the marked word at the end of the text. The accuracy at each distance is reported, too.
 
     rnn, lstm    one layer: the influence passes through k steps, each of which makes it smaller or larger
     convolution  `layers` layers with kernel size `kernel`: no influence beyond layers x (kernel - 1) / 2
@@ -31,19 +31,20 @@ from manyheads.errors import UserError, extra
 from manyheads.models.sequence_baselines import Recurrent
 
 KINDS = ("rnn", "lstm", "convolution", "attention")
-SAMPLES = 16  # texts per distance, averaged in the influence
-ASKED = 64  # texts per distance, for the accuracy of recall
+SAMPLES = 16  # number of texts over which the influence is averaged, for each distance
+ASKED = 64  # number of test texts for the recall accuracy, for each distance of the marked word
 BATCH = 64
-HEADS, BLOCKS = 4, 2  # of the attention network
+HEADS, BLOCKS = 4, 2  # settings of the attention network
 
 
-Parts = dict[str, dict[str, list[float]]]  # title -> network -> a value for each distance
+# The keys are the title of a panel and the name of a network; the list has a value for each distance.
+Parts = dict[str, dict[str, list[float]]]
 RECALLED = "fraction of marked words recalled"
 
 
 @dataclass(frozen=True)
 class Fading:
-    """Influence and accuracy of each network, by distance 0 to T - 1 from the last word."""
+    """Influence and recall accuracy of each network, for distances 0 to T - 1 from the last word of a text."""
 
     before: dict[str, list[float]]
     after: dict[str, list[float]]
@@ -58,7 +59,7 @@ class Fading:
 
 
 def table(parts: Parts) -> str:
-    """Return the curves as a table, at distances that double."""
+    """Return the influence and accuracy curves as a text table, at distances 0, 1, 2, 4, 8 and so on."""
     length = max(len(curve) for curves in parts.values() for curve in curves.values())
     shown = [k for k in (0, *(2**n for n in range(20))) if k < length - 1] + [length - 1]
     wide = 2 + max(len(name) for title, curves in parts.items() for name in (title, *curves))
@@ -72,9 +73,11 @@ def table(parts: Parts) -> str:
 
 
 class Recaller(nn.Module):
-    """Network that maps tokens (B, T) to logits (B, S) of the marked symbol. Token S + s is the marked symbol s.
+    """Network for the recall task, which predicts the marked symbol of a text.
 
-    state(x)  final state (B, D) for vectors (B, T, D)
+    It maps tokens (B, T) to logits (B, S) over the S symbols. The token S + s is the marked form of symbol s.
+
+    state(x)  final state (B, D) for word vectors (B, T, D)
     """
 
     def __init__(self, kind: str, symbols: int, length: int, width: int, layers: int, kernel: int) -> None:
@@ -107,8 +110,9 @@ def _mixer(kind: str, length: int, width: int, layers: int, kernel: int) -> nn.M
 
 
 def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return random tokens (B, T) with the token at `distances` (B,) from the last marked, and the marked symbols
-    (B,).
+    """Return random texts for the recall task, and the marked symbol of each text.
+
+    The texts are tokens (B, T), the symbols (B,). The marked token lies `distances` (B,) tokens before the last one.
     """
     tokens = torch.randint(symbols, (len(distances), length), generator=random)
     rows, at = torch.arange(len(distances)), length - 1 - distances
@@ -118,9 +122,11 @@ def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator)
 
 
 def influence(state: Callable[[Tensor], Tensor], vectors: Tensor, random: torch.Generator) -> Tensor:
-    """Return the Frobenius norms |d state / d vector| (B, T), estimated along one random direction.
+    """Return the norm of the derivative of the final state by each word vector, |d state / d vector|, (B, T).
 
-    state    maps vectors (B, T, D) to (B, N). The mean square over directions equals the squared norm.
+    The Frobenius norm is estimated along one random direction. The mean square over directions equals the squared norm.
+
+    state    function from vectors (B, T, D) to the final state (B, N)
     """
     x = vectors.detach().requires_grad_()
     output = state(x)
@@ -133,10 +139,12 @@ def fading(
     length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
     seed: int = 1,
 ) -> Fading:  # fmt: skip
-    """Train the four networks on recall and measure them. Raise UserError for invalid sizes.
+    """Train the four networks on the recall task, and measure their influence curves and accuracy.
 
-    layers, kernel  size of the convolutional network
-    steps           training steps, each on 64 texts
+    Raises UserError for invalid sizes.
+
+    layers, kernel  number of layers and kernel size of the convolutional network
+    steps           number of training steps, each on 64 texts
     """
     if kernel % 2 == 0 or width % HEADS:
         raise UserError(
@@ -156,7 +164,10 @@ def fading(
 
 
 def _by_distance(net: Recaller, length: int, seed: int) -> list[float]:
-    """Return the influence of the marked word at each distance, in float64; exactly zero beyond the receptive field."""
+    """Return the influence of the marked word on the final state at each distance, in float64.
+
+    It is exactly zero beyond the receptive field of the network.
+    """
     random = torch.Generator().manual_seed(seed)
     precise = copy.deepcopy(net).double().eval()
     distances = torch.arange(length).repeat(SAMPLES)
@@ -180,7 +191,7 @@ def _train(net: Recaller, length: int, steps: int, seed: int) -> None:
 
 @torch.no_grad()
 def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
-    random = torch.Generator().manual_seed(seed + 1)  # texts not seen in training
+    random = torch.Generator().manual_seed(seed + 1)  # These random texts do not occur in training.
     distances = torch.arange(length).repeat(ASKED)
     tokens, asked = texts(net.symbols, length, distances, random)
     right = net.eval()(tokens).argmax(-1) == asked
@@ -188,9 +199,11 @@ def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
 
 
 def draw(parts: Parts, path: str | Path, guessed: float | None = None) -> None:
-    """Draw a panel for each part over the distance. Influences have a logarithmic scale; zeros are left out.
+    """Draw one panel for each group of curves, such as before and after training, over the distance.
 
-    guessed  accuracy of guessing, drawn dotted
+    Influences have a logarithmic scale, without the values that are zero.
+
+    guessed  accuracy of random guessing, drawn as a dotted line
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Accuracy on digit strings that are longer than those in training: curves of recorded runs.
+"""Curves of the accuracy on digit strings longer than those in training, from the records of finished runs.
 
 On the command line: `manyheads curve RUN RUN --out lengths.png`.
 """
@@ -20,16 +20,16 @@ MEASURES = {
     "exact_match": "whole strings",
     "forced_accuracy": "correct next characters, given the previous ones",
 }
-# recorded for models with halting
+# This metric exists only for models with adaptive halting.
 STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}
 
 
 def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
-    """Read the records of runs, directories or their result.json. Return (curve name, record) pairs.
+    """Read the records of runs, given as run directories or result.json files. Return (curve name, record) pairs.
 
-    The name is the model, with the settings that differ from the defaults: `universal, network.steps=6`. Runs of
-    several recipes have the recipe's name. If names coincide, the path is added. Raises UserError for a file that is
-    not the record of a run on digits.
+    The name of a curve is the model with the settings that differ from the defaults: `universal, network.steps=6`. If
+    the runs belong to several recipes, the name starts with the recipe. If names coincide, the path is added. Raises
+    UserError for a file that is not the record of a run on digit strings.
     """
     files = [Path(run) / "result.json" if Path(run).is_dir() else Path(run) for run in runs]
     records = []
@@ -55,7 +55,10 @@ def read_records(runs: Sequence[str | Path]) -> list[tuple[str, Record]]:
 
 
 def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
-    """Return lengths and values of a measure in a run's record. Raise UserError if the record lacks it."""
+    """Return the string lengths and the value of a metric at each length, from the record of a run.
+
+    Raises UserError if the record does not contain the metric.
+    """
     curves = record.get("curve")
     measured = curves.get(measure) if isinstance(curves, dict) else None
     if not isinstance(measured, dict) or not measured:
@@ -70,10 +73,10 @@ def curve(record: Record, measure: str) -> tuple[list[int], list[float]]:
 
 
 def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
-    """Draw a panel for each measure, with a curve for each (name, record).
+    """Draw a panel for each metric, with a curve for each (name, record) pair.
 
-    For models with halting, two more panels show the mean steps per position. The grey line marks the longest string in
-    training, the dotted line the accuracy of guessing digits.
+    For models with adaptive halting, two more panels show the mean number of steps per position. The grey line marks
+    the longest string in training, and the dotted line the accuracy of guessing digits at random.
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
@@ -100,7 +103,7 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 
 def _name(record: Record) -> str:
-    """Return the name of a run. Raise UserError for an incomplete record."""
+    """Return the curve name for the record of a run. Raises UserError for an incomplete record."""
     overrides, data = record.get("overrides"), record.get("data")
     if not (
         isinstance(overrides, dict)

@@ -1,6 +1,7 @@
-"""Growth of models: parameters of presets, counted on their modules, by the month of their paper.
+"""Growth of language models: the number of parameters of published models, by the month of publication.
 
-transformer/big has 0.2 billion; three years later, gpt3/175b has 800 times that number.
+The parameters are counted on the modules of our presets. Transformer big has 0.2 billion parameters. Three years later,
+GPT-3 has about 800 times that number (175 billion).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from manyheads.errors import extra
 
 
 class Size(NamedTuple):
-    """Month of publication such as "2017-06", preset, kind of input, and number of parameters."""
+    """Published model: month such as "2017-06", name of its preset, kind of input, and number of parameters."""
 
     month: str
     preset: str
@@ -22,7 +23,7 @@ class Size(NamedTuple):
     parameters: int
 
 
-# months of arXiv's first version; for GPT and GPT-2 of OpenAI's announcements
+# month of a paper's first version on arXiv; for GPT and GPT-2, month of OpenAI's announcement
 PUBLISHED = (
     ("2017-06", "transformer/big", "text"),
     ("2018-06", "gpt/117m", "text"),
@@ -35,7 +36,7 @@ PUBLISHED = (
 
 
 def sizes() -> list[Size]:
-    """Return the sizes of all models in order. No weights are allocated."""
+    """Return the number of parameters of all published models, in order of publication. No weights are allocated."""
     return [
         Size(month, preset, reads, sum(costs.parameters(costs.preset_model(preset)).values()))
         for month, preset, reads in PUBLISHED
@@ -43,7 +44,7 @@ def sizes() -> list[Size]:
 
 
 def draw(found: list[Size], path: str | Path) -> None:
-    """Draw parameters over time, on a logarithmic scale."""
+    """Draw the number of parameters of each model over its month of publication, on a logarithmic scale."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 

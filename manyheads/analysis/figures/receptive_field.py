@@ -1,4 +1,4 @@
-"""Receptive field of layers: the inputs on which the middle output depends, measured by its gradient.
+"""Receptive fields: the input positions on which the middle output of a network depends, measured by its gradient.
 
 A stack of convolutions of width 3 sees 3 positions, then 5, then 7: each layer adds a neighbor on both sides.
 Attention sees all positions from the first layer on.
@@ -17,12 +17,15 @@ from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
 from manyheads.errors import UserError, extra
 
-SAMPLES = 8  # random inputs, averaged in an influence
+SAMPLES = 8  # number of random inputs over which an influence is averaged
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Influence of each position on the middle output, for stacks of 1 to N layers, each (N, T)."""
+    """Influence of each input position on the middle output, for stacks of 1 to N layers.
+
+    `convolution` and `attention` are arrays (N, T), one for each type of layer.
+    """
 
     kernel: int
     convolution: Tensor
@@ -30,7 +33,10 @@ class Growth:
 
     @property
     def fields(self) -> list[tuple[int, int, int]]:
-        """Return (layers, positions that the convolutions see, positions that attention sees) for each depth."""
+        """Return the size of the receptive field for each depth.
+
+        A row holds the number of layers, and the number of positions that convolutions and attention see.
+        """
         influences = zip(self.convolution, self.attention, strict=True)
         return [(n, int((c > 0).sum()), int((a > 0).sum())) for n, (c, a) in enumerate(influences, 1)]
 
@@ -40,9 +46,11 @@ class Growth:
 
 
 def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed: int = 1) -> Tensor:
-    """Return the norm |d middle output / d input| for every position (T,), averaged over random inputs.
+    """Return the influence of every input position on the middle output of a network, (T,).
 
-    network  maps x (1, T, D) to (1, T, D), in float64. Positions outside the receptive field are exactly zero.
+    The influence is the norm |d middle output / d input|, averaged over random inputs.
+
+    network  function from x (1, T, D) to (1, T, D), in float64; positions outside its receptive field are exactly zero
     """
     random = torch.Generator().manual_seed(seed)
     total = torch.zeros(length, dtype=torch.float64)
@@ -56,8 +64,9 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 
 
 def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
-    """Measure stacks of 1 to `layers` random layers with tanh in between: convolutions of width `kernel`, and
-    attention.
+    """Measure the receptive fields of stacks of 1 to `layers` random layers with tanh between them.
+
+    One type of stack has convolutions of width `kernel`, the other has attention.
     """
     if layers < 1 or kernel < 1 or kernel % 2 == 0:
         raise UserError(f"layers={layers}, kernel={kernel}: expected at least one layer, and an odd kernel")
@@ -73,7 +82,7 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
 
 
 def draw(growth: Growth, path: str | Path) -> None:
-    """Draw the influences, one row for each number of layers. White means no influence."""
+    """Draw the influence of each input position, one row for each number of layers. White means no influence."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 
@@ -92,7 +101,7 @@ def draw(growth: Growth, path: str | Path) -> None:
 
 
 class Along(nn.Module):
-    """Convolution along T of x (B, T, D)."""
+    """Convolution along the dimension T of an input x (B, T, D)."""
 
     def __init__(self, convolution: nn.Conv1d) -> None:
         super().__init__()

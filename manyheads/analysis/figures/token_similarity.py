@@ -1,7 +1,7 @@
-"""Similarity of the class and distillation tokens of a DeiT, layer by layer (Touvron 2021, section 4).
+"""Cosine similarity of the class token and the distillation token of a DeiT, layer by layer (Touvron 2021, section 4).
 
-The paper's network learns two different tokens, with cosine 0.06. Their states come closer from layer to layer, up to
-0.93 after the last layer: the teacher's labels are similar to the true labels, but not equal.
+The paper's network learns two different tokens, with cosine 0.06. Their states become more similar from layer to layer,
+up to 0.93 after the last layer. The two differ because the teacher's labels are not always the true labels.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from manyheads.models.vit import ViT
 
 @dataclass(frozen=True)
 class TokenSimilarity:
-    """Cosine similarity of the two tokens, averaged over images.
+    """Cosine similarity of DeiT's class token and distillation token, averaged over images.
 
-    tokens  of the learned vectors, equal for every image
-    layers  of the states, with positions added and then after each layer
-    output  of the states after the final norm, which the heads read
+    tokens  similarity of the two learned embeddings, which do not depend on the image
+    layers  similarity of the two states before the first layer, with positions added, and after each layer
+    output  similarity of the two states after the final norm, which the two classification heads read
     images  number of images
     """
 
@@ -41,9 +41,10 @@ class TokenSimilarity:
 
 
 def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
-    """Return cosine similarities over batches of normalized images (B, C, Y, X), without dropout.
+    """Return the similarity of DeiT's two tokens, averaged over batches of normalized images (B, C, Y, X).
 
-    The model's mode is restored. Raises UserError for a model without a distillation token, and if there is no image.
+    The model runs without dropout, and its mode is restored. Raises UserError for a model without a distillation token,
+    and if there is no image.
     """
     if model.class_token is None or model.distillation_token is None:
         raise UserError("the model has no distillation token: expected a DeiT trained with distilled=true")

@@ -1,9 +1,9 @@
-"""The published WMT14 table, kept as reference data, and the arithmetic of its training-cost column.
+"""The published WMT14 table of Vaswani 2017, kept as reference data, and the arithmetic of its training-cost column.
 
-The paper multiplies training time, devices and their sustained float32 speed (section 6.1): 9.5 TFLOPS for a P100, not
-its 18.7 in half precision. Compared with it are the matrix products of all steps, counted on our modules: batches of
-about 25,000 source and 25,000 target tokens (section 5.1), 100,000 steps of the base and 300,000 of the big model
-(section 5.2).
+The paper multiplies training time, number of devices and their sustained float32 speed (section 6.1): 9.5 TFLOPS for a
+P100, not its 18.7 in half precision. We compare this cost with the matrix products of all training steps, counted on
+our modules. The batches have about 25,000 source and 25,000 target tokens (section 5.1). The base model is trained for
+100,000 steps, and the big model for 300,000 steps (section 5.2).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from manyheads.analysis import costs
 
 
 def table() -> dict[str, Any]:
-    """Return the table: source, rows (model, BLEU and training FLOPs by language pair), hardware and batches."""
+    """Return the WMT14 table: source, rows (model, BLEU and training FLOPs by language pair), hardware and batches."""
     return json.loads(files("manyheads.analysis.figures").joinpath("wmt14.json").read_text(encoding="utf-8"))
 
 
 def training_cost(preset: str) -> dict[str, Any] | None:
-    """Return devices x speed x time of a published row and the printed figure; None for presets outside the table.
+    """Return the training cost of a model in the WMT14 table, computed and as printed; None for other presets.
 
-    `agrees` is true if both are equal when rounded to two digits. `counted` holds the FLOPs of the matrix products
-    alone.
+    The computed cost is devices x speed x time. `agrees` is true if both costs are equal when rounded to two digits.
+    `counted` holds the FLOPs of the matrix products alone.
     """
     reference = table()
     for row in reference["rows"]:
@@ -47,16 +47,16 @@ def training_cost(preset: str) -> dict[str, Any] | None:
 
 
 def counted(preset: str, target_tokens: int) -> float:
-    """Return the FLOPs of the matrix products in training a preset.
+    """Return the FLOPs of all matrix products in training a model preset.
 
-    target_tokens  number of target tokens; the number of source tokens is the same
+    target_tokens  number of target tokens; the number of source tokens is assumed to be equal
     """
     per_token: float = costs.flops(costs.preset_model(preset))["forward_per_token"]
     return costs.TRAINING_PASSES * per_token * target_tokens
 
 
 def compared() -> dict[str, Any]:
-    """Return the whole table, with our arithmetic (`training_cost`) in the rows of the Transformer."""
+    """Return the whole WMT14 table, with the computed cost (`training_cost`) in the rows of the Transformer."""
     reference = table()
     for row in reference["rows"]:
         if "preset" in row:

@@ -1,7 +1,7 @@
-"""Functions of heads: statistics of attention maps, importance, and the relations that heads follow.
+"""Functions of attention heads: statistics of their maps, their importance, and the word relations that they follow.
 
-`statistics` measures any maps. `dependency` and `coreference` measure maps between words, scored by `selections`.
-`probing_classifiers` measures the syntax that all heads represent together.
+`statistics` measures any attention maps. `dependency` and `coreference` measure attention maps between words, scored
+by `selections`. `probing_classifiers` measures how much syntax all heads contain together.
 """
 
 from manyheads.analysis.heads.statistics import (

@@ -1,12 +1,13 @@
-"""Heads that attend to antecedents (Clark et al. 2019, section 4.3).
+"""Accuracy of attention heads at finding the antecedent of a mention (Clark et al. 2019, section 4.3).
 
-Among the head words of the preceding mentions, a mention's head word selects the one that it attends to most, or that
-attends to it most. The selection is correct if both mentions refer to the same entity. Mentions with an antecedent in
-the same input are scored, grouped by their head word. There are two baselines: the nearest preceding mention, and the
-nearest with the same head word (otherwise the nearest).
+A mention is a phrase that refers to an entity; its antecedent is an earlier mention of the same entity. Each mention is
+represented by its head word, the main word of the phrase. A mention selects the preceding mention that it attends to
+most, or that attends to it most. The selection is correct if both mentions refer to the same entity. Mentions with an
+antecedent in the same input are scored, grouped by type of head word. There are two baselines: the nearest preceding
+mention, and the nearest with the same head word (otherwise the nearest).
 
 The authors' code for this is not released. Only mentions of entities that are mentioned again are candidates, as in
-CoNLL-2012, which marks no others.
+CoNLL-2012, which does not annotate other mentions.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from torch import Tensor
 
 from manyheads.analysis.heads.selections import ALL, Hits, picks
 
-DIRECTIONS = ("mention->antecedent", "antecedent->mention")  # attending word -> attended word
-# by the head word's universal part of speech; all others are nominal
+# names of the two directions, as attending word -> attended word
+DIRECTIONS = ("mention->antecedent", "antecedent->mention")
+# Type of a mention by its head word's universal part of speech; all other mentions are nominal.
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}
 NEAREST, SAME_WORD = "nearest", "same word"
-# Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by kind; baselines over all kinds
+# Results of Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by type of mention.
+# The paper gives the baselines over all types.
 PUBLISHED = {ALL: 0.651, "pronoun": 0.64, "proper noun": 0.73, "nominal": 0.58}
 PUBLISHED_BASELINES = {NEAREST: 0.27, SAME_WORD: 0.52}
 
 
 class Referring(NamedTuple):
-    """A mention: its entity, and the index and universal part of speech of its head word."""
+    """Mention of an entity in a text.
+
+    It has the entity, and the index and universal part of speech of the mention's head word.
+    """
 
     entity: str
     head: int
@@ -40,10 +46,10 @@ class Referring(NamedTuple):
 def coreference_hits(
     maps: Tensor, words: Sequence[str], mentions: Sequence[Referring], *, cluster: int = 0
 ) -> Hits | None:
-    """Return which heads find an antecedent for which mentions; None if no mention has one.
+    """Return, for every mention and attention head, whether the head finds an antecedent; None if no mention has one.
 
-    maps      (L, H, W, W) attention between the words of the text
-    mentions  of entities that are mentioned more than once in the document
+    maps      attention between the words of the text, (L, H, W, W)
+    mentions  mentions of all entities that are mentioned more than once in the document
     """
     ordered = sorted(mentions, key=lambda mention: mention.head)
     same = [word.lower() for word in words]
@@ -65,10 +71,10 @@ def coreference_hits(
         alike.append(next((p for p in reversed(places) if same[p] == same[mention.head]), places[-1]))
     if not items:
         return None
-    picked = picks(maps, candidates)  # (2, L, H, W)
+    picked = picks(maps, candidates)  # word selected in each direction, by each layer and head, (2, L, H)
     hits = np.stack(
         [np.isin(picked[..., m.head], list(right)) for m, right in zip(items, answers, strict=True)]
-    )  # (N, 2, L, H)
+    )  # true if the selection is correct, for N mentions and both directions, (N, 2, L, H)
 
     def scored(guesses: Sequence[int]) -> np.ndarray:
         return np.array([guess in right for guess, right in zip(guesses, answers, strict=True)])

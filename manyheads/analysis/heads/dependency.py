@@ -1,11 +1,11 @@
-"""Heads that attend along dependencies (Clark, Khandelwal, Levy & Manning 2019, section 4.2).
+"""Accuracy of attention heads as dependency parsers (Clark, Khandelwal, Levy & Manning 2019, section 4.2).
 
-Each head is evaluated as a parser: the word that a word attends to most, other than itself, is its predicted syntactic
-head. Both directions are scored: the dependent attends to its head, or the head to its dependent. The best head of
-each relation is compared with the best fixed offset, such as "the previous word".
+The word that a word attends to most, other than itself, is its predicted syntactic head. Both directions are scored:
+the dependent attends to its head, or the head to its dependent. For each syntactic relation, the best attention head is
+compared with the best fixed offset, such as "the previous word".
 
-The root has no head among the words and is left out, also from "all"; the authors' code counts it there as wrong.
-Relations are those of the treebank. `stanford` converts them to the paper's.
+The root has no syntactic head among the words and is left out, also from "all"; the authors' code counts it there as
+wrong. The relations are named as in the treebank. `stanford` converts them to the paper's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.analysis.heads.stanford import MARKS
 from manyheads.errors import extra
 
-DIRECTIONS = ("dep->head", "head->dep")  # attending word -> attended word
-OFFSETS = (-3, -2, -1, 1, 2)  # offsets of the head from the dependent, in words; 0 would be the word itself
+DIRECTIONS = ("dep->head", "head->dep")  # names of the two directions, as attending word -> attended word
+# Baseline offsets from a dependent to its syntactic head, in words; 0 would be the word itself.
+OFFSETS = (-3, -2, -1, 1, 2)
 POSSESSIVE = ("poss", "nmod:poss")
 
 
@@ -37,22 +38,27 @@ def dependency_hits(
     seen: Sequence[bool] | None = None,
     cluster: int = 0,
 ) -> Hits:
-    """Return which heads find which words of a sentence.
+    """Return, for each word of a sentence, which attention heads find its syntactic head.
 
-    maps   (L, H, W, W) between words: summed over the attended tokens, averaged over the attending tokens
-    heads  index of each word's head, from 0; negative for the root
-    seen   whether the tokenizer kept each word; default: all. Other words, and words that depend on them, are left out.
+    maps   attention between words (L, H, W, W), summed over the tokens of the attended word and averaged over the
+           tokens of the attending word
+    heads  index of each word's syntactic head, from 0; negative for the root
+    seen   true for each word that has tokens; default: all words. Other words, and words that depend on them, are left
+           out.
 
-    A possessor before 's counts as found if the 's finds its head, as in the paper, because the 's attends.
+    A possessor before 's counts as found if the 's finds its syntactic head, as in the paper, because the 's attends.
     """
     count = len(words)
     items = [i for i, head in enumerate(heads) if head >= 0 and (seen is None or (seen[i] and seen[head]))]
     reader = [i + 1 if _before_mark(i, words, relations) else i for i in items]
     answers = np.array([heads[i] for i in items], dtype=np.int64)
-    picked = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))  # (2, L, H, W)
-    right = np.moveaxis(picked[..., reader] == answers, -1, 0)  # (N, 2, L, H)
+    # word selected in each direction, by each layer and head, (2, L, H)
+    picked = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))
+    # true if the selection is correct, for N words and both directions, (N, 2, L, H)
+    right = np.moveaxis(picked[..., reader] == answers, -1, 0)
     places = np.arange(count)
-    # offsets beyond the end select the last word, as in the authors' code; offsets before the beginning select none
+    # Offsets beyond the end of the sentence select the last word, as in the authors' code. Offsets before the beginning
+    # select no word.
     offsets = {f"{k:+d}": np.maximum(np.minimum(places + k, count - 1), NONE) for k in OFFSETS}
     baselines = {name: guess[reader] == answers for name, guess in offsets.items()}
     return Hits(right, [relations[i] for i in items], baselines, cluster)
@@ -63,19 +69,22 @@ def _before_mark(word: int, words: Sequence[str], relations: Sequence[str]) -> b
 
 
 def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> None:
-    """Draw a heat map: a row for each relation, a column for each head, colored by accuracy in the better direction.
+    """Draw a heat map of the accuracy of every attention head (columns) on every syntactic relation (rows).
 
-    A ring marks the best head of a relation. It is filled if the head is better than the best offset by more than its
-    confidence interval. The column on the right shows the best offset.
+    The color shows the accuracy in the better direction. A ring marks the best head of a relation. The ring is filled
+    if this head is better than the best offset by more than its confidence interval. The column on the right shows the
+    best offset.
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 
     rows = selections.table(minimum)
     layers, heads = selections.right.shape[2:]
-    accuracies = np.stack([selections.accuracies(row.group).max(0).reshape(-1) for row in rows])  # (R, L * H)
+    # accuracy of every head on every relation, (R, L * H)
+    accuracies = np.stack([selections.accuracies(row.group).max(0).reshape(-1) for row in rows])
     base = np.array([[row.base] for row in rows])
-    wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4  # minimum width for the title
+    # minimum width of the figure, so that the title fits
+    wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4
     figure = Figure(figsize=(wide, high), layout="constrained")
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
     look: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}

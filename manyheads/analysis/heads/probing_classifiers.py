@@ -1,13 +1,14 @@
-"""Parsers that see attention weights alone, to probe the syntax in all heads (Clark et al. 2019, section 5).
+"""Dependency parsers that see only attention weights, to probe the syntax in all heads (Clark et al. 2019, section 5).
 
-The probability that word i is the syntactic head of word j, where a_k(i, j) is the attention of head k from i to j:
+The parser predicts p(i | j), the probability that word i is the syntactic head of word j. With the attention a_k(i, j)
+of head k from word i to word j, and trained weights w, u, W and U, the probability is:
 
     attention          p(i | j) ~ exp( sum_k  w_k a_k(i, j) + u_k a_k(j, i) )
     attention + words  p(i | j) ~ exp( sum_k  W_k (v_i, v_j, 1) a_k(i, j) + U_k (v_i, v_j, 1) a_k(j, i) )
 
-The vectors v are without context (GloVe in the paper; here the model's own embeddings). The constant makes the first
-a special case of the second. The baseline "distances + words" is the same parser with distances between words instead
-of attention. The model itself is not trained.
+The word vectors v are without context (GloVe in the paper; here the model's own embeddings). The constant 1 makes the
+first parser a special case of the second. The baseline "distances + words" is the same parser with distances between
+words instead of attention. The model itself is not trained.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from torch import Tensor, nn
 
 from manyheads.errors import UserError
 
-REACH = 10  # maximum distance in words that the baseline distinguishes
+REACH = 10  # maximum distance between two words, in words, that the baseline distinguishes
 BATCH = 32  # sentences per batch
 
 
 class Parsed(NamedTuple):
-    """A sentence with its tree: input and target of a parser.
+    """Input and target of a dependency parser, for one sentence.
 
-    maps     (K, W, W) attention of K heads between words, any float type
+    maps     attention of K heads between the W words, (K, W, W), any float type
     heads    index of each word's syntactic head, from 0; negative for words without a target (the root)
-    vectors  (W, V) word vectors, None for a parser without them
+    vectors  vectors of the words, (W, V); None for a parser that does not use them
     """
 
     maps: Tensor
@@ -39,34 +40,39 @@ class Parsed(NamedTuple):
 
 
 class HeadParser(nn.Module):
-    """Scores of each word as the head of each other word; all equal at initialization.
+    """Dependency parser that scores each word of a sentence as the syntactic head of each other word.
+
+    The scores are all equal at initialization.
 
     maps     number of attention maps, K
-    vectors  size of the word vectors, V; 0 for attention alone
+    vectors  size of the word vectors, V; 0 for a parser that uses attention alone
     """
 
     def __init__(self, maps: int, vectors: int = 0) -> None:
         super().__init__()
         self.constant = nn.Parameter(torch.zeros(2, maps))
-        # (direction, vector of the head or the dependent, K, V)
+        # weights by direction, vector of the head or of the dependent, attention map and component of the vector, (2,
+        # 2, K, V)
         self.words = nn.Parameter(torch.zeros(2, 2, maps, vectors)) if vectors else None
 
     def forward(self, maps: Tensor, lengths: Tensor, vectors: Tensor | None = None) -> Tensor:
-        """Return log-probabilities (B, W, W) of the second word as the head of the first.
+        """Return log-probabilities (B, W, W) that the second word is the syntactic head of the first word.
 
         maps (B, K, W, W), lengths (B,), vectors (B, W, V)
         """
         words = maps.shape[-1]
-        # direction 0: the head attends to the dependent, a(i, j), the transposed map; 1: the opposite
+        # Direction 0: the syntactic head attends to its dependent, a(i, j), which is the transposed map. Direction 1:
+        # the opposite.
         scores = torch.zeros((), device=maps.device)
-        for direction, views in enumerate((maps.transpose(-1, -2), maps)):  # (B, K, W dependents, W heads)
+        # attention by dependent and syntactic head, (B, K, W dependents, W heads)
+        for direction, views in enumerate((maps.transpose(-1, -2), maps)):
             if self.words is None:
                 scores = scores + torch.einsum("bkji,k->bji", views, self.constant[direction])
             else:
                 assert vectors is not None
                 of_head, of_dependent = (torch.einsum("bwv,kv->bkw", vectors, w) for w in self.words[direction])
                 of_dependent = of_dependent + self.constant[direction][:, None]
-                weights = of_head[:, :, None, :] + of_dependent[:, :, :, None]  # (B, K, W, W)
+                weights = of_head[:, :, None, :] + of_dependent[:, :, :, None]
                 scores = scores + (views * weights).sum(1)
         outside = torch.arange(words, device=maps.device) >= lengths[:, None]  # (B, W)
         itself = torch.eye(words, dtype=torch.bool, device=maps.device)
@@ -76,7 +82,9 @@ class HeadParser(nn.Module):
 def train_parser(
     sentences: Sequence[Parsed], *, epochs: int = 10, rate: float | None = None, seed: int = 1
 ) -> HeadParser:
-    """Train a parser to maximize the likelihood of the trees, by Adam with a learning rate that decays to zero.
+    """Train a parser to maximize the likelihood of the syntactic trees.
+
+    The optimizer is Adam, with a learning rate that decays to zero.
 
     rate   initial learning rate; default: 0.3 for attention alone, whose weights grow large, and 0.01 with words
     """
@@ -97,7 +105,7 @@ def train_parser(
             scores = parser(maps, lengths, vectors)
             loss = F.nll_loss(scores.flatten(0, 1), heads.flatten(), ignore_index=-1)
             optimiser.zero_grad()
-            if loss.isfinite():  # not finite for a batch that contains only roots
+            if loss.isfinite():  # The loss is not finite for a batch whose only words are roots.
                 loss.backward()
                 optimiser.step()
             schedule.step()
@@ -106,9 +114,9 @@ def train_parser(
 
 @torch.no_grad()
 def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
-    """Return the most likely head of every word, in the order of the sentences.
+    """Return the most likely syntactic head of every word, for all sentences in the given order.
 
-    As in the paper, they may not form trees.
+    As in the paper, the predicted heads of a sentence need not form a tree.
     """
     heads: list[list[int]] = [[] for _ in sentences]
     for rows in _batches(sentences):
@@ -120,7 +128,10 @@ def parse(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[int]]:
 
 
 def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[bool]]:
-    """Return, for every word with a head, whether the parser finds it. The mean over words is the UAS."""
+    """Return, for every word with a syntactic head, true if the parser finds this head.
+
+    The mean over words is the unlabeled attachment score (UAS).
+    """
     return [
         [guess == head for guess, head in zip(guesses, sentence.heads, strict=True) if head >= 0]
         for guesses, sentence in zip(parse(parser, sentences), sentences, strict=True)
@@ -128,21 +139,28 @@ def attachment(parser: HeadParser, sentences: Sequence[Parsed]) -> list[list[boo
 
 
 def distances(words: int) -> Tensor:
-    """Return the input of the baseline, (2 * REACH + 1, W, W): a one-hot encoding of the distance between two words."""
+    """Return the distance between two words as a one-hot encoding, (2 * REACH + 1, W, W).
+
+    It is the input of the baseline parser, which uses distances instead of attention.
+    """
     at = torch.arange(words)
     apart = (at - at[:, None]).clamp(-REACH, REACH) + REACH
     return F.one_hot(apart, 2 * REACH + 1).permute(2, 0, 1).half()
 
 
 def _batches(sentences: Sequence[Parsed]) -> Iterator[list[int]]:
-    """Yield the indices of sentences with similar lengths."""
+    """Yield batches of sentence indices, where the sentences of a batch have similar lengths."""
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i].heads))
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
 
 
 def _padded(sentences: Sequence[Parsed]) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Return maps (B, K, W, W), lengths (B,), vectors (B, W, V), heads (B, W), with -1 for words without a target."""
+    """Return the sentences of a batch as padded tensors.
+
+    They are maps (B, K, W, W), lengths (B,), vectors (B, W, V), and syntactic heads (B, W) with -1 for words without a
+    target.
+    """
     lengths = [len(sentence.heads) for sentence in sentences]
     room = [(max(lengths) - length) for length in lengths]
     maps = torch.stack([F.pad(s.maps.float(), (0, more, 0, more)) for s, more in zip(sentences, room, strict=True)])

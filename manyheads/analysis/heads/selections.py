@@ -1,7 +1,8 @@
-"""Accuracy of heads as selectors: the word that a head attends to most is its answer.
+"""Accuracy of attention heads as selectors: the word that a head attends to most is the head's answer.
 
-Shared by the analyses of dependencies and coreference (Clark et al. 2019, section 4): two directions, accuracy by
-group, the best head of each group with its confidence interval, and simple baselines.
+The analyses of dependencies and coreference (Clark et al. 2019, section 4) share this code. It computes the accuracy by
+group of words and direction of attention, the best head of each group with its confidence interval, and simple
+baselines.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 
-NONE = -1  # selected if a head attends to no candidate
-ALL = "all"  # group of all items
-Z = 1.959964  # 95% quantile of the normal distribution, two-sided
+NONE = -1  # index for "no selection", if a head attends to none of the candidates
+ALL = "all"  # name of the group that contains all items
+Z = 1.959964  # two-sided 95% quantile of the normal distribution
 
 
 class Hits(NamedTuple):
-    """Results for the items of one text: correct selections (N, 2, L, H), groups, and correct baselines (N,).
+    """Results for the N items (words or mentions) of one text.
 
-    cluster  index of the text (sentence, document); its items are not independent
+    They are the correct selections (N, 2, L, H), the group of each item, and the correct selections of each baseline
+    (N,).
+
+    cluster  index of the text (sentence or document); the items of one text are not independent
     """
 
     right: NDArray[np.bool_]
@@ -36,13 +40,13 @@ class Hits(NamedTuple):
 
 
 class Best(NamedTuple):
-    """Head with the highest accuracy in a group, over all layers, heads and directions.
+    """Attention head with the highest accuracy in a group of words, over all layers, heads and directions.
 
-    layer, head  from 0, as in `record`
+    layer, head  indices from 0, as in `record`
     low, high    95% confidence interval of the accuracy
     held_out     accuracy if the head is selected on half of the texts and scored on the other half, which removes the
                  bias of selecting the best of many heads
-    baseline     name of the best baseline; `base` is its accuracy, `baselines` has all of them
+    baseline     name of the best baseline; `base` is its accuracy, `baselines` has the accuracy of all baselines
     """
 
     group: str
@@ -61,13 +65,13 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Selections:
-    """Selections for all N items of many texts.
+    """Selections of every attention head for all N items (words or mentions) of many texts.
 
     layers      names of the L layers
     directions  names of the two directions: the word attends to the answer, or the answer to the word
     """
 
-    right: NDArray[np.bool_]  # (N, 2, L, H)
+    right: NDArray[np.bool_]  # true if the selection is correct, by item, direction, layer and head, (N, 2, L, H)
     groups: NDArray[np.str_]
     clusters: NDArray[np.int64]
     baselines: dict[str, NDArray[np.bool_]]
@@ -76,7 +80,7 @@ class Selections:
 
     @classmethod
     def of(cls, parts: Sequence[Hits], layers: Sequence[str], directions: tuple[str, str]) -> Selections:
-        """Join the results of several texts. Raise UserError if there is no item."""
+        """Join the results of several texts. Raise UserError if the texts contain no item."""
         if not sum(len(part.groups) for part in parts):
             raise UserError("no items to score: expected texts with relations between words that the tokenizer keeps")
         sizes = [len(part.groups) for part in parts]
@@ -94,12 +98,12 @@ class Selections:
         return f"Selections({len(self.groups):,} items of {len(set(self.groups))} groups, {layers} x {heads} heads)"
 
     def counts(self) -> dict[str, int]:
-        """Return the number of items of each group, in descending order."""
+        """Return the number of items in each group, in descending order."""
         names, counts = np.unique(self.groups, return_counts=True)
         return dict(sorted(zip(names.tolist(), counts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0])))
 
     def accuracies(self, group: str = ALL) -> NDArray[np.float64]:
-        """Return the accuracies (2, L, H) of a group by direction, layer and head."""
+        """Return the accuracy of every attention head on one group, by direction, layer and head, (2, L, H)."""
         accuracies: NDArray[np.float64] = self.right[self._rows(group)].mean(0)
         return accuracies
 
@@ -117,8 +121,9 @@ class Selections:
         )  # fmt: skip
 
     def table(self, minimum: int = 1) -> list[Best]:
-        """Return the best head for all items, then for each group with at least `minimum` items, in descending
-        order.
+        """Return the best attention head for all items, then for each group with at least `minimum` items.
+
+        The groups are in descending order of size.
         """
         return [self.best(), *(self.best(name) for name, count in self.counts().items() if count >= minimum)]
 
@@ -130,11 +135,12 @@ class Selections:
 
 
 def picks(maps: Tensor, candidates: Tensor) -> NDArray[np.int64]:
-    """Return (2, L, H, W): the candidate that each word attends to most, and the candidate that attends to it most.
+    """Return the word that each attention head selects for each word, in both directions, (2, L, H, W).
 
-    NONE stands for a word without attention to any candidate. Ties select the first candidate.
+    The first direction selects the candidate that the word attends to most, the second the candidate that attends to
+    the word most. NONE stands for a word without attention to any candidate. Ties select the first candidate.
 
-    maps        (L, H, W, W) attention between the words of a text
+    maps        attention between the words of a text, (L, H, W, W)
     candidates  (W, W), True if the second word may be the answer for the first
     """
     both = torch.stack([maps, maps.transpose(-1, -2)])
@@ -145,15 +151,16 @@ def picks(maps: Tensor, candidates: Tensor) -> NDArray[np.int64]:
 def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[float, float]:
     """Return Wilson's 95% confidence interval of an accuracy, widened for dependence within texts.
 
-    Words of one sentence are not independent. If accuracies vary more between texts than chance explains, the effective
-    number of items is reduced (Kish's design effect); it never exceeds the number of items.
+    The words of one sentence are not independent. If accuracies vary more between texts than chance explains, the
+    effective number of items is reduced (Kish's design effect). It never exceeds the number of items.
     """
     n, share = len(hits), float(hits.mean())
     _, text = np.unique(clusters, return_inverse=True)
     sums, sizes = np.bincount(text, hits), np.bincount(text)
     effective, texts = float(n), len(sizes)
     if 0 < share < 1 and texts > 1:
-        between = np.square(sums - share * sizes).sum() * texts / (texts - 1) / n**2  # variance of a ratio estimator
+        # variance of the accuracy as a ratio of two sums over texts
+        between = np.square(sums - share * sizes).sum() * texts / (texts - 1) / n**2
         effective = min(n, share * (1 - share) / between) if between else n
     middle = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * sqrt(share * (1 - share) / effective + Z**2 / (4 * effective**2))
@@ -161,8 +168,9 @@ def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[floa
 
 
 def _held_out(right: NDArray[np.bool_], clusters: NDArray[np.int64]) -> float:
-    """Return the accuracy (right (N, 2, L, H)) if every second text is scored by the head that is best on the
-    others.
+    """Return the accuracy of the best head by cross-validation, for correct selections `right` (N, 2, L, H).
+
+    Each half of the texts is scored with the head that is best on the other half.
     """
     _, text = np.unique(clusters, return_inverse=True)
     flat, odd = right.reshape(len(right), -1), text % 2 == 1

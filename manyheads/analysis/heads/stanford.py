@@ -1,6 +1,7 @@
-"""The paper's table of heads (Clark et al. 2019, table 1), and conversion to Stanford Dependencies.
+"""Published accuracies of attention heads (Clark et al. 2019, table 1), and conversion to Stanford Dependencies.
 
-The paper scores Stanford Dependencies. `stanford` converts Universal Dependencies, as far as the table needs:
+The paper scores the relations of Stanford Dependencies. `stanford` converts the relations of Universal Dependencies, as
+far as the table needs. Stanford relations are on the left, their Universal sources on the right:
 
     dobj, nn, poss, auxpass, prt   obj, compound (except numbers), nmod:poss, aux:pass, compound:prt
     pobj, prep                     in "sat on it", case is on -> it and obl is it -> sat. In Stanford Dependencies the
@@ -9,7 +10,7 @@ The paper scores Stanford Dependencies. `stanford` converts Universal Dependenci
     aux                            aux, and the mark "to"
     possessive, neg                the case 's, and the advmod "not"; they have no rows in the table
 
-All other words keep their arc and its name, and so does a treebank with Stanford names.
+All other words keep their syntactic head and relation. A treebank with Stanford relations is not changed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from manyheads.analysis.heads.selections import ALL
 
 MARKS = ("'s", "s'", "'", "’s", "s’", "’")  # possessive markers
 RENAMED = {"obj": "dobj", "compound": "nn", "nmod:poss": "poss", "aux:pass": "auxpass", "compound:prt": "prt"}
-NUMERAL = "NUM"  # universal part of speech
+NUMERAL = "NUM"  # universal part-of-speech tag
 
 
 class Published(NamedTuple):
-    """Results of BERT-base on the Wall Street Journal: accuracy of the best head and of the best fixed offset.
+    """Published accuracy of BERT-base's best head and of the best fixed offset on the Wall Street Journal corpus.
 
-    layer, head  counted from 1, as in the paper
-    note         known deviations
+    layer, head  indices of the best head, counted from 1 as in the paper
+    note         known deviations from the authors' notebook
     """
 
     layer: int
@@ -39,8 +40,9 @@ class Published(NamedTuple):
     note: str = ""
 
 
-# Offsets are those of the authors' notebook (Syntax_Analysis.ipynb). It has the table's figures except in two rows:
-# auxpass has its offset as the accuracy, and another row's as the offset (docs/errata.md, E23).
+# The offsets come from the authors' notebook (Syntax_Analysis.ipynb). Its accuracies equal the paper's table except in
+# two rows, whose `note` gives the notebook's values. For auxpass, the paper's accuracy of the head is the notebook's
+# accuracy of the offset (docs/errata.md, E23).
 PUBLISHED = {
     ALL: Published(7, 6, 0.345, "+1", 0.263, "the authors' notebook prints 0.347, offset 0.267"),
     "prep": Published(7, 4, 0.667, "-1", 0.618),
@@ -64,13 +66,13 @@ PUBLISHED = {
 def stanford(
     words: Sequence[str], heads: Sequence[int], relations: Sequence[str], tags: Sequence[str]
 ) -> tuple[list[int], list[str]]:
-    """Convert heads and relations of a sentence from Universal to Stanford Dependencies.
+    """Convert the syntactic heads and relations of a sentence from Universal to Stanford Dependencies.
 
-    heads  index of each word's head, from 0; negative for the root
-    tags   universal parts of speech
+    heads  index of each word's syntactic head, from 0; negative for the root
+    tags   universal part-of-speech tag of each word
     """
     new_heads, names = list(heads), [RENAMED.get(relation, relation) for relation in relations]
-    prepositions: dict[int, list[int]] = {}  # prepositions by their noun
+    prepositions: dict[int, list[int]] = {}  # prepositions of each noun, by the index of the noun
     for word, relation in enumerate(relations):
         lowered = words[word].lower()
         if relation == "case" and heads[word] >= 0:

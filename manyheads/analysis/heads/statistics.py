@@ -1,4 +1,4 @@
-"""Statistics of attention maps: entropy, distance, similarity of heads, importance, and attention rollout.
+"""Statistics of attention maps: entropy, distance, similarity of heads, importance of heads, and attention rollout.
 
     with record(model) as maps:
         model.encode(tokens, lengths)
@@ -6,8 +6,8 @@
     statistics.add({name: calls[0] for name, calls in maps.items()}, lengths)
     print(statistics)
 
-Maps are (B, H, T, T), with the same tokens as queries and keys. `lengths` (B,) holds the number of tokens of each row
-without padding; default: all.
+Attention maps have the shape (B, H, T, T), with the same T tokens as queries and keys. `lengths` (B,) holds the number
+of tokens of each row without padding; default: all T tokens.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from manyheads.models.vit import ViT
 
 
 class Head(NamedTuple):
-    """Means of one head over all query tokens that attend to anything (Clark et al. 2019, section 3).
+    """Statistics of one attention head, averaged over all query tokens that attend to anything.
+
+    The statistics are those of Clark et al. 2019, section 3.
 
     entropy   entropy of the attention weights, in nats: log(T) if uniform, 0 for a single token
-    distance  mean distance of the attended tokens, in tokens
-    previous, itself, next  fractions of the attention on those tokens
-    special   fractions of the attention on special tokens, by name
+    distance  mean distance from the query token to the attended tokens, in tokens
+    previous, itself, next  fraction of the attention on the previous token, on the query itself, and on the next token
+    special   fraction of the attention on each special token, by name
     """
 
     layer: str
@@ -45,18 +47,21 @@ class Head(NamedTuple):
 
 
 class HeadStatistics:
-    """Running sums over batches of maps. `heads()` returns the means."""
+    """Running sums of head statistics over batches of attention maps. `heads()` returns the means."""
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]] = {}
-        self._counts: dict[str, Tensor] = {}  # number of attending tokens for each layer, (H,)
+        # number of attending tokens for each layer and head, as one tensor (H,) per layer
+        self._counts: dict[str, Tensor] = {}
 
     def add(
         self, maps: Mapping[str, Tensor], lengths: Tensor | None = None, special: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Add a batch of maps by layer, each (B, H, T, T). Raise UserError if the layers differ from earlier calls.
+        """Add a batch of attention maps (B, H, T, T) by layer name.
 
-        special  boolean tables (B, T) by name, True at the special tokens
+        Raises UserError if the layers differ from earlier calls.
+
+        special  boolean tables (B, T) by token name, True at the positions of this special token
         """
         if not maps or (self._sums and list(maps) != list(self._sums)):
             raise UserError(
@@ -65,22 +70,22 @@ class HeadStatistics:
         shape = next(iter(maps.values())).shape
         real = _real(shape[0], shape[-1], lengths)  # (B, T)
         at = torch.arange(shape[-1])
-        away = at - at[:, None]  # (T, T) offset of the key from the query
+        away = at - at[:, None]  # offset of the key position from the query position, (T, T)
         for layer, map in maps.items():
-            kept = map.detach().cpu().float() * real[:, None, :, None]  # (B, H, T, T)
+            kept = map.detach().cpu().float() * real[:, None, :, None]  # attention maps without padding, (B, H, T, T)
             measures = {
                 "entropy": entropy(kept),
                 "distance": (kept * away.abs()).sum(-1),
                 **{name: (kept * (away == k)).sum(-1) for name, k in (("previous", -1), ("itself", 0), ("next", 1))},
                 **{name: (kept * mark.cpu()[:, None, None]).sum(-1) for name, mark in (special or {}).items()},
-            }  # each (B, H, T)
+            }  # statistics of each query token, each (B, H, T)
             sums, looks = self._sums.setdefault(layer, {}), (kept.sum(-1) > 0).sum((0, 2))
             self._counts[layer] = self._counts.get(layer, torch.zeros(())) + looks
             for name, values in measures.items():
                 sums[name] = sums.get(name, torch.zeros(())) + values.double().sum((0, 2))  # (H,)
 
     def heads(self) -> list[Head]:
-        """Return the means of all heads, layer by layer. Raise UserError if nothing was added."""
+        """Return the mean statistics of all heads, layer by layer. Raise UserError if nothing was added."""
         if not any(count.any() for count in self._counts.values()):
             raise UserError("no maps were added: add maps of texts or images first")
         own = Head._fields[2:-1]
@@ -105,17 +110,21 @@ class HeadStatistics:
 
 
 def entropy(map: Tensor) -> Tensor:
-    """Return the entropy of attention maps (..., Tq, Tk) in nats, (..., Tq). A row of zeros has entropy 0."""
+    """Return the entropy of attention maps (..., Tq, Tk) in nats, for each query (..., Tq).
+
+    The entropy of a row of zeros is 0.
+    """
     return -(map * map.clamp(min=torch.finfo(map.dtype).tiny).log()).sum(-1)
 
 
 def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Tensor:
-    """Return the pairwise divergence of heads, (N, N), for the N heads of all layers in order.
+    """Return the pairwise divergence (N, N) of the attention maps of N heads, in the order of the layers.
 
-    It is the Jensen-Shannon divergence of their attention, averaged over query tokens, from 0 to log 2 (Clark et al.
+    The Jensen-Shannon divergence of two heads' attention, from 0 to log 2, is averaged over query tokens (Clark et al.
     2019, section 6).
     """
-    stacked = torch.cat([map.detach().cpu().float() for map in maps.values()], 1)  # (B, N, T, T)
+    # attention maps of all heads, (B, N, T, T)
+    stacked = torch.cat([map.detach().cpu().float() for map in maps.values()], 1)
     real = _real(stacked.shape[0], stacked.shape[-1], lengths)
     rows = stacked.transpose(1, 2)[real].transpose(0, 1)  # (N, queries, T)
     own = entropy(rows)  # (N, queries)
@@ -127,7 +136,10 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
 
 
 def place(divergences: Tensor) -> Tensor:
-    """Return points (N, 2) whose distances approximate those given (N, N), by classical multidimensional scaling."""
+    """Return N points in the plane (N, 2) whose distances approximate the given distances (N, N).
+
+    The method is classical multidimensional scaling.
+    """
     if len(divergences) < 2:
         raise UserError(f"found {len(divergences)} head: expected two or more")
     squared = divergences.double().square()
@@ -137,8 +149,9 @@ def place(divergences: Tensor) -> Tensor:
 
 
 def clusters(divergences: Tensor, count: int) -> Tensor:
-    """Return the cluster index of each head, (N,), for `count` clusters by average linkage of the divergences (N,
-    N).
+    """Group N attention heads into `count` clusters, and return the cluster index of each head, (N,).
+
+    The method is average linkage on the pairwise divergences (N, N).
     """
     with extra("analysis", "clustering heads"):
         from sklearn.cluster import AgglomerativeClustering
@@ -150,10 +163,10 @@ def clusters(divergences: Tensor, count: int) -> Tensor:
 
 
 def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
-    """Return attention rollout (B, T, T): the fraction of each input token in each output token.
+    """Return attention rollout (B, T, T): the contribution of each input token to each output token of the model.
 
-    maps      maps of all layers in order, each (B, H, T, T); heads are averaged
-    residual  fraction of the residual connection; the rest is the attention's
+    maps      attention maps of all layers in order, each (B, H, T, T); the mean over the heads is used
+    residual  fraction that the residual connection contributes to a layer's output; attention contributes the rest
 
     Source: Abnar & Zuidema 2020, section 3.
     """
@@ -171,18 +184,18 @@ def rollout(maps: Sequence[Tensor], residual: float = 0.5) -> Tensor:
 
 
 def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
-    """Return the mean attention distance of each layer's heads, (H,), in pixels (Dosovitskiy 2020, figure 7).
+    """Return the mean attention distance in pixels of each layer's heads, (H,) per layer (Dosovitskiy 2020, figure 7).
 
-    It is the mean distance between patches, weighted by the attention between them. Attention to the class token is
-    left out.
+    It is the mean distance between image patches, weighted by the attention between them. Attention to the class token
+    is excluded.
 
-    images  (B, C, Y, X), normalized as in training
+    images  normalized images as in training, (B, C, Y, X)
     """
     if not isinstance(model, ViT) or not len(images):
         raise UserError(f"found {len(images)} images and a {type(model).__name__}: expected images, and a ViT or DeiT")
     c = model.config
     rows, columns = c.grid
-    # (P, 2) position of each patch
+    # position of each image patch, (P, 2)
     at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(images) * c.patch
     apart = torch.cdist(at, at)  # (P, P) distances
     first = c.tokens - rows * columns
@@ -190,21 +203,22 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
         model(images)
     distances = {}
     for layer, calls in maps.items():
-        between = calls[0][..., first:, first:]  # (B, H, P, P)
+        between = calls[0][..., first:, first:]  # attention between image patches, (B, H, P, P)
         weights = between / between.sum(-1, keepdim=True).clamp(min=torch.finfo(between.dtype).tiny)
         distances[layer] = (weights * apart).sum(-1).mean((0, 2))
     return distances
 
 
 def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) -> dict[str, Tensor]:
-    """Return the increase of the loss when a head is removed, (H,) for each layer (Michel, Levy & Neubig 2019, section
-    3).
+    """Return the increase of the loss when a single attention head is removed, (H,) for each layer.
 
-    loss    computes the loss with the current model, without dropout; called once per head, and once for the whole
-            model
-    layers  as in `record`: names, patterns, indices; default: all
+    This measures the importance of a head (Michel, Levy & Neubig 2019, section 3).
+
+    loss    function that computes the loss with the current model, without dropout; called once per head, and once for
+            the whole model
+    layers  selected layers, as in `record`: names, name patterns or indices; default: all layers
     """
-    # minimal recording, to find the layers that the loss uses
+    # A recording with minimal effort finds the attention layers that the loss uses.
     with record(model, layers, heads=[0], queries=[0]) as maps:
         whole = loss()
     if not math.isfinite(whole):
@@ -221,7 +235,7 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
 
 
 def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
-    """Return the mask (B, T) of tokens that are not padding."""
+    """Return the mask (B, T), true for tokens that are not padding."""
     if lengths is None:
         return torch.ones(batch, tokens, dtype=torch.bool)
     if len(lengths) != batch or int(lengths.max()) > tokens:

@@ -1,13 +1,14 @@
-"""Attention maps of one input as arrays, data frame, picture or interactive page.
+"""Attention maps of one input, available as arrays, data frame, picture or interactive page.
 
-`attention_maps(model, *inputs)` runs a model once and sorts the maps of its heads by axis:
+`attention_maps(model, *inputs)` runs a model once, and groups the attention maps of its heads by kind of attention. The
+kind is called axis:
 
     "encoder", "decoder", "cross"    for models with cross-attention
     "self"                           for all other models
 
 `manyheads.load(MODEL).attend(...)` also adds the names of the tokens. Every map has the shape
-(1, heads, queries, keys). A layer that runs several times per pass (tied depth) has one map per step. With halting,
-the number of steps of each position is recorded, too.
+(1, heads, queries, keys). A layer that is applied several times per forward pass (shared weights) has one map per step.
+For a model with adaptive halting, the number of steps of each position is recorded, too.
 """
 
 from manyheads.analysis.maps.attention_maps import AttentionMaps

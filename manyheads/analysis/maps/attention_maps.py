@@ -1,4 +1,4 @@
-"""Attention maps of one input, with methods to write a page or a picture."""
+"""Attention maps of one input, with methods that write an interactive page or a picture."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from manyheads.files import write
 
 @dataclass(frozen=True, repr=False)
 class AttentionMaps(RecordedMaps):
-    """Attention maps of one input, by axis. `maps["cross"][0].weights` is an array (1, heads, queries, keys)."""
+    """Attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+
+    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
+    """
 
     def _repr_html_(self) -> str:
         return frame([self])
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """Write a self-contained interactive page. Return notes about omitted parts.
+        """Write an interactive HTML page that needs no other file. Return notes about omitted parts.
 
-        others  maps of other inputs or models, shown side by side
+        others  attention maps of other inputs or models, shown side by side with these maps
         first   index of the first token shown, from 0, for a text that is too long for a page
 
         Raises UserError for weights that are not finite, and for `first` outside the text.
@@ -32,7 +35,9 @@ class AttentionMaps(RecordedMaps):
         return left_out
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
-        """Write a picture, PNG or SVG by the suffix. Return notes about missing characters.
+        """Write a picture of the attention maps, PNG or SVG by the suffix.
+
+        Returns notes about characters that the font lacks.
 
         choices  keyword arguments of `maps.picture.draw`
         """

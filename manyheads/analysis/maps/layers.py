@@ -1,4 +1,4 @@
-"""Recorded attention maps by layer, and their conversion to arrays and data frames."""
+"""Recorded attention maps of each layer, and their conversion to arrays and data frames."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Calculation:
-    """Inputs of a layer's attention, softmax(scale * query @ key^T + added) @ value.
+    """Inputs of the attention in one layer, which computes softmax(scale * query @ key^T + added) @ value.
 
-    query (heads, queries, Dh), key (heads, keys, Dh), value (heads, keys, Dv), all float32
-    added  (heads or 1, queries, keys): bias, and minus infinity at masked keys; None without bias and mask
+    query  queries, (heads, queries, Dh) float32
+    key    keys, (heads, keys, Dh) float32
+    value  values, (heads, keys, Dv) float32
+    added  bias added to the scores, minus infinity at masked keys, (heads or 1, queries, keys) float32; None without
+           bias and mask
     """
 
     query: NDArray[np.float32]
@@ -33,21 +36,22 @@ class Calculation:
     added: NDArray[np.float32] | None
 
     def tables(self) -> dict[str, NDArray[np.float32]]:
-        """Return the tables that are present, by name."""
+        """Return the arrays that are present, by field name."""
         tables = {"query": self.query, "key": self.key, "value": self.value}
         return tables if self.added is None else tables | {"added": self.added}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Attention map of one layer.
+    """Attention map of one layer, for one input.
 
     name     name of the layer, as in `record`
-    number   index of the layer within its axis, from 0
-    weights  (1, heads, queries, keys) float32, before dropout
-    heads    indices of the heads in the layer
-    step     index of the run, from 1, for a layer that runs several times per pass; otherwise None
-    calculation  inputs of the attention, if requested
+    number   index of the layer within its axis (kind of attention), from 0
+    weights  attention weights before dropout, (1, heads, queries, keys) float32
+    heads    indices of the recorded heads
+    step     for a layer that is applied several times per forward pass: index of the application, from 1; otherwise
+             None
+    calculation  queries, keys and values from which the weights were computed, if requested
     """
 
     name: str
@@ -67,31 +71,39 @@ class Layer:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Mask (queries,) of positions that halted before this step.
+        """Mask (queries,) of query positions that halted before this step, in a model with adaptive halting.
 
-        The state of a halted position is still updated, so that others can attend to it, but its output is frozen.
+        The state of a halted position is still updated, so that other positions can attend to it, but its output is
+        frozen.
         """
         if self.step is None or self.queries.steps is None:
             return np.zeros(len(self.queries), dtype=bool)
         return np.array(self.queries.steps) < self.step
 
     def words(self) -> Layer:
-        """Return the map between words: a word's keys are added, its queries are averaged (Clark 2019)."""
+        """Merge the tokens of each word: attention is summed over its key tokens and averaged over its query tokens.
+
+        Source: Clark et al. 2019, section 4.1.
+        """
         queries, keys = self.queries.merged(), self.keys.merged()
-        rows, columns = self.queries.groups(), self.keys.groups()  # (words, tokens) of 0 and 1
+        # matrix (words, tokens) with 1 if the token belongs to the word, otherwise 0
+        rows, columns = self.queries.groups(), self.keys.groups()
         running = rows * ~self.halted
-        rows = np.where(running.any(1, keepdims=True), running, rows)  # exclude tokens of a word that have halted
+        # exclude query tokens that have halted from the mean of their word
+        rows = np.where(running.any(1, keepdims=True), running, rows)
         merged = (rows / rows.sum(1, keepdims=True)) @ self.weights @ columns.T
         return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys, calculation=None)
 
 
 @dataclass(frozen=True)
 class RecordedMaps:
-    """Recorded maps of one input, by axis. `maps["cross"][0].weights` is an array (1, heads, queries, keys).
+    """Recorded attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+
+    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
 
     model     name of the model
     title     description of the input
-    picture   (Y, X) or (Y, X, 3) uint8: the preprocessed image
+    picture   (Y, X) or (Y, X, 3) uint8: the preprocessed image, if the input is an image
     stepwise  axes whose queries are read or generated from left to right
     """
 
@@ -112,18 +124,23 @@ class RecordedMaps:
         return "\n".join([f"{type(self).__name__} of {self.title!r} (layers x (1, heads, queries, keys))", *lines])
 
     def words(self) -> Self:
-        """Return the maps between words. Patches and special tokens stay; calculations are dropped."""
+        """Return the attention maps between words instead of tokens.
+
+        Image patches and special tokens remain as they are. Calculations are dropped.
+        """
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the content of the NPZ file. "cross/0" is the first map of that axis, with
+        """Return the arrays of the NPZ file.
 
-        cross/0/name, layer, step          name and index of the layer, and the step if it runs several times per pass
-        cross/0/heads                      indices of the heads
+        The keys that start with "cross/0" belong to the first cross-attention map:
+
+        cross/0/name, layer, step          name and index of the layer, and the step if the layer is applied several
+        times cross/0/heads                      indices of the heads
         cross/0/queries, cross/0/keys      tokens of queries and keys
-        cross/0/queries/grid, keys/grid    rows and columns of image patches
-        cross/0/queries/steps, keys/steps  number of steps of each position, with halting
-        cross/0/calculation/query, key, value, scale, added  see `Calculation`, if requested
+        cross/0/queries/grid, keys/grid    number of rows and columns of image patches
+        cross/0/queries/steps, keys/steps  number of steps of each position, for a model with adaptive halting
+        cross/0/calculation/query, key, value, scale, added  inputs of the attention (see `Calculation`), if requested
         """
         arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
@@ -148,15 +165,15 @@ class RecordedMaps:
         return arrays
 
     def save(self, path: str | Path) -> None:
-        """Write an NPZ file without pickles; see `arrays`."""
+        """Write an NPZ file with the arrays that the method `arrays` returns. The file contains no pickled objects."""
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def frame(self) -> DataFrame:
-        """Return a data frame with one row per weight: axis, layer, step, head, both positions with their tokens, and
-        weight.
+        """Return a data frame with one row per attention weight.
 
-        With halting, the columns `query_steps` and `key_steps` hold the number of steps of each position.
+        The columns are axis, layer, step, head, position and token of the query and of the key, and weight. For a model
+        with adaptive halting, the columns `query_steps` and `key_steps` hold the number of steps of each position.
         """
         with extra("analysis", "a data frame"):
             import pandas
@@ -176,7 +193,7 @@ class RecordedMaps:
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
-    """Return `axis`. Raise UserError if the model does not have it."""
+    """Return the name of the selected axis. Raise UserError if the model does not have this axis."""
     if axis not in axes:
         raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
     return axis

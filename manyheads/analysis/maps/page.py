@@ -1,12 +1,13 @@
-"""Attention maps as one interactive page that needs no network, server or other file.
+"""Attention maps as one interactive HTML page that needs no network, server or other file.
 
-The page is `assets/page.html` with its style, scripts and data. Weights are quantized: for each head, the square root
-of weight / maximum in 255 steps (127 in each direction for negative weights), an error of at most 0.4% of the head's
-maximum. All maps of an input form one zlib stream in base64, which browsers inflate themselves. Calculations form a
-second stream of exact float32 values.
+The page is `assets/page.html` with its style, scripts and data. Attention weights are quantized: for each head, the
+square root of weight / maximum in 255 steps (127 in each direction for negative weights). The error is at most 0.4% of
+the head's maximum. All maps of an input form one zlib stream in base64, which browsers decompress themselves.
+Calculations (queries, keys and values) form a second stream of exact float32 values.
 
-Large inputs are reduced, and a note on the page says so: at most SHOWN tokens of a text, from a given token on, and at
-most PATCHES patches of an image, by merging neighbors (keys are added, queries averaged).
+Large inputs are reduced, and a note on the page says so. A text has at most SHOWN tokens, from a given token on. An
+image has at most PATCHES patches: neighboring patches are merged (weights are added over keys and averaged over
+queries).
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
 
-SHOWN = 256  # maximum number of tokens of a text
-PATCHES = 32 * 32  # maximum number of patches of an image
-NUMBERS = 2**20  # maximum number of values in calculations, about 5 MB of the file
-TITLE = 60  # maximum number of characters of a title in a note
-SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")  # in the order of their dependencies
+SHOWN = 256  # maximum number of tokens of a text on a page
+PATCHES = 32 * 32  # maximum number of image patches on a page
+NUMBERS = 2**20  # maximum number of values of queries, keys and values on a page, about 5 MB of the file
+TITLE = 60  # maximum number of characters of an input's title in a note
+# scripts of the page, in the order of their dependencies
+SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
-HEIGHT = 760  # height of the frame in a notebook, in pixels
+HEIGHT = 760  # height in pixels of the page's frame in a notebook
 
 
 def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]]:
-    """Return the page of one or more inputs, side by side, and notes about omitted parts."""
+    """Return an HTML page with the attention maps of one or more inputs side by side, and notes about omitted parts."""
     sides = [side for maps in inputs for layers in maps.axes.values() for layer in layers
              for side in (layer.queries, layer.keys)]  # fmt: skip
     longest = max((len(side) for side in sides if side.grid is None), default=0)
@@ -61,12 +63,13 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in inputs))
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
-    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)  # in one pass: the data may contain placeholders
+    # All placeholders are replaced in one pass, because the inserted data may contain placeholders.
+    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)
     return text, notes
 
 
 def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
-    """Raise UserError if the calculations have too many values, or more keys than a page shows."""
+    """Raise UserError if the queries, keys and values are too large for a page, or have more keys than a page shows."""
     layers = [layer for maps in inputs for layers in maps.axes.values() for layer in layers if layer.calculation]
     hint = "select fewer layers or heads (--axis, --layers, --heads), or shorten the text"
     if (longest := max((max(layer.weights.shape[2:]) for layer in layers), default=0)) > SHOWN:
@@ -77,7 +80,7 @@ def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
 
 
 def frame(inputs: Sequence[RecordedMaps]) -> str:
-    """Return the page as an element for a notebook."""
+    """Return the page as an HTML element for a notebook."""
     return (
         f'<iframe srcdoc="{html.escape(page(inputs)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
         ' sandbox="allow-scripts" title="Attention maps"></iframe>'
@@ -85,10 +88,10 @@ def frame(inputs: Sequence[RecordedMaps]) -> str:
 
 
 def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
-    """Return one input as data for the scripts' `Panel`, and append notes about omitted parts to `all_notes`.
+    """Return the attention maps of one input as data for the page's scripts, and append notes to `all_notes`.
 
-    Each side (tokens of queries or keys) is stored once; layers refer to it by index. Maps are in the order of the
-    layers.
+    The notes name omitted parts. Each list of token names (for queries or keys) is stored once, and layers refer to it
+    by index. Maps are in the order of the layers.
     """
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
@@ -136,9 +139,9 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any
 
 
 def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
-    """Quantize maps (H, Tq, Tk).
+    """Quantize attention maps (H, Tq, Tk) to one byte per weight.
 
-    Return the maximum of each head, whether weights are signed, and one byte per weight.
+    Return the maximum of each head, true if weights are signed, and the bytes.
     """
     signed = bool((weights < 0).any())
     largest = np.abs(weights).max(axis=(1, 2), keepdims=True)
@@ -148,7 +151,7 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
 
 
 def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
-    """Return the part of a layer that a page can show, and notes about omitted parts.
+    """Reduce the attention map of a layer to the part that a page can show. Return it with notes about omitted parts.
 
     names  prefixes of queries and keys in the notes, such as "target "
     """
@@ -174,7 +177,7 @@ def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, li
 
 
 def _patches(side: Side) -> int:
-    """Return the number of patches, without class tokens."""
+    """Return the number of image patches among the tokens, without class tokens."""
     return 0 if side.grid is None else side.grid[0] * side.grid[1]
 
 
@@ -183,7 +186,7 @@ def _last_start(side: Side) -> int:
 
 
 def _coarser(layer: Layer, of_queries: bool) -> Layer:
-    """Merge 2 x 2 patches into one, for queries (averaged) or keys (added)."""
+    """Merge 2 x 2 image patches into one; the weights are averaged over queries and added over keys."""
     side = layer.queries if of_queries else layer.keys
     assert side.grid is not None
     (rows, columns), before = side.grid, len(side) - side.grid[0] * side.grid[1]
@@ -192,7 +195,7 @@ def _coarser(layer: Layer, of_queries: bool) -> Layer:
     merge = np.zeros((before + grid[0] * grid[1], len(side)), dtype=np.float32)
     merge[np.arange(before), np.arange(before)] = 1
     merge[before + owner.ravel(), np.arange(before, len(side))] = 1
-    # with an odd number of rows, the last merged patch extends beyond the image
+    # If the number of rows is odd, the last merged patch extends beyond the image.
     cover = side.cover[0] * 2 * grid[0] / rows, side.cover[1] * 2 * grid[1] / columns
     made = Side.patches(grid, side.tokens[:before], cover)
     if of_queries:

@@ -1,6 +1,6 @@
-"""Attention maps as a picture, PNG or SVG, with one panel per head.
+"""Attention maps as a static picture, PNG or SVG, with one panel per head.
 
-The style "lines" follows the figures of Vaswani et al. All maps of a picture have one scale.
+The style "lines" follows the figures of Vaswani et al. 2017. All maps of a picture have the same color scale.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".png", ".svg")
-NAMED = 4  # maximum number of maps in a picture with names of tokens at each map
-LONGEST = 80  # maximum number of tokens with names
-SIZE, SMALLEST = 8.0, 5.0  # font size of names in points: default, and minimum at the outer edges of many maps
-FAINT = 0.02  # fraction of the maximum weight below which no line is drawn
-MOST_LINES = 2**16  # more lines take minutes and tens of megabytes, and cannot be distinguished
+NAMED = 4  # maximum number of maps in a picture that shows token names at each map
+LONGEST = 80  # maximum number of tokens for which names are drawn
+# Font size of token names in points: the default, and the minimum for names at the outer edges of many maps.
+SIZE, SMALLEST = 8.0, 5.0
+FAINT = 0.02  # attention weights below this fraction of the maximum weight get no line
+# Maximum number of lines. More lines take minutes and tens of megabytes, and cannot be distinguished.
+MOST_LINES = 2**16
 PAGE = "or write a page (.html)"
 TITLE_LINES = 8
 
@@ -41,11 +43,12 @@ def draw(
     style: Literal["matrix", "lines"] = "matrix",
     query: int | None = None,
 ) -> list[str]:
-    """Draw the maps of one axis, with layers down and heads across. Return notes about missing characters.
+    """Draw the attention maps of one axis, with layers down and heads across. Return notes about missing characters.
 
-    With halting, the number after a token is its number of steps; in later steps its row is grey.
+    For a model with adaptive halting, the number after a token is its number of steps. After a token has halted, its
+    row is grey.
 
-    axis   default: cross-attention if present, otherwise the first axis
+    axis   "encoder", "decoder", "cross" or "self"; default: cross-attention if present, otherwise the first axis
     style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
     query  for an image: index of the query token; default: the class token, otherwise the patch in the middle
 
@@ -72,10 +75,10 @@ def draw(
 
 
 class _Layout(NamedTuple):
-    """Positions and sizes of panels, in inches.
+    """Positions and sizes in inches of the panels of a picture.
 
-    columns  panels per layer
-    named    whether every map has the names of its tokens
+    columns  number of panels per layer
+    named    true if every map shows the names of its tokens
     heights  height of the panels of each layer
     """
 
@@ -94,7 +97,7 @@ class _Layout(NamedTuple):
         return cls(columns, named, [height for _, height in sizes], wide, _wrapped(title, int(11 * wide)))
 
     def figure(self) -> tuple[Figure, Any]:
-        """Return an empty figure with its title, and its panels (layers, columns)."""
+        """Return an empty figure with its title, and an array of its panels, (layers, columns)."""
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
 
@@ -106,7 +109,7 @@ class _Layout(NamedTuple):
 
 
 def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
-    """Draw one panel per layer: lines from each query to its keys, a color for each head."""
+    """Draw one panel per layer: lines from each query token to its key tokens, with a color for each head."""
     from matplotlib.lines import Line2D
 
     for panel, layer in zip(panels[:, 0], layers, strict=True):
@@ -117,7 +120,7 @@ def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
 
 
 def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[Layer], images: ImageMaps | None) -> None:
-    """Draw one panel per head, with layers down, and one color bar."""
+    """Draw the attention maps as heat maps, one panel per head and one row per layer, with one color bar."""
     colors = _colors(layers) if images is None else images.colors
     for row, layer in enumerate(layers):
         for column in range(layout.columns):
@@ -149,7 +152,7 @@ def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[La
 
 
 def _colors(layers: list[Layer]) -> ScalarMappable:
-    """Return the color map, with one scale for a whole picture."""
+    """Return the color map, with one scale for all attention maps of a picture."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -159,12 +162,12 @@ def _colors(layers: list[Layer]) -> ScalarMappable:
 
 
 def _longest(layers: list[Layer]) -> tuple[int, ...]:
-    """Return the heads of the layer with the largest number of heads."""
+    """Return the head indices of the layer that has the largest number of heads."""
     return max((layer.heads for layer in layers), key=len)
 
 
 def _called(layer: Layer, layers: list[Layer]) -> str:
-    """Return a layer's title, as on the page: for tied depth, the step."""
+    """Return a layer's title, as on the page. For a layer that is applied several times, it names the step."""
     if layer.step is None:
         return f"layer {layer.number}"
     tied = all(other.number == layer.number for other in layers)
@@ -172,7 +175,7 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
 
 
 def _check_lines(layers: list[Layer], pictured: bool) -> None:
-    """Raise UserError if lines could not be distinguished."""
+    """Raise UserError if the picture would have too many lines to distinguish them."""
     if pictured:
         raise UserError("style 'lines' applies to texts: use 'matrix' for an image")
     heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
@@ -192,14 +195,14 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
 
 
 def _names(side: Side) -> list[str]:
-    """Return the tokens, with their number of steps in the case of halting."""
+    """Return the token names, followed by the number of steps if the model has adaptive halting."""
     if side.steps is None:
         return list(side.tokens)
     return [f"{token} ({steps})" for token, steps in zip(side.tokens, side.steps, strict=True)]
 
 
 def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, float]:
-    """Return width and height of a panel in inches."""
+    """Return the width and height of a panel in inches."""
     queries, keys = len(layer.queries), len(layer.keys)
     if style == "lines":
         return 4.5, 0.5 + 0.19 * max(queries, keys)
@@ -210,14 +213,21 @@ def _size(layer: Layer, named: bool, style: str, columns: int) -> tuple[float, f
 
 
 def _edge_size(layer: Layer, columns: int) -> float:
-    """Return the font size of names at the edge of a small map, in points; 0 if it would be too small to read."""
+    """Return the font size in points of token names at the edge of a small attention map.
+
+    The size is 0 if the names would be unreadable.
+    """
     points = 0.8 * 72 * _size(layer, False, "matrix", columns)[0] / max(layer.weights.shape[2:])
     return min(SIZE, points) if points >= SMALLEST else 0.0
 
 
 def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colors: ScalarMappable) -> None:
-    """Draw one map. `queries` and `keys` are the font sizes of the names in points, 0 for no names."""
-    shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])  # halted rows are drawn grey
+    """Draw one attention map as a heat map.
+
+    `queries` and `keys` are the font sizes of the token names in points, 0 for no names.
+    """
+    # color the rows of halted query tokens grey
+    shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])
     panel.imshow(colors.to_rgba(shown), aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")
     if max(shown.shape) > LONGEST:
@@ -249,6 +259,6 @@ def _lines(panel: Axes, layer: Layer) -> None:
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Wrap a text at `width` characters. Keep at most TITLE_LINES lines."""
+    """Wrap a title at `width` characters. Keep at most TITLE_LINES lines."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, max(width, 20))]
     return "\n".join(lines if len(lines) <= TITLE_LINES else [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1] + " …"])

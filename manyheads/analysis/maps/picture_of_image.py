@@ -1,4 +1,4 @@
-"""Attention maps of one query over an image, colored by how much a patch exceeds a uniform distribution."""
+"""Attention maps of one query over an image, where colors show by how much a patch exceeds a uniform distribution."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.colorbar import Colorbar
 
 
-# colors over the grey image: above uniform attention, and negative weights
+# colors over the grey image: for attention above uniform, and for negative weights
 HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)
 OPAQUE = 0.9
-FULL = 4  # multiple of uniform attention with full color, at least; prevents saturated noise in nearly uniform heads
-TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # multiples of uniform attention
+# Minimum for the end of the color scale, as a multiple of uniform attention. It prevents that noise in nearly uniform
+# heads gets full color.
+FULL = 4
+TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # ticks of the color bar, as multiples of uniform attention
 
 
 class ImageMaps:
-    """Attention of one query in layers whose queries and keys are image patches.
+    """Attention maps of one query in layers whose queries and keys are image patches.
 
     query     index of the query token; None: the class token, otherwise the patch in the middle
-    picture   (Y, X) or (Y, X, 3) uint8
-    shares    whether all weights sum to one per query; then colors show multiples of uniform attention
+    picture   preprocessed image, (Y, X) or (Y, X, 3) uint8
+    shares    true if the weights of each query sum to one; then colors show multiples of uniform attention
     colors    color map for weights or multiples, with one scale for all layers and heads
-    subtitle  description of the query and the numbers
+    subtitle  description of the query and of the values in the picture
 
     Raises UserError for a query that a layer does not have.
     """
@@ -43,7 +45,7 @@ class ImageMaps:
         self._queries = [_query(layer, query) for layer in layers]
         self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
-        # reduced contrast, since colors are hard to see on black and white
+        # The contrast of the image is reduced, because colors are hard to see on black and white.
         self._grey = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
         self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
@@ -52,7 +54,7 @@ class ImageMaps:
         self.subtitle = f"attention of {who}; the number below a map is the {number}"
 
     def draw(self, panel: Axes, layer: int, head: int) -> None:
-        """Draw the map of one head over the image in grey."""
+        """Draw the attention map of one head in color over the grey image."""
         from matplotlib.patches import Rectangle
 
         if self._grey is not None:
@@ -114,7 +116,7 @@ def _query(layer: Layer, query: int | None) -> int:
 
 
 def _before(layer: Layer) -> int:
-    """Return the number of queries before the patches."""
+    """Return the number of query tokens that precede the image patches, such as the class token."""
     assert layer.queries.grid is not None
     return len(layer.queries) - layer.queries.grid[0] * layer.queries.grid[1]
 
@@ -125,7 +127,7 @@ def _name(layer: Layer, query: int) -> str:
 
 
 def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:
-    """Return the attention (H, rows, columns) of the query on the patches."""
+    """Return the attention weights from the query to the image patches, (H, rows, columns)."""
     assert layer.keys.grid is not None
     rows, columns = layer.keys.grid
     return layer.weights[0, :, query, len(layer.keys) - rows * columns :].reshape(-1, rows, columns)

@@ -1,4 +1,4 @@
-"""Record the attention maps of a model on one input, sorted by axis."""
+"""Recording of a model's attention maps for one input, grouped by kind: encoder, decoder, cross or self."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Sides = Mapping[str, tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class MapOptions:
-    """Selection of maps by axis, layer and head.
+    """Selection of attention maps by axis, layer and head.
 
-    axis    one of AXES; None for all that the model has
-    layers  indices within each axis; for an axis with a single layer that runs several times, its steps, from 1.
-            Negative indices count from the end; None for all
-    heads   indices in each layer. Negative indices count from the end; None for all
-    calculation  also record the inputs of the attention, `Layer.calculation`
+    axis    kind of attention, one of AXES; None for all kinds that the model has
+    layers  layer indices within each axis; for an axis with a single layer that is applied several times, its steps,
+            from 1. Negative indices count from the end; None for all
+    heads   head indices in each layer. Negative indices count from the end; None for all
+    calculation  true to record also the queries, keys and values of the attention, `Layer.calculation`
     """
 
     axis: str | None = None
@@ -44,7 +44,10 @@ class MapOptions:
 
 
 class _Recording(NamedTuple):
-    """Recording of one forward pass: maps of each layer, shapes of their inputs, and steps of halting positions."""
+    """Data recorded in one forward pass.
+
+    They are the attention map and input shape of each layer, and the number of steps of halting positions.
+    """
 
     maps: Mapping[str, list[Tensor]]
     calculations: Mapping[str, list[tap.Calculation]]
@@ -62,10 +65,10 @@ def attention_maps(
     picture: NDArray[np.uint8] | None = None,
     stepwise: Sequence[str] = (),
 ) -> AttentionMaps:
-    """Run the model on one input and return the attention maps.
+    """Run the model on one input and return its attention maps.
 
     inputs  arguments of the model's `forward`
-    sides   names of queries and keys by axis; default: their indices, or the patches of an image
+    sides   names of the queries and keys of each axis; default: token indices, or the patches of an image
 
     The other arguments become fields of the result. Raises UserError for an axis, layer or head that the model does not
     have.
@@ -77,9 +80,9 @@ def attention_maps(
 
 
 class _Selection(NamedTuple):
-    """Selected layers and heads.
+    """Layers and heads whose attention maps are recorded.
 
-    every  names of all layers, by axis
+    every  names of all attention layers, by axis (kind of attention)
     names  names of the selected layers, by axis
     layers, heads  selected indices; None for all
     """
@@ -91,7 +94,7 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
-        """Check the options against the model. `called` is the model's name in errors."""
+        """Check the selected axis, layers and heads against the model. `called` is the model's name in errors."""
         layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
         every = _by_axis(model)
         if not every:
@@ -103,7 +106,7 @@ class _Selection(NamedTuple):
 def _record(
     model: nn.Module, inputs: Sequence[Tensor | None], selection: _Selection, *, calculation: bool
 ) -> _Recording:
-    """Run the model once and record the maps of the selected layers."""
+    """Run the model once, and record the attention maps of the selected layers."""
     names = [name for of_axis in selection.names.values() for name in of_axis]
     modules, shapes = tapped(model), dict[str, torch.Size]()
     with eval_mode(model), ExitStack() as undo:
@@ -124,7 +127,10 @@ def _record(
 def _layers(
     model: nn.Module, recording: _Recording, selection: _Selection, axis: str, sides: tuple[Side, Side] | None
 ) -> list[Layer]:
-    """Return the recorded layers of an axis. A layer that ran several times appears once for each selected step."""
+    """Return the recorded attention maps of one axis.
+
+    A layer that the model applies several times appears once for each selected step.
+    """
     query_steps, key_steps = _steps_of(axis, recording.thoughts)
     every, layers, modules = selection.every[axis], [], tapped(model)
     for name in selection.names[axis]:
@@ -150,9 +156,9 @@ def _layers(
 
 
 def _calculation(call: tap.Calculation, heads: int) -> Calculation:
-    """Return the calculation of one text as arrays.
+    """Return the queries, keys, values and bias of the attention for one text, as arrays.
 
-    `added` has full size, with a single table if all heads share it.
+    The array `added` holds bias and mask, in one table that all heads share or in one table per head.
     """
     query, key, value = (part[0].float().cpu().numpy() for part in call[:3])  # (h, T, D)
     added = None
@@ -164,13 +170,14 @@ def _calculation(call: tap.Calculation, heads: int) -> Calculation:
 
 
 def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
-    """Return the map (1, H, Tq, Tk) and its sides for a layer over an image, otherwise None.
+    """Return the map (1, H, Tq, Tk) and the token names for a layer that attends over image patches, otherwise None.
 
     shape  shape of the layer's input
     """
     if hasattr(module, "grids"):
         grids = module.grids(shape)
-    elif hasattr(model, "grids"):  # the layers of a ViT are plain encoder layers
+    # A ViT is a plain encoder, so the shape of its layers' input does not reveal the grid of patches.
+    elif hasattr(model, "grids"):
         grids = model.grids()
     else:
         return None
@@ -179,7 +186,7 @@ def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor)
 
 
 def _by_axis(model: nn.Module) -> dict[str, list[str]]:
-    """Return the names of the attention layers by axis, from input to output."""
+    """Return the names of the attention layers, grouped by axis (kind of attention), in the order of the network."""
     names = list(tapped(model))
     if not any(name.endswith(".cross") for name in names):
         return {"self": names} if names else {}
@@ -191,7 +198,7 @@ def _by_axis(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _numbers(what: str, chosen: Any) -> list[int] | None:
-    """Return indices given as a list, tuple or array as a list of int."""
+    """Convert indices in a list, tuple or array to a list of int."""
     if chosen is None:
         return None
     try:
@@ -204,13 +211,14 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
 
 
 def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    if layers is None or len(names) == 1:  # for a single layer, `layers` selects its steps: see `_chosen_steps`
+    # For an axis with a single layer, `layers` selects steps of this layer: see `_chosen_steps`.
+    if layers is None or len(names) == 1:
         return names
     return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
 
 
 def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
-    """Return the selected values of a range. Negative indices count from the end."""
+    """Return the selected indices of a range. Negative indices count from the end."""
     for number in chosen:
         if number not in valid and not -len(valid) <= number < 0:
             raise UserError(f"{what} {number} does not exist: valid are {valid[0]} to {valid[-1]}")
@@ -218,7 +226,10 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
 
 
 def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
-    """Return the selected steps of a layer, from 1: if the layer is the only one of its axis, `layers` selects them."""
+    """Return the selected steps of a layer that is applied several times, from 1.
+
+    The option `layers` selects them if the layer is the only one of its axis. Otherwise all steps are selected.
+    """
     if layers is None or len(names) > 1:
         return range(1, count + 1)
     if count == 1:
@@ -228,15 +239,19 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
 
 
 def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the number of steps of each query and each key of an axis, for one input."""
+    """Return the number of steps of each query and each key of one axis, for a model with adaptive halting."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")
-    return (taken.get(axis) or next(iter(taken.values()), None),) * 2  # "self" is the only stack
+    # A model with the axis "self" has only one stack of layers.
+    return (taken.get(axis) or next(iter(taken.values()), None),) * 2
 
 
 def _fitting(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
-    """Return the sides of a map (1, H, Tq, Tk). Positions after the end of a text are padding."""
+    """Return the names of the queries and keys of an attention map (1, H, Tq, Tk).
+
+    Positions after the text are padding.
+    """
     sizes = call.shape[-2:]
     if sides is None:
         return Side.positions(sizes[0]), Side.positions(sizes[1])

@@ -1,1 +1,1 @@
-"""Extractive question answering: answers are spans of a text."""
+"""Extractive question answering, where the answer to a question is a span of a given text."""

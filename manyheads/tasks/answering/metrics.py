@@ -1,8 +1,9 @@
-"""Exact match and F1 of answers, by the rules of SQuAD's published scripts (Rajpurkar 2016, 2018).
+"""Exact match and F1 of answers to questions, by the rules of SQuAD's published scripts (Rajpurkar 2016, 2018).
 
-Both texts are lowercased, stripped of ASCII punctuation and of the articles a, an and the, and split at whitespace. F1
-compares the bags of words. With several right answers, the best score counts. In version 2, a question may have no
-answer. Then only an empty prediction is right. An empty prediction scores zero if there is an answer.
+The predicted and the right answer are lowercased, stripped of ASCII punctuation and of the articles a, an and the, and
+split at whitespace. F1 compares the two bags of words. If a question has several right answers, the best score counts.
+In version 2 of SQuAD, a question may have no answer. Then only an empty prediction is right. An empty prediction
+scores zero if there is an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized(text: str) -> str:
-    """Normalize a text in the order of the scripts: lower case, punctuation, articles, whitespace."""
+    """Normalize an answer as SQuAD's scripts do: lower case, no punctuation, no articles, single spaces."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -36,17 +37,17 @@ def f1(guess: str, truth: str) -> float:
 
 
 def best(score: Callable[[str, str], float], guess: str, truths: Sequence[str]) -> float:
-    """Return the best score of a guess over the right answers.
+    """Return the best score of a predicted answer over all right answers to a question.
 
-    Answers that are empty after normalization are ignored. If none remains, the right answer is the empty text.
+    Right answers that are empty after normalization are ignored. If none remains, the right answer is the empty text.
     """
     return max(score(guess, truth) for truth in [t for t in truths if normalized(t)] or [""])
 
 
 def squad_metrics(guesses: Sequence[str], truths: Sequence[Sequence[str]]) -> Metrics:
-    """Return squad_f1 and squad_em, the means over all questions.
+    """Return the metrics squad_f1 and squad_em of predicted answers, as means over all questions.
 
-    An empty guess means "no answer", and an empty list of truths means that the question has no answer.
+    An empty prediction means "no answer", and an empty list of right answers means that the question has no answer.
     """
     if not truths:
         raise UserError("found no questions to score: the test data are empty")

@@ -1,4 +1,7 @@
-"""Passages, which are questions with windows of their contexts, and the search for the most probable answer spans."""
+"""Model inputs for question answering, and the search for the most probable answer spans.
+
+An input is called a passage. It is a question with a window of the question's context.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,19 @@ from manyheads.tasks.outputs import outputs
 
 logger = logging.getLogger(__name__)
 
-READING = {"max_length": 384, "stride": 128, "max_query": 64}  # limits in tokens, as in the published code
-NULL = 0  # position that represents "no answer"
-MAX_ANSWER = 30  # maximum number of tokens in an answer, as in the published code
+# default length limits in tokens, as in BERT's published code for SQuAD
+READING = {"max_length": 384, "stride": 128, "max_query": 64}
+NULL = 0  # token position [CLS], which represents "no answer"
+MAX_ANSWER = 30  # maximum number of tokens in an answer, as in BERT's published code for SQuAD
 
 
 class Passage(NamedTuple):
-    """Question with a window of its context, and the tokenizer's special tokens.
+    """Question with a window of its context, and the tokenizer's special tokens, as token ids.
 
-    question  index of the question
-    first     position in `ids` of the window's first token, which is token `start` of the context
+    question  index of the question in the data
+    first     index in `ids` of the window's first token, which is token `start` of the context
     spans     start and end character in the context of each token in the window, (tokens, 2)
-    owned     true for tokens that have no more context in another window, (tokens,)
+    owned     true for tokens that no other window shows with more context around them, (tokens,)
     """
 
     ids: NDArray[np.int32]
@@ -50,10 +54,11 @@ def passages(
     stride: int = READING["stride"],
     max_query: int = READING["max_query"],
 ) -> list[Passage]:
-    """Return the windows of all pairs of question and context.
+    """Split the context of each question into windows, and return them as passages.
 
-    A window has at most `max_length` tokens with its question, and starts `stride` tokens after the previous window.
-    Longer questions are cut to `max_query` tokens, as in the published code; a warning gives their number.
+    A passage has at most `max_length` tokens with its question. A window starts `stride` tokens after the previous
+    window. Longer questions are cut to `max_query` tokens, as in BERT's published code. A warning gives the number of
+    these questions.
     """
     frame = SpecialTokenTemplate.of(tokenizer, pair=True)
     if not frame.before:
@@ -93,7 +98,7 @@ def passages(
 
 
 def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
-    """Return the positions of the first and last token of an answer.
+    """Return the token positions in a passage of the first and last token of an answer.
 
     The answer is the characters `start` to `end` of the context, without `end`. Returns (NULL, NULL) if the window does
     not contain the whole answer.
@@ -106,9 +111,9 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
 
 
 def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
-    """Return the logits of each token as first and last token of the answer.
+    """Return two logits for each token of each passage: as first and as last token of the answer.
 
-    The result has a float32 tensor (T, 2) on the CPU for each passage.
+    The result is a list with a float32 tensor (T, 2) on the CPU for each passage.
     """
     logits: list[Tensor] = [torch.empty(0)] * len(passages)
     ids, segments = [p.ids for p in passages], [p.segments for p in passages]
@@ -118,16 +123,16 @@ def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConf
 
 
 class FoundAnswer(NamedTuple):
-    """Answer with its characters `start` to `end` in the context. An empty text means "no answer".
+    """Predicted answer to a question: its text, and its characters `start` to `end` in the context.
 
-    The probability is normalized over the n-best answers.
+    An empty text means "no answer". The probability is normalized over the n-best answers.
     """
 
     text: str
     probability: float
     start: int
     end: int
-    score: float  # sum of the logits of the first and last token
+    score: float  # sum of two logits, for the first and the last token of the answer
 
 
 def best_answers(
@@ -138,9 +143,9 @@ def best_answers(
     max_answer: int,
     null_threshold: float | None,
 ) -> list[list[FoundAnswer]]:
-    """Return the n-best answers of each question from all its windows; see `QuestionAnswerer.answer`."""
+    """Return the n-best answers of each question, from all windows of its context; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
-    null = [float("inf")] * len(contexts)  # lowest "no answer" score over the windows of each question
+    null = [float("inf")] * len(contexts)  # lowest score of "no answer" over all windows of the question
     for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
         spans[i] += _best_spans(passage, pairs, contexts[i], nbest, max_answer)
@@ -149,14 +154,15 @@ def best_answers(
 
 
 def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
-    """Return the best spans of a window, for logits (T, 2).
+    """Return the spans of a window with the highest scores, for logits (T, 2) of first and last tokens.
 
-    A span belongs to the window that has the most context around its first token, as in the published code. The n-best
-    here are taken from all spans; the published code takes them from the n best starts and ends.
+    If windows overlap, a span counts in the window that has the most context around the span's first token, as in
+    BERT's published code. We search all spans for the n best ones. The published code combines only the n best first
+    tokens with the n best last tokens.
     """
     tokens = len(passage.spans)
     start, end = logits[passage.first : passage.first + tokens].unbind(1)  # (tokens,) each
-    scores = start[:, None] + end  # scores by first and last token, (tokens, tokens)
+    scores = start[:, None] + end  # answer scores (tokens, tokens), indexed by the first and the last token of a span
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).triu().tril(max_answer - 1)
     allowed &= torch.from_numpy(passage.owned)[:, None]
     values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
@@ -168,9 +174,12 @@ def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_
 
 
 def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
-    """Return the n-best answers with their probabilities, a softmax of the scores as in the published code."""
+    """Return the n-best answers to a question, with probabilities.
+
+    The probabilities are a softmax of the scores, as in BERT's published code.
+    """
     ordered = sorted(spans, key=lambda answer: -answer.score)
-    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer of those with identical text
+    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer among those with the same text
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
         no_answer = FoundAnswer("", 0.0, 0, 0, null)

@@ -1,4 +1,4 @@
-"""Predictor for question answering: the most probable answer spans for a question and its context."""
+"""Predictor for question answering, which finds the most probable answer spans in the context of a question."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 class QuestionAnswerer(TextPredictor):
     """Question answering model with its tokenizer, as returned by `manyheads.load`.
 
-    reading  max_length, stride and max_query, see `passages`; None: the values of the training run, or else of the
-             published code
+    reading  limits max_length, stride and max_query in tokens, see `passages`; None: the values of the training run, or
+             else of BERT's published code
     """
 
     verbs: ClassVar = ("answer", "attend", "evaluate")
@@ -43,7 +43,7 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[FoundAnswer]:
-        """Return the `nbest` most probable answers, best first. The context may have any length.
+        """Return the `nbest` most probable answers to a question, best first. The context may have any length.
 
         max_answer      maximum number of tokens in an answer
         null_threshold  if given, "no answer" (an empty text) is one of the answers. It comes first if its score exceeds
@@ -66,7 +66,7 @@ class QuestionAnswerer(TextPredictor):
             raise UserError(f"the question has {tokens:,} tokens, the model reads {limit}: shorten it")
 
     def _count(self, name: str, text: str, limit: int | None = None) -> int:
-        """Return the number of tokens.
+        """Return the number of tokens in a question or context.
 
         Raises UserError for a text that is blank, invalid, or far longer than `limit` tokens.
         """
@@ -82,7 +82,7 @@ class QuestionAnswerer(TextPredictor):
         max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
     ) -> list[list[FoundAnswer]]:
-        """Return the `nbest` most probable answers for every pair of question and context; see `answer`."""
+        """Return the `nbest` most probable answers for every pair of question and context; see the method `answer`."""
         for setting, count, maximum in (("nbest", nbest, MAX_ANSWERS), ("max_answer", max_answer, MAX_ANSWER_TOKENS)):
             if not 1 <= count <= maximum:
                 raise UserError(f"{setting} is {count}: expected 1 to {maximum}")
@@ -97,9 +97,9 @@ class QuestionAnswerer(TextPredictor):
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> EvaluationResult:
-        """Answer the questions and score the best answers.
+        """Answer the questions of a data set, and score the best answer to each.
 
-        "No answer" is a possible answer if the data have questions without an answer.
+        "No answer" is a possible answer if the data set has questions without an answer.
         """
         items = questions.items
         threshold = 0.0 if questions.impossible else None
@@ -113,7 +113,7 @@ class QuestionAnswerer(TextPredictor):
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate on the run's test data, or on `data`.
+        """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a JSON file in SQuAD's format, or a directory with a test file.
         """

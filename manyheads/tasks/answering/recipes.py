@@ -15,16 +15,16 @@ RUN = "manyheads.tasks.answering.run"
 
 @dataclass(frozen=True)
 class AnsweringConfig(DataConfig):
-    """Settings of a question answering run.
+    """Settings of a training run for question answering.
 
     data          directory with train, dev and test files in SQuAD's format, or one file (see `data/readers/squad.py`)
-    preset        preset of BERT for the estimates of a dry run
-    model         overrides settings of the model to start from, if they do not change its weights
-    batch_tokens  maximum number of padded tokens in a micro-batch
-    max_length    maximum number of tokens in a passage: a question of at most max_query tokens, and a window of its
+    preset        preset of BERT for the cost estimate of a dry run, which loads no model
+    model         settings that replace those of the initial model; only settings that do not change its weights
+    batch_tokens  maximum number of tokens in a micro-batch, padding included
+    max_length    maximum number of tokens in a model input: a question of at most max_query tokens, and a window of its
                   context
     stride        number of tokens from the start of one window to the start of the next
-    scored        split that is answered and scored at the end
+    scored        name of the split ("test", for example) that is answered and scored at the end
     """
 
     preset: str = "base-uncased"

@@ -1,4 +1,4 @@
-"""Training run for extractive question answering: questions, model, task and scores."""
+"""Training run for extractive question answering: loading of data and model, training, and final scores."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: AnsweringConfig) -> Bert:
-    """Return the model on the meta device, for estimates. It stands for the model given by `--init`."""
+    """Return a model on the meta device, for estimates in place of the initial model that `--init` names."""
     with torch.device("meta"):
         return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))

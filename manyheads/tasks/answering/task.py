@@ -1,8 +1,9 @@
 """Training task for extractive question answering, as with BERT on SQuAD (Devlin 2018, sections 4.2 and 4.3).
 
-Question and context are read as a pair. Each token gets two logits, as first and as last token of the answer. The model
-can be any module whose `forward(tokens, lengths, segments)` returns them. A long context is read in overlapping
-windows. If a window does not contain the whole answer, or there is no answer, the target is the first token, [CLS].
+The model reads question and context as a pair. Each token gets two logits, as first and as last token of the answer.
+The model can be any module whose `forward(tokens, lengths, segments)` returns these logits. A long context is read in
+overlapping windows. If a window does not contain the whole answer, or if there is no answer, the target is the first
+token, [CLS].
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from manyheads.training.task import Better, Loss
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded passages (B, T) with lengths (B,) and segments (B, T).
+    """Batch of padded passages (question and window of its context): tokens (B, T), lengths (B,) and segments (B, T).
 
     targets  positions of the answers' first and last tokens, (B, 2)
     """
@@ -50,15 +51,17 @@ class Batch:
     lengths: Tensor
     segments: Tensor
     targets: Tensor
-    items: int  # number of passages; each has one answer
+    items: int  # number of passages in the batch; each has one answer
 
 
 @dataclass(eq=False)
 class AnsweringTask:
-    """Training task for question answering, with the mean of the cross-entropies for the answer's first and last token.
+    """Training task for question answering.
 
-    batch_tokens                   maximum number of padded tokens in a micro-batch
-    max_length, stride, max_query  limits in tokens, see `passages`
+    The loss is the mean of two cross-entropies, for the first and the last token of the answer.
+
+    batch_tokens                   maximum number of tokens in a micro-batch, padding included
+    max_length, stride, max_query  limits of a passage in tokens, see `passages`
     """
 
     unit: ClassVar = "passages"
@@ -86,7 +89,7 @@ class AnsweringTask:
 
     @property
     def mean_length(self) -> int:
-        """Mean number of tokens in a training passage."""
+        """Mean number of tokens in a training passage (question and window of its context)."""
         return round(sum(self._lengths) / len(self._lengths))
 
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -103,18 +106,20 @@ class AnsweringTask:
         tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
         logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
-        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true for padding, (B, T)
+        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true at padding tokens, (B, T)
         logits = logits.masked_fill(is_padding[..., None], -torch.inf)
-        # softmax over the tokens; mean over first and last
+        # The softmax runs over the tokens of a passage. The loss is the mean over first and last token.
         total = F.cross_entropy(logits, targets, reduction="sum") / 2
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per passage, and SQuAD's F1 and exact match."""
+        """Return the validation loss per passage, and SQuAD's F1 and exact match."""
         items = self.validation.items
-        logits = passage_logits(self.model, self._validation_passages, self.compute)  # a tensor (T, 2) for each passage
+        # two logits for each token, a tensor (T, 2) for each passage
+        logits = passage_logits(self.model, self._validation_passages, self.compute)
         losses = [
-            float(F.cross_entropy(of_passage.T, torch.tensor(target)))  # mean over first and last token
+            # mean over the first and the last token of the answer
+            float(F.cross_entropy(of_passage.T, torch.tensor(target)))
             for of_passage, target in zip(logits, self._validation_targets, strict=True)
         ]
         threshold = 0.0 if self.validation.impossible else None
@@ -133,7 +138,10 @@ class AnsweringTask:
 def _with_targets(
     tokenizer: Tokenizer, questions: Questions, limits: dict[str, int]
 ) -> tuple[list[Passage], list[tuple[int, int]]]:
-    """Return the passages, and the token positions of each question's first answer."""
+    """Return the passages of all questions, and the token positions of each question's first answer.
+
+    The positions are those of the answer's first and last token in each passage.
+    """
     windows = passages(tokenizer, [(item.question, item.context) for item in questions.items], **limits)
     targets = []
     for passage in windows:
@@ -143,6 +151,9 @@ def _with_targets(
 
 
 def _strip_whitespace(answer: Answer) -> tuple[int, int]:
-    """Return the start and end character of an answer without surrounding whitespace, which may be in no token."""
+    """Return the start and end character of an answer without surrounding whitespace.
+
+    Whitespace around an answer may belong to no token.
+    """
     start = answer.start + len(answer.text) - len(answer.text.lstrip())
     return start, start + len(answer.text.strip())

@@ -1,4 +1,4 @@
-"""Text embeddings from a BERT without a task head."""
+"""Embedding vectors of texts, computed by a BERT without a task head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Embedded(NamedTuple):
 
 
 class Encoder(TextPredictor):
-    """BERT without a task head, or with a head that needs more than one text.
+    """BERT without a task head, or with a head that needs more than one text, as returned by `manyheads.load`.
 
     It computes embeddings and attention maps, but makes no predictions.
     """
@@ -31,12 +31,12 @@ class Encoder(TextPredictor):
     done: ClassVar = "embedded"
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> list[Embedded]:
-        """Return the embedding of every text, (D,).
+        """Return the embedding vector of every text, (D,).
 
         The embedding is the mean of the last hidden states of the text's tokens, scaled to unit length. The dot product
         of two embeddings is their cosine similarity (Reimers and Gurevych 2019, section 3).
 
-        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
+        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
         model, compute = self.compiled
         encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)

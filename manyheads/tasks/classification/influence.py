@@ -1,4 +1,7 @@
-"""Influence of a word on the output by its distance, in small networks trained for recall or in trained models."""
+"""Influence of one word of a text on the output of a network, by its distance from the end of the text.
+
+It is measured in small networks trained for a recall task, or in trained models.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ from manyheads.tasks.classification.recipes import InfluenceConfig
 from manyheads.training.record import write_result
 from manyheads.training.run_directory import locked_run_directory
 
-TEXTS = 64  # maximum number of texts read from a file
-# heads whose output is the logits for a single text
+TEXTS = 64  # maximum number of texts read from the user's file
+# types of model head that return logits for a single text
 READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")
 
 
 def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
-    """Run the recipe: write the table, influence.png and result.json, and return the table."""
+    """Run the influence recipe: write the table, influence.png and result.json, and return the table."""
     if bool(config.models) != (config.texts is not None):
         raise UserError(
             "models and texts must be given together: models=DIR,DIR texts=FILE, with one text per line. "
@@ -64,7 +67,7 @@ def train(config: InfluenceConfig, run: Run) -> str | dict[str, Any]:
 
 
 def influences(model_path: str, file: Path, length: int, seed: int) -> list[float]:
-    """Return the influence of a token on a trained model's output, by its distance from the last token.
+    """Return the influence of a token on a trained model's output, by the token's distance from the last token.
 
     The output is the logits of a classifier, or a language model's logits after the last token. Raises UserError if the
     model does not read single texts, or if no text in the file has `length` tokens.
@@ -93,7 +96,7 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
     tokens = torch.tensor(rows)
 
     def output(x: Tensor) -> Tensor:
-        """Return the model's output with the token embeddings replaced by x."""
+        """Return the model's output for given token embeddings x, which replace those of the tokens."""
         with embedding.register_forward_hook(
             lambda module, inputs, embedded: torch.cat([x, embedded[:, x.shape[1] :]], 1)
         ):
@@ -108,6 +111,6 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
 
 
 def _rounded(parts: Parts) -> Parts:
-    """Round the curves to four significant digits, for the record."""
+    """Round the influence curves to four significant digits, for result.json."""
     return {title: {name: [float(f"{value:.4g}") for value in curve] for name, curve in curves.items()}
             for title, curves in parts.items()}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Predictor for classification: labels of texts or pairs of texts, with probabilities."""
+"""Predictor for text classification: the most probable labels of texts or pairs of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Label:
-    """Label with its probability."""
+    """Predicted label with its probability."""
 
     label: str
     probability: float
@@ -34,7 +34,10 @@ class Label:
 
 
 def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
-    """Return the `top` most probable labels of each item, best first, from the log-probabilities (N, L)."""
+    """Return the `top` most probable labels of each text, best first.
+
+    The input holds the log-probabilities (N, L) of L labels for N texts.
+    """
     best, indices = scores.exp().topk(min(top, len(labels)))
     return [
         [Label(labels[i], probability) for probability, i in zip(*row, strict=True)]
@@ -64,7 +67,7 @@ class Classifier(TextPredictor):
 
     @property
     def needs_pairs(self) -> bool:
-        """Return True if the model was trained on pairs and cannot classify a single text."""
+        """Return True if the model was trained on pairs of texts and cannot classify a single text."""
         return self._trained_on.get("pairs", False)
 
     @overload
@@ -86,7 +89,7 @@ class Classifier(TextPredictor):
         """Return the `top` most probable labels of every text, best first. A blank text has no labels.
 
         pairs     second text of each pair, for a model that reads pairs
-        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
+        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
@@ -110,7 +113,7 @@ class Classifier(TextPredictor):
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
     def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelResult:
-        """Classify the texts, and compare the predicted labels with the labels in `data`."""
+        """Classify the texts of a data set, and compare the predicted labels with the true labels."""
         truth = label_ids(data, self.labels)
         model, compute = self.compiled
         scores = log_probabilities(
@@ -123,10 +126,12 @@ class Classifier(TextPredictor):
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
     ) -> LabelResult:  # fmt: skip
-        """Evaluate on the run's test data, or on `data`: a table of texts and labels, or a directory with a test file.
+        """Evaluate the model on the test data of its training run, or on `data`.
 
-        truncate  cut texts that are longer than the model's limit; this is also done if the training did
-        columns   column names of `data`; None: the same names as in the training data
+        `data` is a table of texts and labels, or a directory with a test file.
+
+        truncate  cut texts that are longer than the model's limit; always true if the training run cut its texts
+        columns   names of the columns in `data` that hold texts and labels; None: the names in the training data
         """
         if columns is not None and data is None:
             raise UserError("columns apply only to other test data: give the data, too, with --data")

@@ -1,4 +1,4 @@
-"""Growth of the receptive field in stacked convolutions, compared with attention."""
+"""Receptive field of stacked convolutions by the number of layers, compared with attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
-    """Write the table and receptive-field.png, and return the table. No model is trained."""
+    """Write the table of receptive fields and receptive-field.png, and return the table. No model is trained."""
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):

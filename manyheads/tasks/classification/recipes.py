@@ -1,4 +1,8 @@
-"""Recipes for classifying texts and pairs: the textbook's model and baselines from scratch, BERT and GPT fine-tuned."""
+"""Recipes for classifying texts and pairs of texts.
+
+They train a text classifier from Vaswani's encoder and simpler baselines from random weights, and fine-tune BERT and
+GPT.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +20,26 @@ RUN = "manyheads.tasks.classification.run"
 
 @dataclass(frozen=True)
 class ClassificationConfig(DataConfig):
-    """Settings of a classification run.
+    """Settings of a training run for text classification.
 
     data          a directory with train, val and test files; or one file (.tsv, .csv, .jsonl or .parquet) with the
                   columns text and label, or sentence1, sentence2 and label (other names: `data/readers/labeled.py`); or
                   a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
-    columns       column names: columns.text, columns.pair and columns.label
-    names         names of the labels 0, 1, ... in the data
-    items         number of training items, sampled with the seed; None: all
-    preset        model preset; None: the run must start from another model; `model` overrides the preset's fields
+    columns       names of the columns of a table: columns.text, columns.pair and columns.label
+    names         names of the labels, for data whose labels are the numbers 0, 1, ...
+    items         number of training texts or pairs, sampled with the seed; None: all
+    preset        name of the model preset, whose fields `model` overrides; None: the run must start from another model
     tokens        "words": lowercase words without punctuation, as in Keras; "pieces": subwords (BPE)
-    max_length    maximum number of tokens in a training text; longer ones are an error, or are cut with truncate=true
-    tuned         part of the initial model to train: "all"; with "last" or "last-four" it is frozen, and a BiLSTM reads
-                  its last one or last four layers
-    scratch       train from random weights, to measure the effect of pretraining
+    max_length    maximum number of tokens in a training text; longer texts are an error, or are cut with truncate=true
+    tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is
+                  frozen, and a new BiLSTM reads its last one or last four layers
+    scratch       true: train from random weights, to measure the effect of pretraining
     auxiliary     weight of the language-modeling loss next to the classification loss, for a GPT; lambda in Radford
                   2018, section 3.2 (0.5 in the paper, where it helped on large data sets but not on small ones)
-    batch_tokens  maximum number of padded tokens in a micro-batch, which has at most `batch_items` texts
-    scored        split that is classified and scored at the end
+    batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
+                  texts
+    scored        name of the split ("test", for example) that is classified and scored at the end
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -62,11 +67,11 @@ class ClassificationConfig(DataConfig):
 
 @dataclass(frozen=True)
 class ReceptiveFieldConfig(Config):
-    """Settings of the receptive-field measurement on random layers.
+    """Settings of the receptive-field measurement, on stacks of random convolutions and attention layers.
 
     layers  maximum number of stacked layers; every depth from 1 to this number is measured
     kernel  kernel width of the convolutions
-    length  number of positions
+    length  number of input positions
     width   number of channels
     """
 
@@ -79,14 +84,15 @@ class ReceptiveFieldConfig(Config):
 
 @dataclass(frozen=True)
 class InfluenceConfig(Config):
-    """Settings of the influence measurement, on four networks trained for recall or on trained models.
+    """Settings of the influence measurement, on four networks trained for a recall task or on trained models.
 
     length    number of tokens in a text
-    width     width of the networks; `layers` and `kernel` apply to the convolutions
-    symbols   number of different words
+    width     width of the four networks; `layers` and `kernel` apply to the convolutions
+    symbols   number of different words in the recall task
     steps     number of training steps, each on 64 texts
     models    directories of trained models to measure instead of the four networks
-    texts     file with one text per line for these models; the first 64 with at least `length` tokens are cut and used
+    texts     file for these models with one text per line; the first 64 texts with at least `length` tokens are cut to
+              `length` tokens and used
     """
 
     length: Annotated[int, Range(2, 10_000)] = 64
@@ -140,7 +146,7 @@ IMDB_1000 = replace(
     max_length=128,
     truncate=True,
     batch_items=16,
-    # pretraining sees each text once; fine-tuning repeats a small data set, so it needs dropout
+    # Pretraining sees each text once. Fine-tuning repeats a small data set, so this recipe needs dropout.
     model={"dropout": 0.1},
     training=replace(FINE_TUNING, epochs=10, learning_rate=2e-4, warmup=60, metric="accuracy"),
 )

@@ -1,4 +1,4 @@
-"""Training run of a text classifier: texts, vocabulary, model, task and scores."""
+"""Training run of a text classifier: loading of data and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         else:
             model, tokenizer = _initial_model(config, run, labels)
         limit = model.config.max_positions
-        # report test texts that are too long now, not after the training
+        # Tokenize the test texts before the training, so that texts that are too long are reported immediately.
         if splits.test is not None and not config.truncate:
             encode(
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
@@ -79,14 +79,14 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         )  # fmt: skip
 
         cost = costs.flops(model, round(task.tokens_per_item))
-        # frozen layers have no backward pass
+        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
         flops = cost["training"] - 2 * frozen
-        if config.auxiliary:  # the auxiliary loss predicts the next token at every position
+        if config.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
             c = model.config
             flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
-        # Runs of earlier versions have no `auxiliary` setting; its absence means 0.
+        # Model records of earlier versions have no `auxiliary` setting, which then means 0.
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
@@ -94,7 +94,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    """Return the BERT or GPT given by `--init` with a new classification head, and its tokenizer."""
+    """Return the BERT or GPT that `--init` names, with a new classification head, and its tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
@@ -106,7 +106,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     settings = {
         "head": "sequence", "labels": labels,
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
-        # a token that the classifier's input never ends with
+        # id of a token that never ends an input of this classifier
         "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
     model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
@@ -114,7 +114,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
 
 
 def planned_model(config: ClassificationConfig) -> Any:
-    """Return the model on the meta device, with the full requested vocabulary size."""
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
     if config.preset is None:
         raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
     labels = config.names or (tuple(LANGUAGES) if config.data is None else ("0", "1"))
@@ -123,7 +123,7 @@ def planned_model(config: ClassificationConfig) -> Any:
 
 
 def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
-    """Raise UserError for options that have no effect in this run."""
+    """Raise UserError if the user set an option that has no effect in this run."""
     if run.init is not None:
         return
     run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
@@ -137,7 +137,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
-    """Raise UserError if the data have pairs but the recipe reads single texts, or the reverse."""
+    """Raise UserError if the data have pairs of texts but the recipe reads single texts, or the reverse."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
         raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.second_texts is not None:
@@ -150,7 +150,7 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None
 def _make_fit(
     config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
 ) -> Callable[[], Summary]:
-    """Return a function that fits TF-IDF, for use instead of the training loop."""
+    """Return a function that fits a TF-IDF classifier, in place of the training loop."""
 
     def fit() -> Summary:
         started = time.monotonic()

@@ -17,9 +17,9 @@ START, DELIMITER, EXTRACT = SPECIAL_TOKENS = ("<|start|>", "<|delimiter|>", "<|e
 
 
 def add_classifier_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of the tokenizer that adds the special tokens to texts and pairs.
+    """Return a copy of the tokenizer that adds the GPT classifier's special tokens to texts and pairs.
 
-    The new tokens get the ids after the existing ones. A tokenizer that already adds these tokens is returned
+    The new tokens get the ids after the existing tokens. A tokenizer that already adds these special tokens is returned
     unchanged.
     """
     if tokenizer.encode("").tokens == [START, EXTRACT]:

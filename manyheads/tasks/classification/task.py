@@ -1,9 +1,9 @@
 """Training task for classifying texts and pairs of texts, with the cross-entropy of the labels.
 
 The model can be any module whose `forward(tokens, lengths, segments)` returns a logit for each of `config.labels`, such
-as the textbook's classifier or a baseline. BERT reads a pair as one sequence with two segments (Devlin 2018, section
-4.1). GPT reads it with a delimiter token, and may also train on next-token prediction (Radford 2018, sections 3.2,
-3.3).
+as a Transformer encoder or a simpler baseline. BERT reads a pair as one sequence with two segments (Devlin 2018,
+section 4.1). GPT reads a pair with a delimiter token, and may also train on next-token prediction (Radford 2018,
+sections 3.2, 3.3).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
-CHUNK_TEXTS = 2000  # number of texts tokenized at a time
+CHUNK_TEXTS = 2000  # number of texts that are tokenized in one call
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of texts or pairs, with special tokens. `segments` is None for single texts."""
+    """Token ids of texts or pairs of texts, with special tokens. `segments` is None for single texts."""
 
     ids: list[NDArray[np.int32]]
     segments: list[NDArray[np.int32]] | None
-    cut: int  # number of texts that were longer than the limit
+    cut: int  # number of texts that were longer than the length limit
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,7 +55,7 @@ class Encoded:
         return np.array([len(ids) for ids in self.ids], dtype=np.int64)
 
     def batch(self, rows: Sequence[int], padding: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the tokens (B, T), lengths (B,), and segments (B, T) or None."""
+        """Return the token ids (B, T), the lengths (B,), and the segments (B, T) of pairs, or None for single texts."""
         segments = None if self.segments is None else padded([self.segments[i] for i in rows], 0)[0]
         return *padded([self.ids[i] for i in rows], padding), segments
 
@@ -69,10 +69,12 @@ def encode(
     truncate: bool,
     where: Callable[[int], str] | None = None,
 ) -> Encoded:
-    """Tokenize every text or pair, and cut it to `limit` tokens if `truncate` is true.
+    """Tokenize every text or pair of texts, and cut it to `limit` tokens if `truncate` is true.
 
     In a pair, the longer text is cut. An empty text becomes one unknown token. Raises ItemError for invalid Unicode,
-    and for texts over the limit without `truncate`. `where` returns the name of an item for the message.
+    and for a text over the limit if `truncate` is false.
+
+    where  function that returns the name of a text, for the error message
     """
     hint = "shorten it, or cut it with truncate=true (--truncate)"
 
@@ -111,7 +113,7 @@ def encode(
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded texts (B, T) with lengths (B,), segments (B, T) of pairs, and labels (B,)."""
+    """Batch of padded texts: tokens (B, T), lengths (B,), segments (B, T) for pairs, and labels (B,)."""
 
     ids: Tensor
     lengths: Tensor
@@ -120,12 +122,12 @@ class Batch:
 
     @property
     def items(self) -> int:
-        """Number of texts or pairs in the batch, over which the loss is a sum."""
+        """Number of texts or pairs in the batch, the weight of this batch in a mean of losses."""
         return len(self.labels)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of items, and number of target tokens for the language-modeling loss."""
+        """Return the number of texts, and the number of target tokens for the language-modeling loss."""
         return self.items, int((self.lengths - 1).sum())
 
 
@@ -133,8 +135,9 @@ class Batch:
 class ClassificationTask:
     """Training task for text classification.
 
-    batch_tokens  maximum number of padded tokens in a micro-batch, which has at most `batch_items` texts
-    max_length    maximum number of tokens in a text; longer ones are an error, or are cut with truncate=True
+    batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
+                  texts
+    max_length    maximum number of tokens in a text; longer texts are an error, or are cut with truncate=True
     auxiliary     weight of a GPT's language-modeling loss, the mean over the tokens of a batch
     """
 
@@ -200,7 +203,7 @@ class ClassificationTask:
         return Loss(total, batch.items, correct, others)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per item, the accuracy and the F1 score."""
+        """Return the validation loss per text, the accuracy and the F1 score."""
         scores = log_probabilities(self.model, self._validation_texts, self.compute)
         metrics = classification_metrics(scores.argmax(1).tolist(), self._targets.tolist(), self.model.config.labels)
         return {
@@ -215,8 +218,8 @@ class ClassificationTask:
 def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
     """Return the sum of the next-token cross-entropies, without padding.
 
-    hidden  states of the model, (B, T, D)
-    ids     token ids, (B, T)
+    hidden  hidden states after the last layer, (B, T, D)
+    ids     token ids of the texts, (B, T)
     """
     padding = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
     targets = ids[:, 1:].masked_fill(padding, -1)
@@ -226,14 +229,14 @@ def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -
 
 
 def padding_id(model: Any) -> int:
-    """Return the padding id of a model. Models without one never read the padding, so any id will do."""
+    """Return the padding id of a model. A model without a padding id ignores padding, so any id will do."""
     return getattr(model.config, "pad", None) or 0
 
 
 def label_ids(data: Labeled, labels: Sequence[str]) -> Tensor:
-    """Return the label indices, (N,).
+    """Return the label index of each text, (N,).
 
-    Raises UserError with the place in the data for a label that the model does not have.
+    Raises UserError, with the location in the data, for a label that the model does not have.
     """
     index = {label: i for i, label in enumerate(labels)}
     for i, label in enumerate(data.labels):
@@ -243,7 +246,7 @@ def label_ids(data: Labeled, labels: Sequence[str]) -> Tensor:
 
 
 def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
-    """Return the log-probabilities of all labels, (N, L), in float32 on the CPU."""
+    """Return the log-probabilities of all labels for each text, (N, L), in float32 on the CPU."""
     scores = torch.empty(len(encoded), len(model.config.labels))
     for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
         scores[i] = logits.log_softmax(-1)
@@ -251,9 +254,9 @@ def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> T
 
 
 def classification_metrics(predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str]) -> Metrics:
-    """Return the accuracy and the F1 score.
+    """Return the accuracy and the F1 score of predicted labels.
 
-    With two labels, F1 is the score of the second, positive one, as GLUE scores MRPC. With more labels it is the mean
+    With two labels, F1 is the score of the second, positive label, as GLUE scores MRPC. With more labels it is the mean
     over the labels that occur.
     """
     predictions, targets = np.array(predicted), np.array(truth)

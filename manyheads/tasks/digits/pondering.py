@@ -1,4 +1,7 @@
-"""Number of steps that a Universal Transformer takes at every position of a text and its translation."""
+"""Number of steps that a Universal Transformer with adaptive halting takes at every token.
+
+The tokens are those of a text and of its translation.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from manyheads.tasks.translation.predictor import Translator
 
 @dataclass(frozen=True)
 class Pondering:
-    """Tokens that each stack ("encoder", "decoder") read, with the number of steps for each token."""
+    """Tokens that a Universal Transformer read, with the number of steps for each token.
+
+    Tokens and steps are grouped by stack ("encoder", "decoder").
+    """
 
     stacks: dict[str, list[tuple[str, int]]]
 
     def __str__(self) -> str:
-        """Return two lines for each stack: its tokens, and the number of steps below them."""
+        """Return two text lines for each stack: its tokens, and below each token its number of steps."""
         lines = []
         for stack, positions in self.stacks.items():
             columns = [(token, str(steps)) for token, steps in positions]
@@ -30,7 +36,7 @@ class Pondering:
 
 @torch.inference_mode()
 def pondering(translator: Translator, source: str, target: str | None = None) -> Pondering:
-    """Return the number of steps for each token of a text and of its translation.
+    """Return the number of steps that a Universal Transformer takes for each token of a text and of its translation.
 
     Without adaptive halting, every position takes the same number of steps. Raises UserError for a model without steps,
     and for texts that the model cannot read.

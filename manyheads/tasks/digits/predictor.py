@@ -1,4 +1,4 @@
-"""Predictor for models trained on strings of digits: a translator with its own evaluation."""
+"""Predictor for models trained on strings of digits: a translator that is evaluated for each string length."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from manyheads.tasks.translation.predictor import Translator
 
 
 class DigitTranslator(Translator):
-    """Translator for strings of digits, as returned by `manyheads.load` for a run on such strings."""
+    """Translator from a digit string to its copy, reversal or sum, as returned by `manyheads.load`."""
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate on the run's test strings by length, or translate and evaluate `data`."""
+        """Evaluate the model on its run's test strings by length, or translate and evaluate `data`."""
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))

@@ -16,17 +16,18 @@ from manyheads.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class DigitsConfig(Config):
-    """Settings of a run on strings of digits.
+    """Settings of a training run on strings of digits.
 
-    algorithm     operation on the string of digits
+    algorithm     operation to learn: copy or reverse a string of digits, or add two numbers
     model         architecture to train; `network` overrides fields of its config
     longest       maximum length of a training input in characters; lengths are distributed uniformly
     size          number of training inputs
     lengths       lengths of the test inputs
     tested        number of test inputs of each length
-    offsets       start each training text at a random position, so that all positions of the longest test text occur in
-                  training; no effect for an LSTM, which has no positions
-    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
+    offsets       true: start each training text at a random position, so that training covers all positions of the
+                  longest test text; no effect for an LSTM, which has no positions
+    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
+                  texts
     """
 
     algorithm: Literal["copy", "reverse", "addition"] = "copy"

@@ -1,4 +1,4 @@
-"""Training run on strings of digits: strings, model, task, and the accuracy by length."""
+"""Training run on strings of digits: generation of the strings, training, and the accuracy for each string length."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-STEP_EXAMPLES = 3  # number of strings in steps.txt
-VALIDATION_STRINGS = 200  # number of validation strings
+STEP_EXAMPLES = 3  # number of validation strings whose halting steps are written to steps.txt
+VALIDATION_STRINGS = 200  # number of digit strings in the validation data
 
 
 def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
-    """Run the recipe. Besides result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
+    """Run the recipe. In addition to result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
     run.refuse(("training.width",), "always the width of the model, so leave it out")
     run.refuse(
         ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
@@ -61,10 +61,10 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         tests = splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
-        if longest > model.config.max_positions:  # length of the longest text with its end token
+        if longest > model.config.max_positions:  # number of tokens of the longest text, with its end token
             raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # value of each metric by length
+        curve: dict[str, dict[str, float]] = {}  # The list of each metric has one value for each string length.
         examples: dict[str, Any] = {}
 
         def score(strings: Pairs) -> Metrics:
@@ -76,7 +76,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
                 logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
-                # lengths for which result.json has metrics
+                # string lengths for which result.json contains metrics
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):
                     metrics |= length_metrics(values, length, len(pairs))
             with drawing.optional():
@@ -103,9 +103,10 @@ def planned_model(config: DigitsConfig) -> nn.Module:
 
 
 def _model(config: DigitsConfig) -> Any:
-    """Build the model. Both Transformers have equal width, and the plain one has four layers on each side.
+    """Build the model for digit strings.
 
-    The LSTMs are twice as wide.
+    The plain and the Universal Transformer have equal width. The plain Transformer has four encoder layers and four
+    decoder layers. The LSTMs are twice as wide.
     """
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()

@@ -1,4 +1,4 @@
-"""Training task on strings of digits, and metrics for longer strings than in training."""
+"""Training task on strings of digits, and metrics for strings that are longer than those in training."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
-MAX_EXTRA_TOKENS = 10  # maximum length of an output beyond its input length, in tokens
-MAX_BATCH_TOKENS = 16_384  # maximum number of source tokens decoded at once
+MAX_EXTRA_TOKENS = 10  # maximum number of tokens by which an output may be longer than its input
+MAX_BATCH_TOKENS = 16_384  # maximum number of source tokens that are decoded in one batch
 
 
 class _OffsetBatches(Sequence[Batch]):
-    """Batches in which every row starts at a random position."""
+    """Batches of translation pairs in which the position indices of every row start at a random number."""
 
     def __init__(self, batches: Lazy[Batch], positions: int, seed: int, epoch: int) -> None:
         self._batches, self._positions, self._seed = batches, positions, (seed, epoch)
@@ -50,9 +50,11 @@ class _OffsetBatches(Sequence[Batch]):
 
 @dataclass(eq=False)
 class DigitTask(TranslationTask):
-    """Translation task in which training texts start at random positions (Dehghani 2018, section 4.4).
+    """Translation task where the position indices of training texts start at a random number.
 
-    With random starts, all positions of longer test texts occur in training.
+    Source: Dehghani 2018, section 4.4.
+
+    With random starts, all positions of the longer test texts occur in training.
 
     start_positions  number of possible start positions; 0: every text starts at the first position, as published for
                      the Transformer
@@ -69,11 +71,12 @@ class DigitTask(TranslationTask):
 def measure(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[dict[str, float], list[str]]:
-    """Return the metrics of greedy decoding, and the outputs.
+    """Return the metrics of greedy decoding, and the decoded outputs.
 
-    accuracy         fraction of the target characters that are right at their position
-    exact_match      fraction of outputs that are right as a whole
-    forced_accuracy  fraction of right characters given the true characters before them, as in tensor2tensor
+    accuracy         fraction of the target characters that the output has at the same position
+    exact_match      fraction of outputs that are completely right
+    forced_accuracy  fraction of target characters that the model predicts from the true characters before them, as in
+                     tensor2tensor
     ..._steps        mean number of steps of a position, for a model with adaptive halting
     """
     model.eval()
@@ -87,7 +90,8 @@ def measure(
             hidden, halting = states_and_halting(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in halting.items()}
             logits = model.project(hidden)
-            logits[..., model.config.pad] = -torch.inf  # padding is never generated, and its logit is not trained
+            # Padding is never generated, and the logit of the padding token is not trained.
+            logits[..., model.config.pad] = -torch.inf
             forced = int(((logits.argmax(-1) == write) & right).sum())
             hypotheses = decode_batch(model, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
@@ -106,12 +110,12 @@ def measure(
 
 
 def _count_right(output: str, target: str) -> int:
-    """Return the number of target characters that the output has at the same position."""
+    """Return the number of characters in the right output that the model's output has at the same position."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 
 def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metrics:
-    """Return accuracy and exact match from `measure` for `count` inputs, under names that include the length."""
+    """Return accuracy and exact match for `count` test inputs of one length, under names that include the length."""
     signature = f"{count:,} inputs of {length} characters, greedy"
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
@@ -121,7 +125,7 @@ def digit_result(
 ) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
-    The quality of an output is the fraction of its characters at the right position.
+    The quality score of an output is the fraction of its characters that are right at their position.
     """
     outputs: list[str] = []
     metrics: Metrics = {}
@@ -138,10 +142,10 @@ def digit_result(
 def _pad_batch(
     model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the padded batch.
+    """Return one padded batch of the given pairs.
 
-    It consists of the source (B, Ts) with lengths (B,), the decoder's input and target (B, Tt), and a mask of the
-    targets that are not padding (B, Tt).
+    It consists of the source (B, Ts) with lengths (B,), the decoder's input and target (B, Tt), and a mask (B, Tt) that
+    is true for targets that are not padding.
     """
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))

@@ -1,1 +1,1 @@
-"""Comparison of three directions of reading a text (Devlin 2018, figure 3)."""
+"""Comparison of a bidirectional encoder, a left-to-right encoder and two opposite LSTMs (Devlin 2018, figure 3)."""

@@ -1,4 +1,7 @@
-"""Recipe that compares three directions of reading a text (Devlin 2018, figure 3)."""
+"""Recipe that compares encoders by the direction in which they read a text (Devlin 2018, figure 3).
+
+The encoders are bidirectional (as BERT), left-to-right (as GPT), and two LSTMs with opposite directions (as ELMo).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from manyheads.training.config import TrainingConfig
 
 @dataclass(frozen=True)
 class DirectionsConfig(Config):
-    """Settings of the comparison.
+    """Settings of the comparison between a bidirectional encoder, a left-to-right encoder and two opposite LSTMs.
 
-    data          directory of files in CoNLL's column format (see `data/readers/conll.py`); the encoders are trained on
-                  its words and probed on its tags; None: `size` embedded phrases of dates, amounts and names in
-                  `locale`
+    data          directory of files in CoNLL's column format (see `data/readers/conll.py`). The encoders are trained on
+                  its words, and linear classifiers on the frozen encoders predict its tags. None: `size` embedded
+                  phrases of dates, amounts and names in `locale`
     model         overrides fields of the encoders' config
-    batch_tokens  maximum number of padded tokens in a micro-batch; a small one has too few masked words to learn from
+    batch_tokens  maximum number of tokens in a micro-batch, padding included; a small batch has too few masked words to
+                  learn from
     training      training settings of each encoder
     """
 

@@ -1,4 +1,8 @@
-"""Run that trains encoders of three reading directions, and compares their frozen features (Devlin 2018, figure 3)."""
+"""Training of three encoders that read a text in different directions, and comparison of their frozen features.
+
+The encoders are bidirectional (as BERT), left-to-right (as GPT), and two LSTMs with opposite directions (as ELMo). The
+experiment follows Devlin 2018, figure 3.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ from manyheads.training.record import Metrics, write_result
 
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
-    """Train the encoders one after the other, each in its own directory, and return the table of probing results."""
+    """Train the three encoders one after the other, each in its own directory, and return a table of their results."""
     source = TaggedSource(
         data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
         size=config.size,
@@ -42,7 +46,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     start_time = time.monotonic()
     splits = source.read()
     log_splits(source, splits)
-    # the user's test data remain unused
+    # The comparison uses the validation data. The user's test data remain unused.
     evaluated = splits.validation if config.data else splits.known["test"]
     splits = SplitData(splits.train, evaluated, evaluated)
     texts = (" ".join(words) for words in splits.train.words)
@@ -51,7 +55,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
         result = _train_encoder(direction, config, run.part(direction, start_time), corpus)
-        if result is None:  # stopped by --max-minutes; the same command resumes the run
+        if result is None:  # The user's limit --max-minutes has stopped the run. The same command resumes it.
             return None
         results[direction] = result
     model, compute = directory.load(run.out / "bidirectional").model, run.compute(config.threads)
@@ -62,9 +66,10 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Corpus that all three encoders are trained and probed on. It is read once.
+    """Corpus on which the three encoders are trained and their features evaluated. It is read only once.
 
-    The probes are evaluated on the validation data, so that the user's test data remain unused.
+    A linear classifier on the features of each encoder is evaluated on the validation data. The user's test data remain
+    unused.
     """
 
     unit: ClassVar[str] = "sentences"
@@ -80,7 +85,7 @@ class _Corpus:
         return self, self.splits
 
     def summary_lines(self, splits: SplitData[Tagged]) -> list[str]:
-        """Return no lines, because the run logs them once for all three encoders."""
+        """Return no description of the corpus, because the run logs it once for all three encoders."""
         return []
 
     def report(self, splits: SplitData[Tagged]) -> str:
@@ -101,7 +106,7 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
 
 
 def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
-    """Train one encoder in its own directory, and return its result with the probe's metrics."""
+    """Train one encoder in its own directory, and return its result with the tagging metrics of its frozen features."""
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
@@ -127,7 +132,8 @@ def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, cor
         def score(tagged: Tagged) -> Metrics:
             return probe(directory.load(run.out).model, tokenizer, splits.train, tagged, compute, context=True)
 
-        # These fingerprints match the checkpoints of earlier versions, so that those runs can be resumed.
+        # These fingerprints equal those in checkpoints of earlier versions, so that runs of those versions can be
+        # resumed.
         fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}
         identity = {"reading": direction, "fingerprints": fingerprints}
         return Job(model, config.training, score, task, flops=flops, identity=identity)
@@ -139,9 +145,9 @@ def _compare(
     config: DirectionsConfig, run: Run, results: dict[str, dict[str, Any]], without_context: Metrics,
     description: dict[str, Any],
 ) -> str:  # fmt: skip
-    """Write result.json and return the table of all results.
+    """Write result.json and return the table of results of the three encoders.
 
-    The metrics in result.json are the bidirectional encoder's.
+    The metrics in result.json are those of the bidirectional encoder.
     """
     lines = [f"{'features of':16} {'parameters':>12} {'loss':>8} {'accuracy':>9} {'entity F1':>10}"]
     lines.append(f"{'words alone':16} {'':12} {'':8} {_scores(without_context)}")

@@ -1,4 +1,7 @@
-"""Training task for encoders that read in one direction or both, and a linear probe of their features."""
+"""Training task for encoders that read a text from left to right, in both directions, or with two opposite LSTMs.
+
+A linear classifier on the frozen features of each encoder measures their quality.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,10 @@ from manyheads.training.task import Better, Loss
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded texts (B, T) with lengths (B,), as the encoder reads them.
+    """Batch of padded texts, as the encoder reads them: tokens (B, T) with lengths (B,).
 
-    predicted  for each direction: the positions (N,) among the B * T that predict a word, and the target words (N,)
+    predicted  for each direction of reading: positions among the B * T tokens where a word is predicted, (N,), and the
+               predicted words (N,)
     """
 
     ids: Tensor
@@ -50,9 +54,9 @@ class Batch:
         answers = torch.tensor([answer for e in examples for answer in e.answers])
         if reading == "bidirectional":
             return cls(ids, lengths, [(masked, answers)])
-        text = ids.flatten().scatter(0, masked, answers)  # the text before masking
+        text = ids.flatten().scatter(0, masked, answers)  # token ids of the text before masking
         at = torch.arange(ids.shape[1])
-        # all tokens except the last one of each text
+        # indices of all tokens except the last token of each text
         predicting = (at < lengths[:, None] - 1).flatten().nonzero().flatten()
         predicted = [(predicting, text[predicting + 1])]
         if reading == "two_lstms":
@@ -62,9 +66,11 @@ class Batch:
 
 @dataclass(eq=False)
 class DirectionsTask:
-    """Training task with the mean cross-entropy of the words that each direction predicts.
+    """Training task for encoders that read a text from left to right, in both directions, or with two opposite LSTMs.
 
-    All encoders read the same texts in the same batches. Only the bidirectional encoder uses the masks.
+    The loss is the mean cross-entropy of the predicted words. All three encoders read the same texts in the same
+    batches. The bidirectional encoder predicts masked words. The left-to-right encoder predicts the next word. The two
+    LSTMs predict the next word and the previous word.
     """
 
     unit: ClassVar = "predictions"
@@ -100,9 +106,9 @@ class DirectionsTask:
         return Loss(torch.stack(losses).sum(), batch.items)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per predicted word.
+        """Return the validation loss per predicted word.
 
-        The encoders predict different words, so their losses are not comparable.
+        The three encoders predict different words, so their losses are not comparable.
         """
 
         def run_batch(batch: Batch) -> tuple[float, int]:
@@ -114,7 +120,7 @@ class DirectionsTask:
 
     @property
     def tokens_per_prediction(self) -> float:
-        """Mean number of tokens read for each predicted word."""
+        """Mean number of tokens that the encoder reads for each predicted word."""
         batches = list(self._batches(self.validation.epoch(0), 0, 0))
         return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.items for batch in batches)
 
@@ -136,9 +142,11 @@ def probe(
     *,
     context: bool,
 ) -> Metrics:
-    """Return the tagging metrics of a linear classifier on frozen features. A word has the features of its first token.
+    """Train a linear classifier on an encoder's frozen features, and return its tagging metrics.
 
-    context  False: use only the token embeddings, which do not depend on the surrounding text
+    A word has the features of its first token.
+
+    context  false: use only the token embeddings, which do not depend on the surrounding text
     """
     model.eval()
     labels = sorted({tag for tags in (*train.tags, *test.tags) for tag in tags})
@@ -159,7 +167,7 @@ def word_features(
     *,
     context: bool,
 ) -> Tensor:
-    """Return the features of all words of all sentences, (words, D), on the CPU."""
+    """Return the encoder's features for all words of all sentences, (words, D), on the CPU."""
     c = model.config
     features = [torch.zeros(len(sentence), c.width) for sentence in sentences]
     windows = word_windows(tokenizer, sentences, c.max_positions)
@@ -171,10 +179,10 @@ def word_features(
 
 
 def linear_probe(features: Tensor, labels: Tensor, test: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
-    """Return the most probable label (M,) for each row of `test` (M, D), by softmax regression on features (N, D).
+    """Predict a label for each row of `test` (M, D), by softmax regression on features (N, D) with labels (N,).
 
-    The labels have the shape (N,). Features are scaled to zero mean and unit variance, and `decay` is the L2 penalty.
-    The loss is convex, and L-BFGS runs close to its minimum, so the result needs no seed or learning rate.
+    Features are scaled to zero mean and unit variance, and `decay` is the L2 penalty. The loss is convex, and L-BFGS
+    runs close to its minimum, so the result needs no seed or learning rate.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
     train, test = ((x - mean) / deviation for x in (features, test))

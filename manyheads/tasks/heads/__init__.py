@@ -1,1 +1,1 @@
-"""Probing of attention heads on a treebank: the syntactic relations that each head follows."""
+"""Search for attention heads that follow syntactic relations, on a treebank of sentences with annotated syntax."""

@@ -25,14 +25,15 @@ from manyheads.data.readers.treebank import Sentence, Treebank, read_treebank
 from manyheads.errors import UserError
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
-WINDOW = 128  # maximum number of tokens in a window for coreference, as in the paper
-MINIMUM = 50  # minimum number of words for a relation to be reported
-MAX_TRAINING = 3000  # maximum number of training sentences, because all their maps are in memory
-CHUNK = 256  # number of sentences parsed at once
+WINDOW = 128  # maximum number of tokens in a window of a document, for coreference, as in Clark et al. 2019
+MINIMUM = 50  # minimum number of words that a syntactic relation must have in the treebank to be reported
+# maximum number of sentences to train the parsers on, because all their attention maps are in memory
+MAX_TRAINING = 3000
+CHUNK = 256  # number of sentences that are parsed in one batch
 
 
 class Score(NamedTuple):
-    """Fraction of words whose syntactic head is found (UAS), with its 95% confidence interval."""
+    """Fraction of words whose syntactic head a parser finds (UAS), with its 95% confidence interval."""
 
     value: float
     low: float
@@ -42,14 +43,14 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """Probing results of a model on a treebank.
+    """Results of probing a model's attention heads on a treebank.
 
-    dependencies  scores by relation, named as in the treebank
-    stanford      scores by relation, named as in the paper
+    dependencies  scores by syntactic relation, named as in the treebank
+    stanford      scores by syntactic relation, named as in the paper (Stanford Dependencies)
     coreference   scores by type of mention; None if the treebank has no entity with two or more mentions
-    parsers       scores of the parsers that use attention, and of their baseline; empty without training data
-    heads         statistics of every head on these sentences
-    counts        numbers of sentences and words that were read or skipped
+    parsers       scores of the parsers that use attention, and of the baseline parser; empty without training data
+    heads         statistics of every attention head on these sentences
+    counts        number of sentences and number of words that were read or skipped
     """
 
     model: str
@@ -71,12 +72,15 @@ class Probe:
         )
 
     def published(self, minimum: int = MINIMUM) -> list[Best]:
-        """Return the rows of the paper's table that the treebank has, in the paper's order."""
+        """Return the rows of table 1 in Clark et al. 2019 whose syntactic relation occurs in the treebank.
+
+        The rows are in the paper's order.
+        """
         rows = {row.group: row for row in self.stanford.table(minimum)}
         return [rows[name] for name in PUBLISHED if name in rows]
 
     def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
-        """Return all results as JSON data. `minimum` is the minimum number of words in a relation."""
+        """Return all results as JSON data. `minimum` is the minimum number of words that a reported relation has."""
         return {
             "model": self.model,
             "treebank": self.treebank,
@@ -96,10 +100,10 @@ def probe(
     model: LoadedModel, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
     skip_bad_lines: bool = False,
 ) -> Probe:  # fmt: skip
-    """Probe the attention heads of a model, as returned by `manyheads.load`.
+    """Measure which attention heads of a model, as returned by `manyheads.load`, follow syntax and coreference.
 
     treebank  treebank to score the heads on: a CoNLL-U file, or a treebank in memory
-    train     treebank to train the parsers of section 5 on; its first 3,000 sentences are used
+    train     treebank to train the parsers of section 5 of the paper on; its first 3,000 sentences are used
 
     Raises UserError for a model without attention over texts, and for a treebank that the model cannot be scored on.
     """
@@ -145,9 +149,9 @@ def _words(sentence: Sentence) -> Words:
 def _dependencies(
     words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
 ) -> tuple[list[Hits], list[Hits], dict[str, list[list[bool]]]]:
-    """Return the right heads for every sentence, and the words that each parser attaches correctly.
+    """Return which attention heads find each word's syntactic head, and which words each parser attaches correctly.
 
-    The right heads are given first for the treebank's arcs, then for Stanford dependencies.
+    The results of the attention heads come first for the treebank's relations, then for Stanford Dependencies.
     """
     hits: list[Hits] = []
     stanford_hits: list[Hits] = []
@@ -174,7 +178,7 @@ def _dependencies(
 
 
 def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
-    """Return the features of a sentence that each parser reads."""
+    """Return the features of a sentence that each parser reads: attention maps or word distances."""
     heads = [h if h >= 0 and seen[i] and seen[h] else -1 for i, h in enumerate(sentence.heads)]
     vectors, flat = words.vectors(_words(sentence)), maps.flatten(0, 1).half()
     return {
@@ -194,7 +198,7 @@ def _train_parsers(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
 
 
 def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
-    """Return the heads that are right for coreference, in windows of whole sentences of a document."""
+    """Return which attention heads find the antecedent of each mention, in windows of whole sentences of a document."""
     all_hits: list[Hits] = []
     windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]
     texts = [Words([w for s in window for w in s.words], [w for s in window for w in s.spaces]) for window in windows]

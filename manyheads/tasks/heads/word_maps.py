@@ -1,4 +1,4 @@
-"""Attention between words, merged from attention between tokens.
+"""Attention maps between the words of a text, computed from the attention between its tokens.
 
 As in Clark et al. 2019, section 4.1, attention to a word is the sum over its tokens, and attention from a word is the
 mean over its tokens. Special tokens are dropped, so the weights of a word may sum to less than 1.
@@ -22,11 +22,11 @@ from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.recurrence import record_halting
 
-BATCH_TOKENS = 1024  # maximum number of padded tokens in a batch
+BATCH_TOKENS = 1024  # maximum number of tokens in a batch, padding included
 
 
 class LoadedModel(Protocol):
-    """Interface of the model objects that this module needs; `manyheads.load` returns such objects."""
+    """Interface of the predictors that this module accepts, such as those that `manyheads.load` returns."""
 
     model: Any
     tokenizer: Tokenizer
@@ -35,14 +35,17 @@ class LoadedModel(Protocol):
 
 
 class Words(NamedTuple):
-    """Text as a list of words, and for each word if a space precedes it."""
+    """Text as a list of words, with a flag for each word that is true if a space precedes the word."""
 
     words: Sequence[str]
     spaces: Sequence[bool]
 
 
 class WordMaps(NamedTuple):
-    """Attention maps between the words of a text, (L, H, W, W) on the CPU; `seen` is true for words with tokens."""
+    """Attention maps between the words of a text, (L, H, W, W) on the CPU.
+
+    `seen` is true for each word that has at least one token.
+    """
 
     number: int
     maps: Tensor
@@ -50,10 +53,13 @@ class WordMaps(NamedTuple):
 
 
 class WordReader:
-    """Reader that returns the attention maps of a model for texts given as words. An encoder-decoder reads the source.
+    """Reader that returns a model's attention maps between words, for texts given as lists of words.
+
+    For an encoder-decoder, the text is the source, and the maps are those of the encoder.
 
     max_tokens  maximum number of tokens in a text, special tokens included; None: no limit
-    layers      names of the recorded layers, one for each step of a layer that runs several times; known after reading
+    layers      names of the recorded layers, one for each step of a layer that is applied several times; known after
+                the first text
     too_long    number of texts that were skipped because they exceed the limit
     unseen      number of words without tokens in the texts that were read
 
@@ -79,7 +85,7 @@ class WordReader:
         self.too_long = self.unseen = 0
 
     def pieces(self, text: Words) -> list[list[int]]:
-        """Return the token ids of each word."""
+        """Return the token ids of each word in a text."""
         spellings = [" " * (space and self._spaced) + word for word, space in zip(text.words, text.spaces, strict=True)]
         new = [word for word in dict.fromkeys(spellings) if word not in self._pieces]
         for word, encoding in zip(new, self.tokenizer.encode_batch(new, add_special_tokens=False), strict=True):
@@ -91,9 +97,9 @@ class WordReader:
         return sum(map(len, self.pieces(text)))
 
     def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
-        """Yield the maps of every text within the model's limit, in any order.
+        """Yield the attention maps of every text within the model's length limit, in any order.
 
-        `statistics` is updated from the token maps.
+        `statistics` is updated with the attention maps between tokens.
         """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
@@ -107,7 +113,10 @@ class WordReader:
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """Return the mean token embedding of each word, (W, V), without context, in units of the standard deviation."""
+        """Return the mean embedding of each word's tokens, (W, V), in units of the standard deviation.
+
+        The embeddings do not depend on the context of the word.
+        """
         embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
         weight = embedding.weight.detach().float().cpu()
         means = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
@@ -130,22 +139,25 @@ class WordReader:
                 row[at : at + len(word), number] = 1.0
                 at += len(word)
         mean = (membership / membership.sum(1, keepdim=True).clamp(min=1)).transpose(1, 2)  # (B, W, T)
-        merged = torch.stack([mean[:, None] @ map @ membership[:, None] for map in maps.values()], 1)  # (B, L, H, W, W)
+        # attention maps between words, (B, L, H, W, W)
+        merged = torch.stack([mean[:, None] @ map @ membership[:, None] for map in maps.values()], 1)
         for number, words, padded_maps in zip(numbers, pieces, merged, strict=True):
             yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
     def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the token maps by layer and step, (B, H, T, T).
+        """Return the attention maps between tokens for each layer and step, (B, H, T, T).
 
-        A halted position has weights of zero, even if other positions of the batch continue.
+        In a model with adaptive halting, a halted position has weights of zero, even if other positions of the batch
+        continue.
         """
         tokens, model, config = padded.shape[1], self.model, self.model.config
         with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
-                model.start(ids, sizes, 1)  # runs the encoder on the source
+                model.start(ids, sizes, 1)  # An encoder-decoder runs its encoder on the source.
             else:
-                # Skip the output head if possible, because it may be larger than the rest of the model.
+                # The model runs without its output head if possible, because the head may be larger than the rest of
+                # the model.
                 forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
                 forward(ids, sizes)
         steps = getattr(config, "steps", 1)
@@ -153,7 +165,7 @@ class WordReader:
         for name, calls in maps.items():
             halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
-                # a text classifier reads its padding as one more token
+                # A text classifier appends a token for the padding, so the map is cut to the tokens of the text.
                 step_map = map[..., :tokens, :tokens].float().cpu()
                 step_map = step_map if halts is None else step_map * (halts >= step)[:, None, :, None]
                 by_step[name if steps == 1 else f"{name} step {step}"] = step_map
@@ -162,7 +174,7 @@ class WordReader:
         return by_step
 
     def _special(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return a mask of the positions of each special token, (B, T), by token name."""
+        """Return a mask (B, T) for each special token of the tokenizer, true at its positions."""
         at = torch.arange(padded.shape[1])
         masks: dict[str, Tensor] = {}
         for index, (token, _) in enumerate([*self.frame.before, *self.frame.after]):
@@ -174,6 +186,6 @@ class WordReader:
 
 
 def _pad_id(model: Any) -> int:
-    """Return the padding id: the source's for an encoder-decoder, and 0 for a model without padding."""
+    """Return the padding id of a model: the source's for an encoder-decoder, and 0 for a model without padding."""
     candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
     return next((pad for pad in candidates if pad is not None), 0)

@@ -1,4 +1,4 @@
-"""Table 8 of Touvron 2021 at a small budget: the effect of each part of DeiT's training recipe, on CIFAR-10."""
+"""Effect of each part of DeiT's training recipe on CIFAR-10: table 8 of Touvron 2021 with a small training budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.run import train as train_classifier
 
-# The rows are those in the paper except AutoAugment, which is not implemented. The last two rows are additions.
+# The rows are those of the paper's table 8 except AutoAugment, which is not implemented. The last two rows are not in
+# the paper.
 ROWS: Rows = {
     "base": {},
     "SGD": {"training.optimiser": "sgd", "training.learning_rate": 0.1, "training.weight_decay": 1e-4},
@@ -26,5 +27,5 @@ ROWS: Rows = {
 
 
 def train(config: ImageConfig, run: Run) -> str | dict[str, Any] | None:
-    """Train a small model for every row, and return the table of results."""
+    """Train a small model for every row of the table, and return the table of results."""
     return ablate(ROWS, config, run, train_classifier, {"loss": "loss", "top1": "top1"})

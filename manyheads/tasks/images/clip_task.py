@@ -26,12 +26,12 @@ from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-EVALUATION_BATCH = 64  # number of clips in an evaluation batch
+EVALUATION_BATCH = 64  # number of video clips in an evaluation batch
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Normalized clips (B, C, T, Y, X) with labels (B,)."""
+    """Batch of normalized video clips (B, C, T, Y, X) with labels (B,)."""
 
     clips: Tensor
     labels: Tensor
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(eq=False)
 class ClipTask:
-    """Training task for clip classification, with the cross-entropy of the labels."""
+    """Training task for the classification of video clips, with the cross-entropy of the labels."""
 
     unit: ClassVar = "clips"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "accuracy": "higher"}
@@ -76,7 +76,7 @@ class ClipTask:
         return Loss(F.cross_entropy(logits, labels, reduction="sum"), batch.items, correct)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per clip and the accuracy."""
+        """Return the validation loss per clip and the accuracy."""
         scores = log_probabilities(self.model, self.validation, self.preprocessing, self.compute)
         return values(clip_metrics(scores, label_indices(self.validation, self.model.config.labels)))
 
@@ -85,19 +85,19 @@ class ClipTask:
 
 
 def clip_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> Tensor:
-    """Return grayscale clips (B, T, Y, X) as normalized model input (B, 1, T, Y, X)."""
+    """Convert grayscale video clips (B, T, Y, X) to normalized model input (B, 1, T, Y, X)."""
     (mean,), (std,) = preprocessing.mean, preprocessing.std
     return (torch.from_numpy(pixels)[:, None].float() / 255 - mean) / std
 
 
 def label_indices(clips: Clips, labels: tuple[str, ...]) -> Tensor:
-    """Return the index of each clip's label among the model's labels, (N,)."""
+    """Return the index of each clip's label in the model's list of labels, (N,)."""
     return torch.tensor([labels.index(label) for label in clips.labels])
 
 
 @torch.inference_mode()
 def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, compute: ComputeConfig) -> Tensor:
-    """Return the log-probabilities of all labels, (N, L), in float32 on the CPU."""
+    """Return the log-probabilities of all labels for each clip, (N, L), in float32 on the CPU."""
     model.eval()
 
     def scores(first: int) -> Tensor:  # (B, L)
@@ -109,22 +109,25 @@ def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preproces
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """Return the metrics for log-probabilities (N, L) and true labels (N,)."""
+    """Return the loss and the accuracy for log-probabilities (N, L) and the right labels (N,)."""
     counted = f"{scores.shape[1]} labels, {len(truth):,} clips"
     measures = {"loss": F.nll_loss(scores, truth), "accuracy": (scores.argmax(1) == truth).double().mean()}
     return {name: {"value": float(value), "signature": counted} for name, value in measures.items()}
 
 
 class ClipClassifier(ImageClassifier):
-    """Clip classifier, as returned by `manyheads.load` for a run on clips. It reads an image as a clip of one frame."""
+    """Classifier of video clips, as returned by `manyheads.load` for a run on clips.
+
+    It reads an image as a clip of one frame.
+    """
 
     def evaluate_clips(self, clips: Clips) -> LabelResult:
-        """Classify the clips, and compare the predicted labels with their true labels."""
+        """Classify the video clips, and compare the predicted labels with the true labels."""
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
         metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelResult.of(places, clips.labels, self.labels, scores, metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
-        """Evaluate on the run's own test clips. No other data can be given."""
+        """Evaluate the model on the test clips of its training run. No other data can be given."""
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

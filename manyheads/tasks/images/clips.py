@@ -1,4 +1,4 @@
-"""Training run of a clip classifier: clips, model, task and scores."""
+"""Training run of a video clip classifier: generation of the clips, training, and final scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: ClipConfig) -> NonLocalNet:
-    """Return the model on the meta device, without memory for its weights."""
+    """Return a video clip classifier on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _model(config)
 

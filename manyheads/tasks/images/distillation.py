@@ -1,14 +1,15 @@
-"""Knowledge distillation from a teacher, soft and hard (Touvron 2021, section 4).
+"""Knowledge distillation from a teacher, with soft or hard labels (Touvron 2021, section 4).
 
-With true labels y, student logits Zs, teacher logits Zt and the softmax psi, the losses are:
+With true labels y, student logits Zs, teacher logits Zt, the softmax psi, the cross-entropy CE, the weight w and the
+temperature tau, the losses are:
 
     soft            (1 - w) CE(psi(Zs), y) + w tau^2 KL(psi(Zt / tau), psi(Zs / tau))        equation 2
     hard            (1 - w) CE(psi(Zs), y) + w CE(psi(Zs), argmax Zt)                        equation 3, w = 1/2
     with a token    the first term uses the class token's logits, the second the distillation token's
 
-Equation 2 as printed has the student first in KL. The authors' code computes the cross-entropy from the teacher's
-distribution instead (Hinton 2015), as is done here. The teacher sees the student's image after augmentation and mixing;
-its label for this image is the argmax of its logits.
+Equation 2 as printed has the student first in the divergence KL. The authors' code computes the cross-entropy from the
+teacher's distribution instead (Hinton 2015), as is done here. The teacher sees the student's image after augmentation
+and mixing. Its label for this image is the argmax of its logits.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class Teacher:
-    """Trained image model as a teacher, with its preprocessing and its weight in the loss.
+    """Trained image model that is the teacher in knowledge distillation.
 
-    expected     preprocessing of the teacher's images
+    expected     preprocessing that the teacher expects
     given        preprocessing of the student's images, which are shifted and scaled to what the teacher expects
     share        weight w of the distillation loss: 0.5 for hard distillation in the paper, 0.1 for soft
-    temperature  tau of soft distillation: 3 in the paper
+    temperature  temperature tau of soft distillation: 3 in the paper
     """
 
     model: nn.Module
@@ -54,7 +55,7 @@ class Teacher:
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
-        try:  # a convolutional network accepts images of any size
+        try:  # A convolutional network accepts images of any size.
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
             raise UserError(
@@ -72,16 +73,20 @@ class Teacher:
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
-        """Return the teacher's logits (B, L) for images (B, C, Y, X) with the student's preprocessing."""
+        """Return the teacher's logits (B, L) for images (B, C, Y, X) that have the student's preprocessing."""
         self.model.eval()
         given, own = self.given, self.expected
         if (given.mean, given.std) != (own.mean, own.std):
-            channels = images.new_tensor([given.mean, given.std, own.mean, own.std])[:, :, None, None]  # (4, C, 1, 1)
+            # mean and standard deviation of teacher and student by channel, (4, C, 1, 1)
+            channels = images.new_tensor([given.mean, given.std, own.mean, own.std])[:, :, None, None]
             images = (images * channels[1] + channels[0] - channels[2]) / channels[3]
         return self.model(images).float()
 
     def loss(self, student: Tensor, images: Tensor) -> Tensor:
-        """Return the distillation loss of the student's logits (B, L) on the same images, summed over the batch."""
+        """Return the distillation loss of the student's logits (B, L), summed over the batch.
+
+        The teacher computes its logits for the same images.
+        """
         teacher_logits = self.logits(images)
         if self.kind == "hard":
             return F.cross_entropy(student, teacher_logits.argmax(-1), reduction="sum")

@@ -1,4 +1,4 @@
-"""Figures of individual papers that `manyheads draw` plots for an image model."""
+"""Figures of individual papers that `manyheads draw` draws for an image model."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from manyheads.tasks.images.predictor import ImageEncoder
 from manyheads.tasks.images.task import EVALUATION_BATCH
 from manyheads.training.run_directory import KEPT
 
-MAX_IMAGES = 1000  # default for the maximum number of images in a mean
-FRAMES = 8  # default number of frames in a clip
+MAX_IMAGES = 1000  # default for the maximum number of images over which a mean is taken
+FRAMES = 8  # default number of frames in a video clip
 
 
 def draw_channels(
     encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None, images: int = MAX_IMAGES
 ) -> None:
-    """Draw the mean weight of every channel for each class (Hu 2017).
+    """Draw the mean channel weights of squeeze-and-excitation blocks for each image class (Hu 2017).
 
-    layer  block to draw; None: the last block of each stage
+    layer  index of the block to draw; None: the last block of each network stage
     """
     batches, rows, row_of, total = _read_images(encoder, inputs, images)
     weights = encoder.channel_weights(batches, rows, row_of, title=_describe_inputs(inputs, total))
@@ -55,15 +55,16 @@ def draw_arrows(
     layer: int = -1,
     frames: int = FRAMES,
 ) -> None:
-    """Draw arrows from one position of an image or a clip (Wang 2018, figure 3).
+    """Draw arrows from one position of an image or a video clip to the positions that it attends to.
 
-    The arrows point to the 20 positions with the highest attention weights.
+    The arrows point to the 20 positions with the highest attention weights (Wang 2018, figure 3).
     """
     if len(inputs) != 1:
         raise UserError(f"expected one INPUT, an image, an animation or a folder of frames, found {len(inputs)}")
     clip = read_clip(inputs[0], frames)
     pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
-    pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]  # (1, C, T, Y, X), or an image (1, C, Y, X)
+    # a video clip (1, C, T, Y, X), or an image (1, C, Y, X)
+    pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]
     middle = tuple(size // 2 for size in pixels.shape[-2:])
     position = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at
     if len(position) != pixels.dim() - 2:
@@ -75,9 +76,9 @@ def draw_arrows(
 
 
 def draw_centers(encoder: ImageEncoder, inputs: Sequence[str], out: Path, *, layer: int | None = None) -> None:
-    """Draw the learned attention centers of the heads (Cordonnier 2020, figures 3 and 4).
+    """Draw the attention centers that the heads have learned (Cordonnier 2020, figures 3 and 4).
 
-    layer  layer to draw for each epoch that the run saved; None: all layers, after training
+    layer  index of the layer to draw, with a panel for each epoch that the run saved; None: all layers, after training
     """
     if inputs:
         raise UserError(f"centers are parameters of the model and need no images: leave out {' '.join(inputs)}")
@@ -105,9 +106,9 @@ def draw_maps(
     at: tuple[int, ...] | None = None,
     images: int = MAX_IMAGES,
 ) -> None:
-    """Draw the mean attention map of each head (Cordonnier 2020, figures 5 and 6).
+    """Draw the attention map of each head, averaged over images (Cordonnier 2020, figures 5 and 6).
 
-    The mean is taken over images, for the query position `at`, or for the middle position if `at` is None.
+    The map shows the attention from the query position `at`, or from the middle position if `at` is None.
     """
     if at is not None and len(at) != 2:
         raise UserError(f"expected --at Y,X, a pixel of an image, found {','.join(map(str, at))}")
@@ -121,11 +122,11 @@ def draw_maps(
 
 
 class Figure(NamedTuple):
-    """Type of figure.
+    """Type of figure that `manyheads draw` can draw.
 
-    shows  the part of a model that the figure shows
-    fits   function that returns True for models with this part
-    draw   `draw(encoder, inputs, out, options)`
+    shows  text that names the model part in the figure, such as channel weights
+    fits   function that returns True for a model with this part
+    draw   function that draws the figure, called as `draw(encoder, inputs, out, options)`
     """
 
     shows: str
@@ -146,7 +147,7 @@ FIGURES = {
 
 
 def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **options: Any) -> None:
-    """Draw one of FIGURES as PNG or SVG, by the suffix of `out`.
+    """Draw one of the figures in FIGURES as PNG or SVG, by the suffix of `out`.
 
     Raises UserError if the model does not have the part that the figure shows, or if the figure does not have an
     option. The message names the figures that the model supports.
@@ -171,9 +172,9 @@ def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **option
 def _read_images(
     encoder: ImageEncoder, inputs: Sequence[str], max_images: int
 ) -> tuple[Iterator[Tensor], tuple[str, ...], list[int], int]:
-    """Return batches of images (B, C, Y, X), the row names, the row index of each image, and the number of images.
+    """Return image batches (B, C, Y, X), the names of the figure's rows, the row of each image, and the image count.
 
-    A data set as the only input has its classes as rows. Otherwise each image file is a row.
+    If the only input is a data set, each class is a row. Otherwise each image file is a row.
     """
     if not inputs:
         raise UserError("found no images: give a folder of class folders, a table of images, or image files")
@@ -195,7 +196,7 @@ def _describe_inputs(inputs: Sequence[str], count: int) -> str:
 
 
 def _saved_epochs(run: Path) -> dict[str, Path]:
-    """Return the models that a run saved, by epoch, in training order. Raises UserError if there are none."""
+    """Return the models that a training run saved, by epoch, in training order. Raises UserError if there are none."""
     saved = {int(path.name.removeprefix("epoch-")): path for path in (run / KEPT).glob("epoch-*")}
     if not saved:
         raise UserError(

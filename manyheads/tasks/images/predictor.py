@@ -1,4 +1,4 @@
-"""Predictor for images: labels with probabilities, attention maps, channel weights and evaluation."""
+"""Predictors for images: labels with probabilities, attention maps, channel weights and evaluation."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
-MAX_SIDE, MAX_PATCHES = 4096, 2**16  # limits on config.json, because the weights do not determine the image size
+# Limits for the values in config.json, because the weights of a model do not determine its image size.
+MAX_SIDE, MAX_PATCHES = 4096, 2**16
 
 
 class ImageEncoder(TrainedModel):
-    """Image model for inspection, as returned by `manyheads.load` for a model without a head."""
+    """Image model without a classification head, as returned by `manyheads.load`. It has methods for inspection."""
 
     verbs: ClassVar[tuple[str, ...]] = ("attend",)
     reads: ClassVar = "images"
@@ -52,7 +53,7 @@ class ImageEncoder(TrainedModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes. Classes with the same name are numbered."""
+        """Names of the classes. Classes with equal names get a number."""
         return distinct_names(self.model.config.labels)
 
     def attend(
@@ -72,7 +73,8 @@ class ImageEncoder(TrainedModel):
         """
         plain = _open_plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]  # (1, C, Y, X)
+        # the preprocessed image as a batch, (1, C, Y, X)
+        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
         picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
         if tapped(self.model) or not squeezes(self.model):
             return self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
@@ -84,14 +86,17 @@ class ImageEncoder(TrainedModel):
     def channel_weights(
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
-        """Return the squeeze-and-excitation weights for batches of images (B, C, Y, X), by channel and class."""
+        """Return the mean channel weights of the squeeze-and-excitation blocks for each image class.
+
+        The images come in batches (B, C, Y, X).
+        """
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
             return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)
 
 
 class ImageClassifier(ImageEncoder):
-    """Image classifier, as returned by `manyheads.load`."""
+    """Image classifier with labels, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "attend", "evaluate")
 
@@ -119,8 +124,8 @@ class ImageClassifier(ImageEncoder):
     ) -> list[Label] | list[list[Label]]:
         """Return the `top` most probable labels of every image, best first. Images are files or Pillow images.
 
-        faults  optional dictionary that receives an error message for each unusable image, by index. Such an image has
-                no labels. Without the dictionary, it raises UserError.
+        faults  optional dictionary that collects an error message for each unusable image, by image index. Such an
+                image has no labels. Without the dictionary, an unusable image raises UserError.
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
@@ -131,7 +136,8 @@ class ImageClassifier(ImageEncoder):
         labels: list[list[Label]] = [[] for _ in images]
 
         def classify_group(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
-            arrays, errors = {}, {}  # usable images (C, Y, X) and error messages, both by index
+            # preprocessed images (C, Y, X) that are usable, and error messages of the other images, both by image index
+            arrays, errors = {}, {}
             for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
                 try:
                     arrays[i] = self.preprocessing.array(_open_plain(image))
@@ -150,15 +156,15 @@ class ImageClassifier(ImageEncoder):
         return labels
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
-        """Return the labels for one batch of preprocessed images (C, Y, X), as returned by `preprocessing.array`."""
+        """Return the labels of one batch of preprocessed images (C, Y, X), as returned by `preprocessing.array`."""
         model, compute = self.compiled
-        batch = torch.from_numpy(np.stack(arrays))  # (B, C, Y, X)
+        batch = torch.from_numpy(np.stack(arrays))  # batch of images (B, C, Y, X)
         with torch.inference_mode(), compute.autocast():
             scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
         return top_labels(scores, self.labels, top)
 
     def evaluate(self, data: ImageData) -> LabelResult:
-        """Classify the images, and compare the predicted labels with the labels in `data`."""
+        """Classify the images of a data set, and compare the predicted labels with the true labels."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
         model, compute = self.compiled
         scores = log_probabilities(model, loader, compute)  # (N, L)
@@ -167,9 +173,9 @@ class ImageClassifier(ImageEncoder):
         return LabelResult.of(places, data.labels, self.labels, scores, metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
-        """Evaluate on the run's test data, or on `data`.
+        """Evaluate the model on the test data of its training run, or on `data`.
 
-        `data` is in any format that training reads, or a directory with a test split.
+        `data` is in any image format that training reads, or a directory with a test split.
         """
         return self.evaluate(
             scored_data(self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels)
@@ -177,7 +183,7 @@ class ImageClassifier(ImageEncoder):
 
 
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
-    """Return the preprocessing of a model directory.
+    """Return the image preprocessing of a model directory.
 
     If the directory has none, images are scaled to the model's size, with mean and standard deviation 0.5, as in the
     published ViTs. A warning is logged, because other networks use other values.
@@ -225,7 +231,7 @@ def _resize_positions(model: Any, size: int) -> Any:
 
 
 def _open_plain(image: str | Path | Image.Image) -> Image.Image:
-    """Return the image upright and in plain colors, from a file or from a Pillow image."""
+    """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
     if isinstance(image, Image.Image):
         return plain_image(image)
     return open_image(image)

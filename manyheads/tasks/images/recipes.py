@@ -19,19 +19,21 @@ RUN = "manyheads.tasks.images.run"
 
 @dataclass(frozen=True)
 class ImageConfig(DataConfig):
-    """Settings of an image classification run.
+    """Settings of a training run for image classification.
 
     data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
-    columns       column names of a table, if they are not `image` and `label`
-    names         names of the labels 0, 1, ... in the data
+    columns       names of the columns of a table, if they are not `image` and `label`
+    names         names of the labels, for data whose labels are the numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
-    preset        model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
-    mean, std     mean and standard deviation of each channel, or one number for all; for models trained from scratch
-    crop          fraction of an image's shorter side that is visible
-    resample      interpolation for resizing
+    preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
+    mean, std     mean and standard deviation of each color channel, or one number for all channels; for models trained
+                  from scratch
+    crop          fraction of an image's shorter side that the model sees, around the center
+    resample      interpolation method for resizing
     augmentation  augmentation of the training images (`data/images/augmentation.py`)
     smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
-    teacher       run or model directory of a teacher (Touvron 2021, section 4) with the same labels
+    teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
+                  same labels
     distillation  "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
     share         weight of the distillation loss; with model.distilled=true a separate token learns it. None: the
                   paper's weight, 0.5 for hard and 0.1 for soft distillation
@@ -39,7 +41,7 @@ class ImageConfig(DataConfig):
     workers       number of processes that decode and augment images; 0: the training process does it. A script that
                   calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker imports
                   the script.
-    scored        split that is classified and scored at the end
+    scored        name of the split ("test", for example) that is classified and scored at the end
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -64,7 +66,7 @@ class ImageConfig(DataConfig):
 
 @dataclass(frozen=True)
 class TheoremConfig(Config):
-    """Settings of the convolution theorem: random convolutions of random images, computed by attention.
+    """Settings of the check that attention can compute convolutions, on random kernels and random images.
 
     kernels   kernel sizes; 3 means 3 x 3
     alphas    values for the sharpness of attention; the error falls with exp(-alpha)
@@ -85,7 +87,7 @@ class TheoremConfig(Config):
 
 @dataclass(frozen=True)
 class ClipConfig(Config):
-    """Settings of a run on video clips.
+    """Settings of a training run on video clips of moving digits.
 
     size         number of training clips
     tested       number of validation clips, and of test clips
@@ -133,17 +135,18 @@ CIFAR_VIT = replace(
     CIFAR, preset="vit/ti4-32", training=_adamw(12, 1e-3, 200, clip=1.0),
     model={"width": 96, "layers": 6, "heads": 4, "feed_forward": 192},
 )  # fmt: skip
-# Touvron 2021, table 9: batches of 1,024 images, and the learning rate 0.0005 * batch / 512
+# These settings are those of Touvron 2021, table 9: batches of 1,024 images, and the learning rate 0.0005 * batch /
+# 512.
 PAPER = ImageConfig(
     preset="deit/s16", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=0.875, augmentation=DEIT,
     smoothing=0.1, batch_items=256, workers=8,
     training=_adamw(300, 1e-3, 6255, accumulate=4, floor=1e-2, weight_decay=0.05, checkpoint_every=1000),
 )  # fmt: skip
-# DeiT's recipe on CIFAR-10, for the ablation. 4 epochs take about 25 minutes on one core.
+# This is DeiT's recipe on CIFAR-10, for the ablation study. A run of 4 epochs takes about 25 minutes on one core.
 ABLATE = replace(
     CIFAR_VIT, augmentation=DEIT_SMALL, smoothing=PAPER.smoothing, model={**CIFAR_VIT.model, "stochastic_depth": 0.1},
     training=replace(CIFAR_VIT.training, epochs=4, clip=None),
-    scored="validation",  # the test data remain unused
+    scored="validation",  # The recipe scores the validation data; the test data remain unused.
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Training run of an image classifier, with or without a teacher: images, model, task and scores."""
+"""Training run of an image classifier, with or without a teacher for distillation."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:
-    """Raise UserError if training.metric is not a validation metric of a model with this number of labels."""
+    """Raise UserError if the setting training.metric names a metric that does not exist for this number of labels."""
     metric, names = config.training.metric, metric_names(labels)
     if metric not in (None, *names):
         reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
@@ -98,7 +98,7 @@ def _check_metric(config: ImageConfig, labels: int) -> None:
 
 
 def planned_model(config: ImageConfig) -> Any:
-    """Return the model on the meta device, without memory for its weights."""
+    """Return an image classifier on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return _build_model(config, config.names)[0]
 
@@ -112,9 +112,9 @@ def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Pre
 
 
 def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
-    """Return the model given by `--init` and its preprocessing.
+    """Return the model that `--init` names, and its image preprocessing.
 
-    The settings can change labels and a ViT's image size.
+    The settings can change the labels of the model and the image size of a ViT.
     """
     run.refuse(("preset",), f"determined by the initial model, {run.init}; omit it")
     settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
@@ -146,7 +146,7 @@ def _labels_text(labels: tuple[str, ...]) -> str:
 
 
 def _weights_hash(model: torch.nn.Module) -> str:
-    """Return a hash of the weights, which shows if a model has changed."""
+    """Return a hash of a model's weights, which shows if the model has changed."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -154,13 +154,19 @@ def _weights_hash(model: torch.nn.Module) -> str:
 
 
 def _compare_with_teacher(teacher: LabelResult, student: LabelResult) -> dict[str, Any]:
-    """Return the teacher's accuracy on the same images, and the fraction of images on which both agree."""
+    """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
+
+    The agreement is the fraction of images for which both predict the same label.
+    """
     same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
     return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
 
 
 def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
-    """Return the similarity of a DeiT's class token and distillation token, or nothing for a model with one token."""
+    """Return the cosine similarity of a DeiT's class token and distillation token.
+
+    The result is empty for a model without these two tokens.
+    """
     if getattr(classifier.model, "distillation_token", None) is None:
         return {}
     loader = ImageLoader(data, classifier.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)

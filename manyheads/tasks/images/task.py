@@ -1,4 +1,4 @@
-"""Training task and metrics for image classification, with or without a teacher."""
+"""Training task and metrics for image classification, with or without a teacher for distillation."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from manyheads.training.loss import upcast
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-TOP = 5  # top5 counts an image as right if its label is among the 5 most probable
+TOP = 5  # The metric top5 counts an image as right if its label is among the 5 most probable labels.
 EVALUATION_BATCH = 256  # number of images in an evaluation batch
 
 
 class ImageClassificationTask:
     """Training task for image classification.
 
-    The loss is the cross-entropy of the labels, which may be mixed and smoothed, plus the distillation loss for a
-    teacher.
+    The loss is the cross-entropy of the labels, which may be mixed and smoothed. With a teacher, the distillation loss
+    is added.
 
     smoothing  label smoothing: fraction of the probability that is spread evenly over all labels (Szegedy 2016)
     workers    number of processes that decode and augment images
@@ -76,11 +76,13 @@ class ImageClassificationTask:
 
     def loss(self, batch: ImageBatch) -> Loss:
         device = self.compute.device
-        images = torch.from_numpy(batch.images).to(device)  # (B, C, Y, X)
-        labels = torch.from_numpy(batch.labels).to(device)  # (B,) or (B, L)
-        logits = self._forward(images)  # (B, L), or a pair of them for two tokens
+        images = torch.from_numpy(batch.images).to(device)  # batch of images, (B, C, Y, X)
+        # label indices (B,), or label probabilities (B, L) of mixed images
+        labels = torch.from_numpy(batch.labels).to(device)
+        # logits (B, L), or a pair of them for a model with class token and distillation token
+        logits = self._forward(images)
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
-        # a mixed image counts as the label with the larger fraction
+        # A mixed image counts as having the label with the larger fraction.
         likeliest = labels if labels.ndim == 1 else labels.argmax(-1)
         correct = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
         total = self._cross_entropy(by_class, labels)
@@ -88,12 +90,12 @@ class ImageClassificationTask:
             share = self.teacher.share
             total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
         elif by_distillation is not by_class:
-            # without a teacher, the loss is the mean over the two tokens
+            # A model with two tokens but without a teacher uses the mean of two losses, one for each token.
             total = (total + self._cross_entropy(by_distillation, labels)) / 2
         return Loss(total, batch.items, correct)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per image, top1, and top5 for more than five labels."""
+        """Return the validation loss per image, the accuracy top1, and top5 for more than five labels."""
         scores = log_probabilities(self.model, self._validation, self.compute)
         return values(image_metrics(scores, torch.from_numpy(self._validation.labels)))
 
@@ -101,7 +103,7 @@ class ImageClassificationTask:
         return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
 
     def close(self) -> None:
-        """Stop the worker processes."""
+        """Stop the worker processes that decode and augment images."""
         self._train.close()
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class ImageClassificationTask:
 
 @torch.inference_mode()
 def log_probabilities(model: Any, images: ImageLoader, compute: ComputeConfig) -> Tensor:
-    """Return the log-probabilities (N, L) in the order of the images, in float32 on the CPU."""
+    """Return the log-probabilities of all labels (N, L), in the order of the images, in float32 on the CPU."""
     model.eval()
 
     def scores(batch: ImageBatch) -> Tensor:  # (B, L)
@@ -121,7 +123,7 @@ def log_probabilities(model: Any, images: ImageLoader, compute: ComputeConfig) -
 
 
 def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """Return the metrics in `metric_names` for log-probabilities (N, L) and true labels (N,)."""
+    """Return the metrics in `metric_names` for log-probabilities (N, L) and the right labels (N,)."""
     if not len(truth):
         raise UserError("found no images to score: the test data are empty")
     counted = f"{scores.shape[1]} labels, {len(truth):,} images"
@@ -132,5 +134,8 @@ def image_metrics(scores: Tensor, truth: Tensor) -> Metrics:
 
 
 def metric_names(labels: int) -> tuple[str, ...]:
-    """Return the names of the metrics for a model with this number of labels. top5 needs more than five labels."""
+    """Return the names of the metrics for a model with this number of labels.
+
+    The metric top5 needs more than five labels.
+    """
     return ("loss", "top1", "top5") if labels > TOP else ("loss", "top1")

@@ -1,4 +1,4 @@
-"""Predictor for language models: text generation, attention maps, logit lens and evaluation."""
+"""Predictor for language models, with text generation, attention maps, logit lens and evaluation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
 
-GENERATED_TOKENS = 16_384  # maximum number of token positions in a batch of generated texts
-LOGITS = 2**24  # maximum number of logits computed at once
-MAX_NEW_TOKENS = 100_000  # maximum number of generated tokens for a text
+GENERATED_TOKENS = 16_384  # maximum number of token positions in a batch of generated texts, over all texts together
+LOGITS = 2**24  # maximum number of logits that are computed at once
+MAX_NEW_TOKENS = 100_000  # maximum number of tokens to generate for a text
 MAX_SEED = 2**63 - 1
-# Two models are compared piece by piece. A piece has this number of characters or more, up to the end of a line.
+# Two language models are compared on pieces of the test text. A piece has this number of characters or more, up to the
+# end of a line.
 MIN_PIECE = 1000
 
 
@@ -38,7 +39,7 @@ class Continuation:
     """Generated continuation of a prompt.
 
     tokens  number of generated tokens
-    reason  why generation ended: at the end token ("end"), a stop string ("stop"), or max_tokens ("length")
+    reason  why generation ended: at the end-of-text token ("end"), a stop string ("stop"), or max_tokens ("length")
     """
 
     prompt: str
@@ -51,7 +52,7 @@ class Continuation:
 
 
 P = TypeVar("P", str, list[str])
-Stream = Callable[[int, str], None]  # callback that receives the index of a text and its next piece
+Stream = Callable[[int, str], None]  # callback that receives the index of a text and its next generated piece
 
 
 class LanguageModel(ModelWithTokenizer):
@@ -77,8 +78,8 @@ class LanguageModel(ModelWithTokenizer):
 
         The continuation of an empty prompt starts like a text in the training data.
 
-        max_tokens  maximum number of new tokens; a text that exceeds the model's positions continues from its second
-                    half
+        max_tokens  maximum number of new tokens; if a text reaches the model's maximum length, generation continues
+                    from the second half of the text
         stop        stop string, or several; generation ends before the first one that appears; None: no stop string
         seed        seed of the first text, which increases by one for each further text; or one seed for every text
         stream      callback that receives each new piece of text, with the index of the text from 0
@@ -100,7 +101,7 @@ class LanguageModel(ModelWithTokenizer):
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
         stream: Stream | None = None,
     ) -> list[Continuation]:
-        """Return the continuation of every prompt, and the reason for its end."""
+        """Return the continuation of every prompt, and the reason why its generation ended."""
         max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         if isinstance(seed, Iterable):
             seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
@@ -117,7 +118,8 @@ class LanguageModel(ModelWithTokenizer):
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
         model, compute = self.compiled
-        positions = min(context, max_length + max_tokens)  # maximum length of a text, in tokens
+        # maximum length of a text (prompt and continuation), in tokens
+        positions = min(context, max_length + max_tokens)
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
         def generate_rows(first: int) -> list[Continuation]:
@@ -166,10 +168,10 @@ class LanguageModel(ModelWithTokenizer):
     ) -> AttentionMaps:
         """Return the attention weights of every head in every layer while the model reads a text from left to right.
 
-        max_tokens     number of tokens to generate greedily and append to the text first
+        max_tokens     number of tokens to generate greedily and append to the text before the model reads it
         layers, heads  indices of the layers and heads to return, None for all
-        calculation    also return the queries, keys and values from which the weights are computed
-        truncate       cut a text that is longer than the model's limit, instead of raising a UserError
+        calculation    true: also return the queries, keys and values from which the weights are computed
+        truncate       true: cut a text that is longer than the model's limit; false: raise UserError for such a text
         """
         limit = self.model.config.max_positions
         prompt = beginning(text, limit) if truncate else text
@@ -178,7 +180,7 @@ class LanguageModel(ModelWithTokenizer):
         if not max_tokens:
             shown = tokenized(self.tokenizer, prompt, special=False)
         else:
-            ids = ids or self.encode([prompt])[0]  # the first token of an empty text
+            ids = ids or self.encode([prompt])[0]  # an empty text gets one start token
             if len(ids) + max_tokens > limit and not truncate:
                 raise UserError(
                     f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, limit - len(ids)):,}. "
@@ -193,7 +195,7 @@ class LanguageModel(ModelWithTokenizer):
         """Return the logit lens: the next tokens that each layer would predict after each token of a text.
 
         top       number of tokens for each layer and position, likeliest first, at most 1000
-        truncate  cut a text that is longer than the model's limit, instead of raising a UserError
+        truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
         """
         limit = self.model.config.max_positions
         text = beginning(text, limit) if truncate else text
@@ -203,7 +205,7 @@ class LanguageModel(ModelWithTokenizer):
         return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
 
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
-        """Return the greedy continuation of a text, up to the model's maximum length."""
+        """Return a text with its greedy continuation, up to the model's maximum length."""
         limit = self.model.config.max_positions
         model, compute = self.compiled
         steps = sample(
@@ -214,35 +216,39 @@ class LanguageModel(ModelWithTokenizer):
             return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the bits per byte on the run's test texts, or on `data`. Two models are compared piece by piece."""
+        """Evaluate the bits per byte on the test texts of the training run, or on `data`.
+
+        The result has one value for each piece of the text, so that two models can be compared.
+        """
         record = record_of(self.path)
         windows = record.get("windows", {})
         context = windows.get("context", self.model.config.max_positions)
         stride = windows.get("stride", max(1, context // 2))
-        # older records have this field in their data section
+        # Records of earlier versions have this setting in their data section.
         split = record.get("scored") or record.get("data", {}).get("scored", "test")
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
 
     def score(self, texts: Texts, *, context: int, stride: int) -> EvaluationResult:
-        """Compute the loss of every token in windows of `context` tokens.
+        """Compute the loss of every token of the test texts in windows of `context` tokens.
 
         The windows start `stride` tokens apart (see `token_losses`).
         """
         pieces: list[str] = []
         ids: list[int] = []
-        piece_of_token: list[int] = []  # index of the piece that each token belongs to
+        piece_of_token: list[int] = []  # index of the piece of text that each token belongs to
         for number, text in enumerate(texts.texts, 1):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
-                piece_of_token.append(max(0, len(pieces) - 1))  # the end token belongs to the text before it
+                piece_of_token.append(max(0, len(pieces) - 1))  # The end-of-text token belongs to the text before it.
             offsets = _piece_offsets(text)
             starts = [start for start, _ in encoding.offsets]
             piece_of_token += (np.searchsorted(offsets, starts, "right") + len(pieces) - 1).tolist()
             ids += encoding.ids
             pieces += [text[a:b] for a, b in zip(offsets, [*offsets[1:], len(text)], strict=True)]
-        # The very first token is not predicted. It is the end token, or else its bytes are not counted.
+        # The first token of the test text is not predicted. It is the end-of-text token, or else its bytes are not
+        # counted.
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
@@ -251,19 +257,19 @@ class LanguageModel(ModelWithTokenizer):
         bits = np.bincount(piece_of_token[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]
-        # A lower number of bits is better, so the quality is the negative number.
+        # A lower number of bits is better, so the quality score is the negative number of bits.
         return EvaluationResult(
             pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte"
         )
 
     @property
     def end(self) -> int | None:
-        """End token of the model, or None if the tokenizer does not have it."""
+        """Id of the end-of-text token, or None if the tokenizer does not have it."""
         end = self.model.config.end
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of every prompt, at least one each.
+        """Return the token ids of every prompt, at least one token each.
 
         Raises UserError for a text that the model cannot read.
         """
@@ -279,7 +285,7 @@ class LanguageModel(ModelWithTokenizer):
         return encoded
 
     def _encode_text(self, text: str, name: str, index: int = 0) -> Encoding:
-        """Return the tokens of a text. Raises ItemError for a character that is not in the vocabulary."""
+        """Return the token ids of a text. Raises ItemError for a character that is not in the vocabulary."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         if unknown is not None and unknown in encoding.tokens:
@@ -290,7 +296,7 @@ class LanguageModel(ModelWithTokenizer):
 
 
 def _piece_offsets(text: str) -> list[int]:
-    """Return the start offsets of the pieces of a text."""
+    """Split a text into pieces for comparison, and return their start offsets."""
     offsets = [0]
     while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
         offsets.append(end + 1)
@@ -298,9 +304,9 @@ def _piece_offsets(text: str) -> list[int]:
 
 
 def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return the value as an int.
+    """Return a number as an int. NumPy integers are valid.
 
-    Raises UserError for other types and for values out of range; NumPy integers are valid.
+    Raises UserError for other types and for values out of range.
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or not minimum <= int(value) <= maximum:
         raise UserError(f"{name} is {value!r}: expected a whole number from {minimum} to {maximum}")

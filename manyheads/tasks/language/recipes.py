@@ -19,18 +19,19 @@ EMBEDDED_TRAINING = TrainingConfig(
 
 @dataclass(frozen=True)
 class LanguageModelingConfig(DataConfig):
-    """Settings of a language-modeling run.
+    """Settings of a training run for language modeling.
 
     data        text file, table, or a directory of them (see `data/readers/texts.py`); None: the source code of
                 Python's standard library
-    column      column of tables that holds the text
-    share       fraction of the training data used for validation if there is no validation data
+    column      name of the column that holds the text, for tables
+    share       fraction of the training data that is used for validation if there is no validation data
     tokenizer   "byte-bpe" with at most `vocabulary` ids, or "character" with all characters of the corpus
-    preset      preset of the GPT, such as gpt2/124m, or universal/tiny; `model` overrides its fields
+    preset      name of the GPT preset, such as gpt2/124m, or universal/tiny; `model` overrides its fields
     block       number of tokens in a training block, which is also the model's maximum length
     rows        number of blocks in a micro-batch
     random      true: blocks start at random offsets; false: blocks follow each other, so an epoch covers the whole text
-    scored      split that is scored at the end, in windows of `block` tokens that start `stride` apart (None: `block`)
+    scored      name of the split that is scored at the end, in windows of `block` tokens that start `stride` tokens
+                apart (None: `block`)
     """
 
     column: str = "text"
@@ -55,7 +56,7 @@ class LanguageModelingConfig(DataConfig):
 TINY_SHAKESPEARE = LanguageModelingConfig(
     share=0.1,
     tokenizer="character",
-    vocabulary=67,  # 65 characters, the end-of-text token and the unknown token; used by --dry-run
+    vocabulary=67,  # vocabulary size for --dry-run: 65 characters, the end-of-text token and the unknown token
     block=64,
     rows=12,
     random=True,

@@ -1,4 +1,4 @@
-"""Training run of a language model: texts, vocabulary, model, task and scores."""
+"""Training run of a language model: loading of texts and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from manyheads.training.record import Metrics
 logger = logging.getLogger(__name__)
 
 Model = GPT | UniversalSequence
-MAX_VOCABULARY_BYTES = 2**26  # maximum number of bytes of text that a vocabulary is trained on
+MAX_VOCABULARY_BYTES = 2**26  # maximum number of bytes of text that the tokenizer is trained on
 
 
 def train(config: LanguageModelingConfig, run: Run) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ def train(config: LanguageModelingConfig, run: Run) -> dict[str, Any] | None:
 def _task(
     config: LanguageModelingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
 ) -> LanguageModelingTask:
-    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
     if run.init is None:
         tokenizer = _train_tokenizer(config, splits, run.out / "state" / "tokens")
         end = tokenizer.token_to_id(END_OF_TEXT)
@@ -80,9 +80,10 @@ def _task(
 
 
 def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
-    """Train the tokenizer, or load it from the cache. A large corpus is sampled."""
+    """Train the tokenizer, or load it from the cache. For a large corpus, it is trained on a sample."""
     if config.tokenizer == "character":
-        # The vocabulary includes the test data's characters: a character without an id could not be scored.
+        # The vocabulary includes the characters of the test data, because a character without an id could not be
+        # scored.
         return train_character(texts.facts.alphabet for texts in splits.known.values())
     train = splits.train
     path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(MAX_VOCABULARY_BYTES)])}.json"
@@ -96,7 +97,7 @@ def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], c
 
 
 def planned_model(config: LanguageModelingConfig) -> Model:
-    """Return the model on the meta device, with the full requested vocabulary size."""
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary, None))
 
@@ -110,7 +111,7 @@ def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | No
 
 
 def _initial_model(run: Run) -> tuple[Model, Tokenizer]:
-    """Return the model given by `--init`, with the dropout rates in the settings, and its tokenizer."""
+    """Return the model that `--init` names, with the dropout rates of the settings, and its tokenizer."""
     rates = dropout_rates(run)
     loaded = opened(run, Model, "a GPT, a GPT-2 or a Universal Transformer")
     if isinstance(loaded.model, UniversalSequence):

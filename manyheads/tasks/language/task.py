@@ -1,4 +1,4 @@
-"""Training task for language modeling: the batches, next-token loss and validation on running text."""
+"""Training task for language modeling: batches of running text, next-token loss and validation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from manyheads.training.loss import CHUNK, smoothed_cross_entropy
 from manyheads.training.record import Metrics
 from manyheads.training.task import Better, Loss
 
-SCORED_TOKENS = 16_384  # maximum number of tokens read at once in an evaluation
+SCORED_TOKENS = 16_384  # maximum number of tokens that the model reads at once in an evaluation
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Blocks of tokens: the model input `read` and the targets `write`, both (B, T)."""
+    """Batch of token blocks: the model's input tokens `read` and its target tokens `write`, both (B, T)."""
 
     read: Tensor
     write: Tensor
@@ -86,7 +86,7 @@ class LanguageModelingTask:
 
     def _batch(self, starts: NDArray[np.int64]) -> Batch:
         blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)
-        tokens = torch.from_numpy(blocks)  # (B, T + 1)
+        tokens = torch.from_numpy(blocks)  # blocks of tokens with one more token for the targets, (B, T + 1)
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
@@ -110,11 +110,11 @@ class LanguageModelingTask:
 def token_losses(
     model: GPT | UniversalSequence, stream: Stream, compute: ComputeConfig, *, context: int, stride: int
 ) -> NDArray[np.float64]:
-    """Return -ln p of every token of a stream (N,) except the first, given the tokens before it: (N - 1,).
+    """Return the loss -ln p of every token in a stream (N,) except the first, (N - 1,).
 
-    The stream is read in windows of `context` tokens that start `stride` apart. Each window scores the tokens that the
-    windows before it have not scored. So every token is scored once, with at least context - stride tokens of context,
-    except at the start of the text.
+    p is the probability of the token given the tokens before it. The stream is read in windows of `context` tokens that
+    start `stride` tokens apart. Each window scores the tokens that earlier windows have not scored. So every token is
+    scored once, with at least context - stride tokens of context, except at the start of the text.
     """
     if not 0 < stride <= context <= model.config.max_positions:
         raise UserError(
@@ -131,7 +131,7 @@ def token_losses(
     def window_losses(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
-        tokens = torch.from_numpy(windows).to(compute.device)  # (B, T + 1)
+        tokens = torch.from_numpy(windows).to(compute.device)  # windows with one more token for the targets, (B, T + 1)
         with compute.autocast():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
@@ -146,7 +146,7 @@ def token_losses(
 
 
 def text_metrics(losses: NDArray[np.float64], size: int, suffix: str) -> Metrics:
-    """Return the metrics for the losses of all tokens, whose text has `size` UTF-8 bytes.
+    """Return the metrics of a text with `size` UTF-8 bytes, given the losses of all its tokens.
 
     The metrics are the loss in nats per token, the perplexity, and bits_per_byte, which does not depend on the
     vocabulary.

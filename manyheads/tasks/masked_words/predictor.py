@@ -36,14 +36,14 @@ from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.distributed_map import distributed_map
 
-MAX_TEXTS = 32  # maximum number of texts filled at once
-LOGITS = 2**24  # maximum number of logits computed at once for masks; a single text may need more
-MAX_WORDS = 1000  # maximum number of words for a mask
-MAX_TOTAL_WORDS = 10_000  # maximum number of words for all masks of a text
+MAX_TEXTS = 32  # maximum number of texts whose masks are filled in one batch
+LOGITS = 2**24  # maximum number of logits computed at once for masked positions; a single text may need more
+MAX_WORDS = 1000  # maximum number of predicted words for one mask
+MAX_TOTAL_WORDS = 10_000  # maximum number of predicted words for all masks of a text together
 
 
 class Fill(NamedTuple):
-    """Prediction for the mask of a text. A text with several masks gets one word for each, separated by spaces.
+    """Predicted word for the mask of a text. For several masks, there is one word for each, separated by spaces.
 
     probability  probability of the word; for several masks the product, because each mask is predicted independently
     text         text with the masks replaced; a subword such as "##s" is joined to the word before it
@@ -58,14 +58,15 @@ class Fill(NamedTuple):
 
 
 class MaskedLanguageModel(TextPredictor):
-    """BERT with a masked-word head and its tokenizer, as returned by `manyheads.load`."""
+    """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("fill", "attend", "lens", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.special = Special.of(self.tokenizer)
-        self.mask = mask_token(self.tokenizer) or ""  # never empty here, because `Special.of` requires a mask token
+        # The mask token always exists here, because `Special.of` requires it.
+        self.mask = mask_token(self.tokenizer) or ""
 
     @overload
     def fill(self, texts: str, top: int = 5) -> list[Fill]: ...
@@ -96,7 +97,8 @@ class MaskedLanguageModel(TextPredictor):
             masked = batch == self.special.mask
             with torch.inference_mode(), compute.autocast():
                 states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
-                logits = model.words(states[masked]).float()  # logits of all masks, (N, V), in the order of the rows
+                # logits of all masks (N, V), in the order of the texts and of the masks in a text
+                logits = model.words(states[masked]).float()
             best, words = logits.topk(min(top, logits.shape[1]))
             best, counts = best - logits.logsumexp(-1, keepdim=True), masks[rows.start : rows.stop]
             return [
@@ -114,16 +116,16 @@ class MaskedLanguageModel(TextPredictor):
         """Return the logit lens: the words that each layer would predict at each position, masked or not.
 
         top       number of words for each layer and position, likeliest first, at most 1000
-        truncate  cut a text that is longer than the model's limit, instead of raising a UserError
+        truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
         """
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the prediction of masked words on the run's validation data, or on `data`.
+        """Evaluate the prediction of masked words on the validation data of the training run, or on `data`.
 
-        Words are masked by the rules of the run.
+        The words to mask are selected by the settings of the training run.
         """
         epoch = self._masked_data(data, skip_bad_lines)
         model, compute = self.compiled
@@ -152,7 +154,10 @@ class MaskedLanguageModel(TextPredictor):
         return ids_with_special
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        """Tokenize a text. The mask stays a mask token even if the tokenizer would treat it as plain text."""
+        """Tokenize a text.
+
+        A mask in the text becomes a mask token, even if the tokenizer would read it as plain text.
+        """
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
         limit = self.model.config.max_positions
@@ -179,10 +184,11 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _split_at_masks(self, text: str) -> list[str]:
-        """Split a text at its masks, and remove the spaces that belong to a mask."""
+        """Split a text at its mask tokens, and remove the spaces that belong to a mask token."""
         added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
         parts = text.split(self.mask)
-        if added is not None and added.lstrip:  # in RoBERTa, the predicted word includes the space before it
+        # In RoBERTa, the predicted word includes the space before it, so that space is removed from the text.
+        if added is not None and added.lstrip:
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         return parts
 
@@ -197,7 +203,7 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _token_text(self, word: int) -> str:
-        """Return a token as written in a text.
+        """Return a token of the vocabulary in the form in which it appears in a text.
 
         In WordPiece, "##s" continues a word. In byte-level BPE, a word starts with its space, as in " dog".
         """
@@ -209,14 +215,14 @@ class MaskedLanguageModel(TextPredictor):
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def _masked_data(self, data: str | None, skip_bad_lines: bool) -> Epoch:
-        """Mask the run's validation documents, or the documents in `data`, as in the first epoch of training."""
+        """Mask words of the validation documents, or of the documents in `data`, as in the first epoch of training."""
         record = record_of(self.path)
-        # older records have the rules in their data section
+        # Records of earlier versions have the masking settings in their data section.
         rules = record.get("rules") or record.get("data", {}).get("rules")
         if rules is None:
             rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
         documents = scored_data(self.path, data, DocumentSource(), skip_bad_lines=skip_bad_lines, split="validation")
-        # the text "[MASK]" in a document is not a mask, as in training
+        # The characters "[MASK]" in a document are plain text, not a mask, as in training.
         as_text = with_special_tokens(self.tokenizer, as_text=True)
         tokenized = TokenizedDocuments.of(documents.documents, as_text)
         return PretrainingData(
@@ -226,7 +232,10 @@ class MaskedLanguageModel(TextPredictor):
 
 
 def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
-    """Group the texts to fill at once: at most MAX_TEXTS texts with `max_masks` masks, or one text with more masks."""
+    """Yield groups of texts whose masks are filled in one batch.
+
+    A group has at most MAX_TEXTS texts with `max_masks` masks in all, or a single text with more masks.
+    """
     starts, masks_in_group = [0], 0
     for index, count in enumerate(masks):
         if index - starts[-1] == MAX_TEXTS or (index > starts[-1] and masks_in_group + count > max_masks):
@@ -237,16 +246,16 @@ def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
 
 
 def _best_combinations(scores: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
-    """Return the likeliest combinations of one word for each mask, best first, with their log-probabilities.
+    """Return the likeliest combinations of one word for each of M masks, best first, with their log-probabilities.
 
     chances  log-probabilities of the likeliest words of each mask, best first, (M, count)
     words    ids of these words, (M, count)
     """
-    # for each mask: index of the previous combination, and the chosen word
+    # list entry for each mask: index of the previous combination, and the chosen word
     totals, choices = [0.0], list[list[tuple[int, int]]]()
     for p, w in zip(scores, words, strict=True):
         best: list[tuple[float, int, int]] = []
-        candidates = [(-totals[0] - p[0], 0, 0)]  # heap of candidates for the next best combination
+        candidates = [(-totals[0] - p[0], 0, 0)]  # heap of candidates for the next best combination of words
         while candidates and len(best) < count:
             loss, previous, rank = heappop(candidates)
             best.append((loss, previous, rank))

@@ -1,4 +1,4 @@
-"""Recipes for pretraining BERT on running text. Fine-tuning recipes are in the tasks that use it, with --init."""
+"""Recipes for pretraining BERT on running text. The recipes for fine-tuning BERT are in the packages of their tasks."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def _paper_config(**settings: Any) -> TrainingConfig:
 
 @dataclass(frozen=True)
 class PretrainingConfig(Config):
-    """Settings of a pretraining run.
+    """Settings of a pretraining run for BERT.
 
     data           text file with blank lines between documents, table with a text in the `column` of every row, or
                    directory of such files (`data/readers/documents.py`); None: the documentation in Python's standard
                    library
     validation     validation data in the same format; None: 5% of the documents
-    preset         preset of BERT, such as mini; `model` overrides its fields
+    preset         name of the BERT preset, such as mini; `model` overrides its fields
     vocabulary     size of the WordPiece vocabulary, which is trained on the text; `lowercase` also strips accents
-    next_sentence  also train on next-sentence prediction; if false, an example is a single span of text
-    length         maximum number of tokens in an example
+    next_sentence  true: also train on next-sentence prediction; false: a training example is a single span of text
+    length         maximum number of tokens in a training example
     share          fraction of tokens to predict: 15% in the paper; 40% is better according to Wettig 2022
-    predictions    maximum number of tokens to predict in an example; None: no limit. The paper's limit, 20 of 128
-                   tokens, is never reached.
-    whole_words    mask all subwords of a word together
+    predictions    maximum number of tokens to predict in a training example; None: no limit. The paper's limit, 20 of
+                   128 tokens, is never reached.
+    whole_words    true: mask all subwords of a word together
     copies         number of masked copies of the data, after which they repeat (10 in the paper); None: new masks in
                    every epoch
-    batch_tokens   maximum number of padded tokens in a micro-batch
+    batch_tokens   maximum number of tokens in a micro-batch, padding included
     """
 
     data: str | None = None
@@ -79,9 +79,9 @@ EMBEDDED = PretrainingConfig(
     ),
 )
 
-# The settings fit 33 million tokens into slightly less than an hour on one core. Examples are single spans, so that
-# every token is context. Each review is seen twice with different masks, so no dropout is needed. Adam has its bias
-# correction; without it, the model learned only word frequencies.
+# With these settings, a run reads 33 million tokens in slightly less than an hour on one core. Training examples are
+# single spans, so that every token is context. Each review is seen twice with different masks, so no dropout is needed.
+# Adam has its bias correction; without it, the model learned only word frequencies.
 IMDB = PretrainingConfig(
     model={"max_positions": 128, "dropout": 0.0, "attention_dropout": 0.0},
     vocabulary=8000,

@@ -1,4 +1,4 @@
-"""Pretraining run of BERT: documents, vocabulary, model and task."""
+"""Pretraining run of BERT: loading of documents, training of the vocabulary, and training of the model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
                 "give validation=PATH or next_sentence=false"
             )
         task = _task(config, run, splits, compute)
-        # Full fingerprints, so that checkpoints of earlier versions can be resumed.
+        # The fingerprints of the data are not shortened, so that checkpoints of earlier versions can be resumed.
         fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
             task.model, config.training, lambda held: {}, task, flops=_flops(task),
@@ -54,7 +54,7 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: PretrainingConfig) -> Bert:
-    """Return the model on the meta device, with the full requested vocabulary size."""
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary))
 
@@ -68,17 +68,18 @@ def _head(config: PretrainingConfig) -> Head:
 
 
 def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], compute: ComputeConfig) -> MaskedLMTask:
-    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
     if run.init is None:
         tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
-        # Line breaks become spaces, as in the documents that are read here. Users fine-tune the model on whole texts.
+        # The tokenizer replaces line breaks by spaces, as in the training documents, because users fine-tune the model
+        # on whole texts.
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
         sizes = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id(BERT_TOKENS[0])}
         model = build(_model_config(config, **sizes))
     else:
         model, tokenizer = start_bert(run, _head(config))
-        tokenizer.encode_special_tokens = True  # the characters "[MASK]" in running text are text
+        tokenizer.encode_special_tokens = True  # The characters "[MASK]" in running text are plain text, not a mask.
     _check_length(config, model)
     special, seed = Special.of(tokenizer), config.training.seed
     inner = continuations(tokenizer.get_vocab())
@@ -106,9 +107,9 @@ def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Toke
 
 
 def _flops(task: MaskedLMTask) -> float:
-    """Return the training FLOPs per masked token.
+    """Return the number of training FLOPs per masked token.
 
-    They are the word prediction for the token itself, and the encoder's cost for all tokens divided by the masked
+    It is the cost of predicting one word, plus the encoder's cost for all tokens divided by the number of masked
     tokens.
     """
     examples = task.train.epoch(0)

@@ -28,11 +28,11 @@ from manyheads.training.task import Better, Loss, LossPart
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded examples: token ids and segments (B, T) with lengths (B,).
+    """Batch of padded training examples: token ids and segments (B, T) with lengths (B,).
 
     at       indices of the masked tokens among the B * T tokens, (N,)
     answers  original ids of the masked tokens, (N,)
-    follows  0 if the second text follows the first, else 1, (B,); None without pairs
+    follows  0 if the second text of a pair follows the first, else 1, (B,); None without pairs
     """
 
     ids: Tensor
@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of masked words, and of pairs of texts if there are any."""
+        """Number of masked words in the batch, and number of text pairs if there are any."""
         return (self.items,) if self.follows is None else (self.items, len(self.follows))
 
     @classmethod
@@ -79,7 +79,7 @@ class MaskedLMTask:
     The loss is the mean loss of the masked words plus the mean loss of next-sentence prediction. Logits are computed
     only at the masked positions.
 
-    batch_tokens  maximum number of padded tokens in a micro-batch
+    batch_tokens  maximum number of tokens in a micro-batch, padding included
     """
 
     unit: ClassVar = "predictions"
@@ -111,7 +111,10 @@ class MaskedLMTask:
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Loss:
-        """Return the loss of the masked words. For pairs, the mean loss of next-sentence prediction is added to it."""
+        """Return the loss of the masked words.
+
+        For pairs of texts, the mean loss of next-sentence prediction is added.
+        """
         batch = batch.to(self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
         masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
@@ -127,24 +130,24 @@ class MaskedLMTask:
         return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
-        """Return `mean_scores` for the first epoch of the validation data."""
+        """Return the validation metrics `mean_scores`, with the masks of the first epoch."""
         return mean_scores(list(scores(self.model, self.validation.epoch(0), self.compute, self.batch_tokens)))
 
     def save(self, out: Path) -> str:
         """Save the model with its tokenizer.
 
-        The saved tokenizer reads [MASK] in a text as the mask, as `fill` and other libraries require.
+        The saved tokenizer reads [MASK] in a text as the mask token, as the method `fill` and other libraries require.
         """
         return directory.save(out, self.model, with_special_tokens(self.tokenizer, as_text=False))
 
 
 class Score(NamedTuple):
-    """Predictions for the masked words of an example: the sum of their losses, and the likeliest words."""
+    """Predictions for the masked words of one example: the sum of the words' losses, and the likeliest words."""
 
     example: Example
     loss: float
     words: list[int]
-    next_right: bool | None  # True if next-sentence prediction is right; None without a pair
+    next_right: bool | None  # True if next-sentence prediction is right; None for an example without a pair of texts.
 
     @property
     def right(self) -> int:
@@ -153,7 +156,7 @@ class Score(NamedTuple):
 
 @torch.inference_mode()
 def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int) -> Iterator[Score]:
-    """Yield the score of every example, in the order of the batches. The model must be in eval mode."""
+    """Yield the predictions for every example, in the order of the batches. The model must be in eval mode."""
 
     def run_batch(rows: NDArray[np.int64]) -> list[Score]:
         examples = [epoch[int(row)] for row in rows]
@@ -177,10 +180,10 @@ def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int)
 
 
 def mean_scores(scores: Sequence[Score]) -> dict[str, float]:
-    """Return the metrics over all examples.
+    """Return the metrics of masked-word and next-sentence prediction over all examples.
 
     `loss`, `perplexity` and `accuracy` are means over all masked words, `next_sentence_accuracy` is a mean over all
-    pairs.
+    pairs of texts.
     """
     masked = sum(len(score.words) for score in scores)
     loss = sum(score.loss for score in scores) / masked

@@ -1,1 +1,1 @@
-"""Tagging of words, such as named entity recognition."""
+"""Tagging, which predicts a label for each word of a text, as in named entity recognition."""

@@ -17,7 +17,7 @@ from manyheads.training.record import Metrics
 
 
 class Entity(NamedTuple):
-    """Entity from word `start` to word `end`, without `end`."""
+    """Named entity that consists of the words `start` to `end`, without `end`."""
 
     kind: str
     start: int
@@ -26,9 +26,9 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of entities that are right, found, and in the reference.
+    """Number of entities that are right, number of predicted entities, and number of entities in the reference.
 
-    A ratio with an empty denominator is 0, as in conlleval.
+    A ratio whose denominator is zero has the value 0, as in conlleval.
     """
 
     right: int
@@ -49,7 +49,7 @@ class Counts:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities that IOB2 tags mark.
+    """Return the named entities in a sequence of tags in IOB2 format (B-, I- and O).
 
     An I- tag that does not continue an entity of its type starts a new one, as in conlleval, because a model may
     predict such tags. Tags in another format, such as parts of speech, mark no entities.
@@ -68,7 +68,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def count_entities(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Counts]:
-    """Return the counts by type of entity, and the total under the empty key."""
+    """Return the counts of right, predicted and reference entities by type. The empty key holds the total."""
     right, predictions, truths = Counter[str](), Counter[str](), Counter[str]()
     for guess, truth in zip(predicted, references, strict=True):
         assert len(guess) == len(truth)
@@ -81,7 +81,7 @@ def count_entities(predicted: Sequence[Sequence[str]], references: Sequence[Sequ
 
 
 def tagging_metrics(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Metrics:
-    """Return entity_f1 over all entities (micro average), and the accuracy of single tags."""
+    """Return the metric entity_f1 over all entities (micro average), and the accuracy of single tags."""
     if not references:
         raise UserError("found no sentences to score: the test data are empty")
     total = count_entities(predicted, references)[""]

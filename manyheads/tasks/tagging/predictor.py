@@ -1,4 +1,4 @@
-"""Predictor for tagging: words with their tags, and the entities that the tags mark."""
+"""Predictor for tagging, which returns words with their tags, and the named entities that the tags mark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
-    """Word with its characters `start` to `end` in the text, its tag, and the tag's probability."""
+    """Word with its tag and the tag's probability. The word is the characters `start` to `end` of the text."""
 
     text: str
     tag: str
@@ -29,7 +29,10 @@ class TaggedWord(NamedTuple):
 
 
 class FoundEntity(NamedTuple):
-    """Entity with its characters `start` to `end` in the text. The probability is the mean over its words."""
+    """Named entity, which is the characters `start` to `end` of the text.
+
+    Its probability is the mean over its words.
+    """
 
     kind: str
     text: str
@@ -40,7 +43,7 @@ class FoundEntity(NamedTuple):
 
 @dataclass(frozen=True)
 class TaggedText:
-    """Text with the tag of each word. It prints as word/TAG pairs."""
+    """Text with the predicted tag of each word. It prints as word/TAG pairs."""
 
     text: str
     words: list[TaggedWord]
@@ -62,8 +65,8 @@ class TaggedText:
 class Tagger(TextPredictor):
     """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
-    reading  max_length, the number of tokens in a window; None: the value of the training run, or else the model's
-             limit
+    reading  limit max_length, the maximum number of tokens in a window of a long text; None: the value of the training
+             run, or else the model's limit
     """
 
     verbs: ClassVar = ("tag", "attend", "evaluate")
@@ -104,7 +107,7 @@ class Tagger(TextPredictor):
         return tagged
 
     def evaluate(self, tagged: Tagged) -> EvaluationResult:
-        """Tag the sentences, and compare the predicted tags with the tags in the data."""
+        """Tag the sentences of a data set, and compare the predicted tags with the right tags."""
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
         predicted = [[word.tag for word in text.words] for text in outputs]
@@ -123,7 +126,7 @@ class Tagger(TextPredictor):
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate on the run's test data, or on `data`.
+        """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a file in CoNLL's column format, or a directory with a test file.
         """
@@ -132,7 +135,7 @@ class Tagger(TextPredictor):
 
 
 def _word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the start and end character of each word in the words joined by spaces."""
+    """Join words by spaces, and return the start and end character of each word in the joined text."""
     spans, at = [], 0
     for word in words:
         spans.append((at, at + len(word)))

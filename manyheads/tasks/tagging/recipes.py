@@ -15,18 +15,18 @@ RUN = "manyheads.tasks.tagging.run"
 
 @dataclass(frozen=True)
 class TaggingConfig(DataConfig):
-    """Settings of a tagging run.
+    """Settings of a training run for tagging words.
 
     data          directory with train, val and test files in CoNLL's column format, or one file (see
                   `data/readers/conll.py`); None: the embedded corpus in `locale`, with `size` training phrases
-    preset        preset of BERT, such as mini, if the run does not start from another model; `model` overrides its
-                  fields
-    vocabulary    size of the subword vocabulary; `lowercase` lowercases it; both are fixed by a model to start from
-    batch_tokens  maximum number of padded tokens in a micro-batch
+    preset        name of the BERT preset, such as mini, if the run does not start from another model; `model` overrides
+                  its fields
+    vocabulary    size of the subword vocabulary; `lowercase` lowercases it. An initial model determines both.
+    batch_tokens  maximum number of tokens in a micro-batch, padding included
     max_length    maximum number of tokens in a window; a longer sentence is read in several windows
-    tuned         part of the initial model to train: "all"; with "last" or "last-four" it is frozen, and a BiLSTM reads
-                  its last one or last four layers
-    scored        split that is tagged and scored at the end
+    tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is
+                  frozen, and a new BiLSTM reads its last one or last four layers
+    scored        name of the split ("test", for example) that is tagged and scored at the end
     """
 
     locale: str = "en"
@@ -47,13 +47,13 @@ class TaggingConfig(DataConfig):
 
 
 EMBEDDED = TaggingConfig(
-    # the data have no noise and are not repeated
+    # The embedded phrases have no noise and are not repeated, so no dropout is needed.
     model={"max_positions": 256, "dropout": 0.0, "attention_dropout": 0.0},
     training=replace(FINE_TUNING, epochs=8, learning_rate=2e-3),
 )
 CONLL2003 = TaggingConfig(
     preset="base-cased",
-    batch_tokens=512,  # about 28 sentences; the paper has 32
+    batch_tokens=512,  # These are about 28 sentences per batch; the paper has 32.
     training=replace(FINE_TUNING, learning_rate=5e-5, warmup=170),
 )
 

@@ -1,4 +1,4 @@
-"""Training run of a tagger: sentences, vocabulary, model, task and scores."""
+"""Training run of a tagger: loading of sentences and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
 
         length = task.mean_length
         cost = costs.flops(model, length)
-        # frozen layers have no backward pass
+        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
         flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
@@ -69,7 +69,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: TaggingConfig) -> Bert:
-    """Return the model on the meta device, with the full requested vocabulary size."""
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
     with torch.device("meta"):
         return build(_model_config(config, config.vocabulary, ENTITIES))
 

@@ -1,7 +1,8 @@
-"""Training task for tagging words, as with BERT (Devlin 2018, section 5.3): a word's first subword gets its tag.
+"""Training task for tagging words with a BERT encoder (Devlin 2018, section 5.3).
 
-The model can be any module whose `forward(tokens, lengths)` returns a logit for each of `config.labels` at every token.
-A text longer than the model's limit is read in overlapping windows. Each word is tagged where it has the most context.
+The first subword of each word gets the word's tag. The model can be any module whose `forward(tokens, lengths)` returns
+a logit for each of `config.labels` at every token. A text longer than the model's limit is read in overlapping windows.
+Each word is tagged in the window where it has the most context.
 """
 
 from __future__ import annotations
@@ -29,24 +30,27 @@ from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
-IGNORED = -100  # label of tokens that are not the first subword of a word
+IGNORED = -100  # label index of tokens that are not the first subword of a word, which the loss ignores
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded windows (B, T) with lengths (B,), and the label of each token (B, T), which may be IGNORED."""
+    """Batch of padded windows (B, T) with lengths (B,), and the label index of each token (B, T).
+
+    A token without a label has the index IGNORED.
+    """
 
     ids: Tensor
     lengths: Tensor
     labels: Tensor
-    items: int  # number of tagged words
+    items: int  # number of words in the batch that have a tag
 
 
 @dataclass(eq=False)
 class TaggingTask:
-    """Training task for tagging, with the cross-entropy of the tags.
+    """Training task for tagging words, with the cross-entropy of the tags.
 
-    batch_tokens  maximum number of padded tokens in a micro-batch
+    batch_tokens  maximum number of tokens in a micro-batch, padding included
     max_length    maximum number of tokens in a window
     """
 
@@ -81,7 +85,7 @@ class TaggingTask:
 
     @property
     def tokens_per_word(self) -> float:
-        """Mean number of tokens read for each training word."""
+        """Mean number of tokens that the model reads for each training word."""
         return sum(self._lengths) / sum(len(window.words) for window in self._windows)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
@@ -104,7 +108,7 @@ class TaggingTask:
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
-        """Return the loss per word, the entity F1, and the accuracy of single tags."""
+        """Return the validation loss per word, the F1 of whole entities, and the accuracy of single tags."""
         truth, labels = self.validation.tags, self.model.config.labels
         scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.compute)
         loss = F.nll_loss(torch.cat(scores), torch.tensor([self._index[tag] for tags in truth for tag in tags]))

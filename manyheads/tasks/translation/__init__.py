@@ -1,4 +1,4 @@
-"""Translation with an encoder-decoder."""
+"""Translation of texts with an encoder-decoder."""
 
-# Maximum beam width. It is defined here so that the command line can check it without importing the predictor.
+# Maximum beam width. It is defined here so that the command line can check an option without importing the predictor.
 MAX_BEAMS = 1024

@@ -1,4 +1,4 @@
-"""Table 3 of Vaswani 2017 at a small budget, on any corpus: the effect of each choice in the model."""
+"""Effect of each choice in the Transformer's architecture: table 3 of Vaswani 2017 with a small training budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyheads.tasks.translation.run import train as train_translator
 
 
 def rows(config: TranslationConfig) -> Rows:
-    """Return the settings of each table row. Each row changes one setting of the base model, as in the paper."""
+    """Return the settings of each row of the table. Each row changes one setting of the base model, as in the paper."""
     base = {**PRESETS[full_name(config.preset, "transformer")], **config.model}
     width, heads = base["width"], base["encoder_heads"]
 
@@ -21,15 +21,15 @@ def rows(config: TranslationConfig) -> Rows:
 
     layers, hidden = base["encoder_layers"], base["encoder_feed_forward"]
     changes: Rows = {"base": {}}
-    # the paper compares 1, 4, 16 and 32 heads with the base model's 8
+    # The paper compares 1, 4, 16 and 32 attention heads with the 8 heads of the base model.
     for count in (1, heads // 2, heads * 2, heads * 4):
         if count and width % count == 0:
             changes[f"A heads={count}"] = both("heads", count)
-    # the paper compares key widths 16 and 32 with the base model's 64
+    # The paper compares key widths 16 and 32 with the width 64 of the base model.
     for size in (width // heads // 4, width // heads // 2):
         if size:
             changes[f"B key_width={size}"] = {"model.key_width": size}
-    # the paper compares 2, 4 and 8 layers with the base model's 6
+    # The paper compares 2, 4 and 8 layers with the 6 layers of the base model.
     for count in (max(1, layers // 3), max(1, layers * 2 // 3), layers * 4 // 3):
         changes[f"C layers={count}"] = both("layers", count)
     for size in (width // 2, width * 2):
@@ -45,5 +45,5 @@ def rows(config: TranslationConfig) -> Rows:
 
 
 def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
-    """Train a small model for every row, and return the table of results."""
+    """Train a small model for every row of the table, and return the table of results."""
     return ablate(rows(config), config, run, train_translator, {"perplexity": "perplexity", "bleu_13a": "BLEU"})

@@ -1,4 +1,4 @@
-"""Decoding of source token ids to target token ids with an encoder-decoder."""
+"""Decoding with an encoder-decoder, from source token ids to target token ids."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from manyheads.generation import Hypothesis, beam_search, greedy
 from manyheads.inference import reduction
 from manyheads.training.distributed_map import distributed_map
 
-MAX_EXTRA_TOKENS = 50  # maximum length of a translation beyond its source length, in tokens (Vaswani 2017, section 6.1)
-DECODING_TOKENS = 4096  # maximum source tokens times beams in a batch
-# maximum beams times target length in a batch: about 3 GB of KV cache for the base model of Vaswani 2017
+# maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
+MAX_EXTRA_TOKENS = 50
+DECODING_TOKENS = 4096  # maximum number of source tokens in a batch, multiplied by the beam width
+# maximum target length times beam width times number of texts in a batch: about 3 GB of KV cache for the base model of
+# Vaswani 2017
 MAX_POSITIONS = 65_536
 
 
@@ -29,13 +31,16 @@ def decode(
     alpha: float = 0.6,
     nbest: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Translate sources, given as ids with their end token. Return the `nbest` hypotheses of each source, best first.
+    """Translate sources, given as token ids with an end token.
+
+    Returns the `nbest` hypotheses (candidate translations) of each source, best first.
 
     model, compute  the compiled model (`Predictor.compiled`) in eval mode, and its compute settings
-    sources         token ids in any order of length; an empty source has no hypothesis
-    beam, alpha     as in `beam_search`; a beam of 1 is greedy decoding
+    sources         token ids of each source, in any order of length; an empty source has no hypothesis
+    beam, alpha     beam width and length penalty, as in `beam_search`; a beam width of 1 is greedy decoding
 
-    Collective: the ranks of a job divide the batches, and every rank gets all hypotheses.
+    This is a collective operation: the ranks of a distributed job divide the batches, and every rank gets all
+    hypotheses.
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
 
@@ -61,7 +66,7 @@ def decode_batch(
     nbest: int = 1,
     extra_tokens: int = MAX_EXTRA_TOKENS,
 ) -> list[list[Hypothesis]]:
-    """Translate a padded batch of sources (B, Ts) with lengths (B,).
+    """Translate a padded batch of source token ids (B, Ts) with lengths (B,).
 
     A translation has at most `extra_tokens` tokens more than its source.
     """
@@ -78,12 +83,15 @@ def decode_batch(
 
 
 def max_target_length(model: Any, length: int) -> int:
-    """Return the maximum number of tokens in the translation of a source of `length` tokens, without the end token."""
+    """Return the maximum number of tokens in a translation whose source has `length` tokens, without the end token."""
     return min(length + MAX_EXTRA_TOKENS, model.config.max_positions - 1)
 
 
 def never_written(model: Any) -> list[int]:
-    """Return the ids that no translation contains: padding, and the start token unless it is also the end token."""
+    """Return the token ids that no translation contains.
+
+    They are the padding, and the start token unless it is also the end token.
+    """
     c = model.config
     return [token for token in {c.pad, c.start} if token != c.end]
 
@@ -91,9 +99,10 @@ def never_written(model: Any) -> list[int]:
 def source_batches(
     model: Any, sources: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
 ) -> Iterator[list[int]]:
-    """Yield the indices of the sources in each batch: sources of similar length, without empty ones.
+    """Yield the indices of the sources in each batch: sources of similar length, without empty sources.
 
-    A batch has at most `tokens` source tokens times beams, and at most `MAX_POSITIONS` target tokens times beams.
+    A batch has at most `tokens` source tokens times beam width, and at most `MAX_POSITIONS` target tokens times beam
+    width.
     """
     rows = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
     batch: list[int] = []
@@ -108,6 +117,6 @@ def source_batches(
 
 
 def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
-    """Return the padded sources (B, Ts) and their lengths (B,), on the device of `compute`."""
+    """Return the padded sources (B, Ts) and their lengths (B,), on the device of the model."""
     padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
     return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)

@@ -1,4 +1,4 @@
-"""Translation metrics: BLEU with its signature, chrF, exact matches, and a significance test for two systems."""
+"""Translation metrics: BLEU with its signature, chrF, exact matches, and a significance test for two models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     def prepared(lines: Sequence[str]) -> list[str]:
         return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
-    # Tokenized text is intended here; force=True suppresses sacreBLEU's warning about it.
+    # The texts are tokenized on purpose; force=True suppresses sacreBLEU's warning about tokenized text.
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
@@ -58,7 +58,7 @@ def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[
 
 
 def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Compare two systems by a paired bootstrap test with 1,000 resamples of the test set (Koehn 2004)."""
+    """Compare two translation models by a paired bootstrap test with 1,000 resamples of the test set (Koehn 2004)."""
     test = PairedTest(
         [("first", list(first)), ("second", list(second))],
         {"BLEU": BLEU(references=[list(references)]), "chrF": CHRF(references=[list(references)])},
@@ -72,7 +72,8 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         one, two = scores[name]
         assert isinstance(one, Result)
         assert isinstance(two, Result)
-        # sacreBLEU counts the differences above the observed one, so it would report p = 0.001 for two equal systems.
+        # sacreBLEU counts the differences above the observed difference, so it would report p = 0.001 for two equal
+        # models.
         p_value = 1.0 if list(first) == list(second) else float(two.p_value or 0.0)
         comparison[name] = {
             "first": float(one.score), "second": float(two.score), "difference": float(two.score - one.score),

@@ -1,4 +1,4 @@
-"""Predictor for translation: beam search, scoring, attention maps and evaluation of an encoder-decoder."""
+"""Predictor for translation with an encoder-decoder: beam search, scoring, attention maps and evaluation."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ from manyheads.tasks.translation.decoding import (
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 from manyheads.training.distributed_map import distributed_map
 
-LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single pair may need more
+LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
 SPLIT = "split it"
 CUT = ", or cut it with truncate (--truncate)"
 
 
 class TranslationResult(EvaluationResult):
-    """Result of a translation model. Two results are compared by corpus scores, not by the mean over sentences."""
+    """Result of a translation model on test data.
+
+    Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
+    """
 
     def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
@@ -50,9 +53,9 @@ class TranslationResult(EvaluationResult):
 
 @dataclass(frozen=True)
 class Translation:
-    """Translation of one line.
+    """Translation of one line of text.
 
-    score            log-probability divided by the length penalty; the hypotheses are sorted by it
+    score            log-probability divided by the length penalty; several translations of a line are sorted by it
     log_probability  natural logarithm of the probability
     """
 
@@ -89,7 +92,7 @@ class Translator(ModelWithTokenizer):
 
         beam      beam width, at most 1024; 1 is greedy decoding
         alpha     exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
-        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
+        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
         lines = [texts] if isinstance(texts, str) else texts
         best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
@@ -161,13 +164,13 @@ class Translator(ModelWithTokenizer):
     ) -> AttentionMaps:
         """Return the attention weights of every head in every layer while the model translates a text.
 
-        In the decoder, a query is the token being written, and the keys are the tokens written before it.
+        In the decoder, a query is the token that is being generated, and the keys are the tokens generated before it.
 
-        target         translation to use; None: the model's best translation with a beam of 4
+        target         translation to use; None: the model's best translation with a beam width of 4
         layers, heads  indices of the layers and heads to return, None for all
-        axis           "encoder", "decoder" or "cross"; None for all three
-        calculation    also return the queries, keys and values from which the weights are computed
-        truncate       cut texts that are longer than the model's limit, instead of raising a UserError
+        axis           kind of attention: "encoder", "decoder" or "cross"; None for all three
+        calculation    true: also return the queries, keys and values from which the weights are computed
+        truncate       true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
         source, output, title = self._tokenize_pair(text, target, truncate)
         c = self.model.config
@@ -185,9 +188,9 @@ class Translator(ModelWithTokenizer):
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
 
-        target    translation to use; None: the model's best translation with a beam of 4
+        target    translation to use; None: the model's best translation with a beam width of 4
         top       number of tokens for each layer and position, likeliest first, at most 1000
-        truncate  cut texts that are longer than the model's limit, instead of raising a UserError
+        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
         source, output, title = self._tokenize_pair(text, target, truncate)
         return self._lens(
@@ -196,16 +199,17 @@ class Translator(ModelWithTokenizer):
         )  # fmt: skip
 
     def _tokenize_pair(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
-        """Return the tokenized source and target, and a title for both.
+        """Return the tokenized source and target, and a title that describes both.
 
         Without a target, the model translates the source.
         """
         limit = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
-        cuts = truncate or target is None  # the model's own translation is cut at the model's limit without an error
+        # The model's own translation is cut at the model's length limit, so it cannot raise an error.
+        cuts = truncate or target is None
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
-        # The target may be empty.
+        # An empty text is allowed as the target.
         encoding = self.target_tokenizer.encode(beginning(target, limit) if cuts else target)
         output = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
         if cuts:
@@ -216,14 +220,17 @@ class Translator(ModelWithTokenizer):
         return source, output, f"{text} → {target}"
 
     def _inputs(self, source: TokenizedText, output: TokenizedText) -> list[Tensor | None]:
-        """Return the model inputs. The decoder input is the target, shifted right behind the start token."""
+        """Return the inputs of the encoder-decoder.
+
+        The decoder input is the target, shifted right behind the start token.
+        """
         decoder_input = [self.model.config.start, *output.ids[:-1]]
         return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
     ) -> TranslationResult:
-        """Translate the sources and score the translations against the targets; `language` is the target language."""
+        """Translate the sources and score the translations against the targets. `language` is the target language."""
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, targets, language)
@@ -231,7 +238,10 @@ class Translator(ModelWithTokenizer):
         return TranslationResult(sources, outputs, targets, quality, metrics, unit="chrF")
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate on the run's test data, or on `data`, with the decoding settings of the run's recipe."""
+        """Evaluate the model on the test data of the training run, or on `data`.
+
+        Decoding uses the settings of the run's recipe.
+        """
         record = record_of(self.path)
         languages = _languages(self.path, record, data)
         pairs = scored_data(
@@ -242,13 +252,13 @@ class Translator(ModelWithTokenizer):
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Source and target language from the run's record, or None if the record has no languages."""
+        """Source and target language from the record of the training run, or None if the record has no languages."""
         data = record_of(self.path).get("data", {})
         source, target = data.get("source"), data.get("target")
         return (source, target) if isinstance(source, str) and isinstance(target, str) and source and target else None
 
     def _encode(self, texts: Sequence[str], truncate: bool = False, hint: str = SPLIT) -> list[list[int]]:
-        """Return the source ids of each text with the end token, or an empty list for a blank text."""
+        """Return the token ids of each source text with the end token, or an empty list for a blank text."""
         max_tokens = self.model.config.max_positions
         texts = [beginning(text, max_tokens) for text in texts] if truncate else list(texts)
         check_texts(texts, max_tokens, hint)
@@ -268,7 +278,10 @@ class Translator(ModelWithTokenizer):
 
 
 def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:
-    """Return the source and target language from the run's record, or from the endings of two test files."""
+    """Return the source and target language, from the training run's record or from the names of the test files.
+
+    The names end with the language, as in `test.en` and `test.de`.
+    """
     source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
     if source is None and data and "," in data:
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))

@@ -1,4 +1,4 @@
-"""Recipes for translation (Vaswani 2017), on the user's parallel corpus or on the embedded one."""
+"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the embedded corpus."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ Ids = Annotated[int, Range(4, 10**7)]
 
 @dataclass(frozen=True)
 class TranslationConfig(DataConfig):
-    """Settings of a translation run.
+    """Settings of a training run for translation.
 
     data          directory with train, val and test files, or one corpus (see `data/readers/parallel.py`); None: the
                   embedded corpus with `size` training pairs
-    preset        preset of the encoder-decoder, such as small or universal/tiny; `model` overrides its fields
+    preset        name of the encoder-decoder preset, such as small or universal/tiny; `model` overrides its fields
     tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which splits at whitespace
                   and punctuation
-    vocabulary    number of ids in the joint vocabulary; with joint=false in each vocabulary, or a pair (source, target)
-    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
-    max_length    maximum number of tokens in a training sentence; longer ones are an error, or are cut with
+    vocabulary    number of ids in the joint vocabulary of both languages; with joint=false in each vocabulary, or a
+                  pair (source, target)
+    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
+                  texts
+    max_length    maximum number of tokens in a training sentence; longer sentences are an error, or are cut with
                   truncate=true
-    scored        split that is translated and scored at the end, with `beam` and `alpha`
+    scored        name of the split ("test", for example) that is translated and scored at the end, with beam width
+                  `beam` and length penalty `alpha`
     """
 
     source: str = "en"
@@ -58,12 +61,13 @@ class TranslationConfig(DataConfig):
 
     @property
     def vocabularies(self) -> tuple[int, int]:
-        """Sizes of the source and the target vocabulary."""
+        """Number of ids in the source and in the target vocabulary."""
         return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 
 EMBEDDED = TranslationConfig(
-    # The data have no noise and are not repeated, so no dropout is needed. Pre-norm learns fastest in three minutes.
+    # The embedded data have no noise and are not repeated, so no dropout is needed. Pre-norm gives the lowest loss
+    # within three minutes of training.
     model={"norm": "pre", "final_norm": True, "dropout": 0.0, "encoder_layers": 3, "decoder_layers": 3},
     batch_tokens=1024,
     beam=1,
@@ -75,7 +79,7 @@ EMBEDDED = TranslationConfig(
 
 MULTI30K = TranslationConfig(
     vocabulary=5000,
-    # with "post", it depends on the seed whether a run learns
+    # With post-norm, training fails for some seeds.
     model={"norm": "pre", "final_norm": True, "dropout": 0.3},
     batch_tokens=4096,
     beam=5,
@@ -86,7 +90,8 @@ MULTI30K = TranslationConfig(
     ),
 )  # fmt: skip
 
-# Settings of the PyTorch tutorial. Its batches have 128 sentences, which on Multi30k is about 2,000 tokens.
+# Settings of the PyTorch tutorial on translation. Its batches have 128 sentences, which on Multi30k is about 2,000
+# tokens.
 BLOG = TranslationConfig(
     source="de",
     target="en",
@@ -120,7 +125,7 @@ ABLATE = replace(
     EMBEDDED,
     model={"dropout": 0.1},
     beam=4,
-    scored="validation",  # as in the paper; the test data remain unused
+    scored="validation",  # The validation data are scored, as in the paper. The test data remain unused.
     training=replace(EMBEDDED.training, learning_rate=1.5e-3, steps=400, warmup=100, validate_every=None),
 )
 

@@ -1,4 +1,4 @@
-"""Training run of a translator: corpus, vocabulary, model, task and scores."""
+"""Training run of a translator: loading of the corpus and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig) -> TranslationTask:
-    """Build the task, with a new model and vocabulary, or with those of the model given by `--init`."""
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
         tokenizer, target_tokenizer = _train_tokenizers(config, splits.train)
@@ -87,7 +87,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
         return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
 
     if splits.test is not None:
-        # Report sentences that are too long now, not after the training.
+        # Tokenize all sentences before the training, so that sentences that are too long are reported immediately.
         tokenized(splits.test, model.config.max_positions)
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
@@ -97,7 +97,7 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
 
 
 def _train_tokenizers(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
-    """Train one tokenizer for both sides, or one for each side."""
+    """Train one tokenizer for both languages, or one for each language."""
     sizes = config.vocabularies
     with log_warnings():
         if config.tokenizer == "words":
@@ -120,7 +120,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
 
 
 def planned_model(config: TranslationConfig) -> Model:
-    """Return the model on the meta device, with the full requested vocabulary size."""
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
     source, target = config.vocabularies
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
     with torch.device("meta"):
@@ -129,7 +129,10 @@ def planned_model(config: TranslationConfig) -> Model:
 
 
 def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:
-    """Return the model given by `--init`, with the dropout rates in the settings, and the loaded directory."""
+    """Return the model that `--init` names, and the contents of its directory.
+
+    The model has the dropout rates of the settings.
+    """
     model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")

@@ -1,4 +1,4 @@
-"""Training task for translation: the batches, loss and validation for pairs of sentences."""
+"""Training task for translation: batches of sentence pairs, loss and validation."""
 
 from __future__ import annotations
 
@@ -35,18 +35,22 @@ Translating = Transformer | Universal | Seq2SeqLSTM
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sentence pairs: source (B, Ts) with lengths (B,), decoder input `read` and target `write` (B, Tt)."""
+    """Batch of padded sentence pairs.
+
+    It holds the source (B, Ts) with lengths (B,), the decoder's input tokens `read` and target tokens `write`, both
+    (B, Tt).
+    """
 
     source: Tensor
     source_lengths: Tensor
     read: Tensor
     write: Tensor
-    items: int  # number of target tokens without padding, end tokens included
-    offset: Tensor | None = None  # first position of each row, (B,); None: 0
+    items: int  # number of target tokens in the batch, with end tokens but without padding
+    offset: Tensor | None = None  # position index of the first token of each row, (B,); None: 0
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of target tokens and of source tokens. The halting cost is a mean over each of them."""
+        """Number of target tokens and number of source tokens. The halting cost is a mean over each of them."""
         return self.items, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
@@ -60,14 +64,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized sentence pairs. A sentence, with its end token, is cut to `limit` tokens when it is read."""
+    """Tokenized sentence pairs. A sentence is cut to `limit` tokens, with its end token, when it is read."""
 
     sources: TokenStore
     targets: TokenStore
     limit: int
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
-        """Return the corpus. Raises UserError if a sentence is longer than the limit, unless `truncate` is true."""
+        """Return the tokenized corpus.
+
+        Raises UserError if a sentence is longer than the limit, unless `truncate` is true.
+        """
         for side, store in enumerate((self.sources, self.targets)):
             too_long = np.flatnonzero(store.lengths > self.limit)
             if len(too_long):
@@ -82,7 +89,7 @@ class Corpus:
         return self
 
     def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lengths of all sources and all targets after the cut."""
+        """Return the lengths in tokens of all sources and all targets, after long sentences are cut."""
         return self.sources.lengths.clip(max=self.limit), self.targets.lengths.clip(max=self.limit)
 
     def mean_lengths(self) -> tuple[int, int]:
@@ -111,9 +118,11 @@ class TranslationTask:
 
     For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token.
 
-    batch_tokens  maximum number of padded tokens in a micro-batch, on the source and target side each
+    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
+                  texts
     smoothing     label smoothing in training; the validation loss is not smoothed
-    vocabulary    vocabulary files of the model given by `--init` (`directory.Loaded`), saved instead of the tokenizers
+    vocabulary    vocabulary files of the model that `--init` names (`directory.Loaded`), saved instead of the
+                  tokenizers
     """
 
     unit: ClassVar = "tokens"
@@ -157,12 +166,18 @@ class TranslationTask:
         return Loss(total + target_cost, batch.items, others=(source_part,))
 
     def validate(self) -> dict[str, float]:
-        """Return the unsmoothed loss per target token, the perplexity, and the mean halting steps of each stack."""
+        """Return the validation loss per target token without label smoothing, and the perplexity.
+
+        For a model with adaptive halting, the mean number of steps of each stack is added.
+        """
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
         def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """Return the loss, the number of positions in each stack, and the halting steps in each stack."""
+            """Return the sum of the losses, the number of positions in each stack, and their halting steps.
+
+            The stacks are the encoder and the decoder.
+            """
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
                 loss, halting = self._loss(batch, 0.0)
@@ -185,8 +200,8 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
-        # Without target lengths, the mask is a plain causal mask, for which fused kernels exist. Halting needs the
-        # lengths.
+        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist. Halting
+        # needs the lengths.
         target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
         hidden, halting = self._forward_states(
             batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
