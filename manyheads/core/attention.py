@@ -180,7 +180,7 @@ def attend(
         weights = map.weights()
         if tap is not None:
             weights = tap.on_pattern(weights)
-        mixed = drop(weights.to(value.dtype), dropout) @ value  # (B, H, ..., Tq, Dv)
+        mixed = drop(weights.to(value.dtype), dropout) @ value  # weighted means of the values, (B, H, ..., Tq, Dv)
     else:
         if tap is not None:
             tap.record(map.weights, map.queries)
@@ -298,4 +298,4 @@ class Attention(nn.Module):
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H*Dh) -> (B, H, T, Dh)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # split the heads: (B, T, H*Dh) -> (B, H, T, Dh)

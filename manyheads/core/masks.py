@@ -87,18 +87,21 @@ class Mask:
         rules: list[Tensor] = []
         k = torch.arange(keys, device=device)
         if self.key_lengths is not None:
-            rules.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])  # (B, 1, 1, Tk)
+            # True for keys that are not padding, (B, 1, 1, Tk)
+            rules.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])
         if self.causal or self.window is not None:
             offset = keys - queries if self.offset is None else self.offset
-            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # (B or 1, 1)
-            q = (first + torch.arange(queries, device=device))[:, None, :, None]  # (B or 1, 1, Tq, 1)
+            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # position of the first query, (B or 1, 1)
+            # positions of the queries, (B or 1, 1, Tq, 1)
+            q = (first + torch.arange(queries, device=device))[:, None, :, None]
             if self.causal:
                 rules.append(k <= q)
             if self.window is not None:
                 rules.append((k - q).abs() <= self.window)
         if self.segments is not None:
             query_segments, key_segments = self.segments
-            rules.append((query_segments[:, :, None] == key_segments[:, None, :])[:, None].to(device))  # (B, 1, Tq, Tk)
+            # True if query and key have one segment, (B, 1, Tq, Tk)
+            rules.append((query_segments[:, :, None] == key_segments[:, None, :])[:, None].to(device))
         if self.dense is not None:
             rules.append(self.dense.to(device))
         if not rules:

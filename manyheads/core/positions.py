@@ -105,6 +105,6 @@ def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], 
     assert special >= 0, f"expected at least {old[0]} x {old[1]} positions for the grid, found {len(table)}"
     if old == new:
         return table
-    grid = table[special:].T.reshape(1, -1, *old)  # (1, D, Yo, Xo)
+    grid = table[special:].T.reshape(1, -1, *old)  # embeddings as an image, (1, D, Yo, Xo)
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False, antialias=antialias)
     return torch.cat([table[:special], grid[0].flatten(1).T])

@@ -76,9 +76,9 @@ MIN_BLOCKED = 100_000  # if a row has fewer scores than this, `argmax` is faster
 
 
 def block_maxima(scores: Tensor) -> Tensor:
-    """Return the maximum of each block of BLOCK neighboring scores:
+    """Return the maximum of each block of BLOCK neighboring scores.
 
-    (R, N) -> (R, N / BLOCK). The last block may be shorter.
+    The shapes are (R, N) -> (R, N / BLOCK). The last block may be shorter.
     """
     whole = scores.shape[1] // BLOCK * BLOCK
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)

@@ -158,9 +158,9 @@ class _Finished:
         self._penalty = torch.tensor(penalties, dtype=self._threshold.dtype, device=limits.device)
 
     def in_beam(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return a mask of the candidates (R, K), best first:
+        """Return a mask of the candidates (R, K), which are sorted, best first.
 
-        True for those that get one of the free slots of their sentence.
+        The mask is True for candidates that get one of the free slots of their sentence.
         """
         left = torch.tensor([self._beam - len(self._hypotheses[row]) for row in rows.tolist()], device=totals.device)
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
@@ -206,10 +206,11 @@ def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: i
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
-    top_blocks = _top_columns((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)  # (R, K)
-    parents = top_blocks // blocks  # (R, K)
+    # indices of the blocks with the largest maxima, (R, K)
+    top_blocks = _top_columns((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)
+    parents = top_blocks // blocks  # hypothesis of each block, (R, K)
     rows = parents + width * torch.arange(sentences, device=top_blocks.device)[:, None]
-    values, tokens = gather_blocks(logits, rows, top_blocks % blocks)  # (R, K, BLOCK)
+    values, tokens = gather_blocks(logits, rows, top_blocks % blocks)  # values in the best blocks, (R, K, BLOCK)
     values, ranks = (values + offsets.gather(1, parents)[:, :, None]).flatten(1).sort(descending=True, stable=True)
     ranks = ranks[:, : min(count, width * logits.shape[1])]
     return values[:, : ranks.shape[1]], parents.gather(1, ranks // BLOCK), tokens.flatten(1).gather(1, ranks)

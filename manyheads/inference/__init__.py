@@ -95,10 +95,7 @@ def _lower_to(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
-    """Return a faster replacement for `generation.protocol.reduced` for a model with fused kernels;
-
-    None for other models.
-    """
+    """Return a faster replacement for `generation.protocol.reduced`, or None for a model without fused kernels."""
     return getattr(getattr(model, "project", None), "reduced", None)
 
 

@@ -186,15 +186,16 @@ class Bert(nn.Module):
         """Apply the head to hidden states (B, T, D), or (B * C, T, D) for C candidates, where `shape` is (B, C)."""
         head = self.config.head
         if head == "masked_lm":
-            return self.words(states)  # (B, T, V)
+            return self.words(states)  # word logits, (B, T, V)
         if self.next_sentence is not None:
-            follows = self.next_sentence(self.pool(states))  # (B, 2)
+            follows = self.next_sentence(self.pool(states))  # next-sentence logits, (B, 2)
             return (self.words(states), follows) if head == "pretraining" else follows
         if self.classifier is None:
             return states
         c = self.config
         if head == "question":
-            return self.classifier(dropout(states, c.question_dropout, self.training))  # (B, T, 2)
+            # logits of the first and the last token of the answer, (B, T, 2)
+            return self.classifier(dropout(states, c.question_dropout, self.training))
         rate = c.dropout if c.head_dropout is None else c.head_dropout
         if head == "sequence" and c.dropout_below_pooler:
             states = dropout(states[:, :1], rate, self.training)

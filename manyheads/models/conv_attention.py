@@ -85,7 +85,7 @@ def shifts(rows: int, columns: int, device: torch.device | None = None) -> Tenso
     T = rows * columns. The last axis contains the shift down and the shift to the right.
     """
     axes = torch.arange(rows, device=device), torch.arange(columns, device=device)
-    at = torch.cartesian_prod(*axes).view(-1, 2)  # (T, 2)
+    at = torch.cartesian_prod(*axes).view(-1, 2)  # coordinates of all pixels, (T, 2)
     return at[None] - at[:, None]
 
 
@@ -161,7 +161,7 @@ class PositionalAttention(PixelAttention):
             value, None, value, scores=self.scores(rows, columns)[None],
             dropout=self.dropout if self.training else 0.0, tap=self.tap,
         )  # (1, H, T, B * D)  # fmt: skip
-        mixed = mixed[0].unflatten(-1, (batch, width)).permute(2, 1, 0, 3)  # (B, T, H, D)
+        mixed = mixed[0].unflatten(-1, (batch, width)).permute(2, 1, 0, 3)  # weighted means by head, (B, T, H, D)
         return self.output(mixed.flatten(2)).unflatten(1, (rows, columns))
 
 
@@ -180,9 +180,10 @@ class QuadraticAttention(PositionalAttention):
 
     def scores(self, rows: int, columns: int) -> Tensor:
         alpha = self.sharpness.square() / 2
-        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)  # (H, 3)
+        # vector v of each head, (H, 3)
+        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)
         d = shifts(rows, columns, v.device).to(v.dtype)
-        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # (T, T, 3)
+        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # encoding r of each shift, (T, T, 3)
         return _dot(v, r)
 
 
@@ -198,9 +199,11 @@ class RelativeAttention(PositionalAttention):
         self.row_scores, self.column_scores = nn.Linear(width, heads, bias=False), nn.Linear(width, heads, bias=False)
 
     def scores(self, rows: int, columns: int) -> Tensor:
-        down = _dot(self.row_scores.weight, self.rows(_shift_indices(self.rows, rows)))  # (H, Y, Y)
-        right = _dot(self.column_scores.weight, self.columns(_shift_indices(self.columns, columns)))  # (H, X, X)
-        both = down[:, :, None, :, None] + right[:, None, :, None, :]  # (H, Y, X, Y, X)
+        # scores by query row and key row, (H, Y, Y)
+        down = _dot(self.row_scores.weight, self.rows(_shift_indices(self.rows, rows)))
+        # scores by query column and key column, (H, X, X)
+        right = _dot(self.column_scores.weight, self.columns(_shift_indices(self.columns, columns)))
+        both = down[:, :, None, :, None] + right[:, None, :, None, :]  # scores of all pairs of pixels, (H, Y, X, Y, X)
         return both.flatten(3).flatten(1, 2)
 
 
@@ -225,7 +228,8 @@ class ContentAttention(PixelAttention):
         along = query.unflatten(2, (rows, columns)).chunk(2, dim=-1)
         down = torch.einsum("bhyxd,ykd->bhyxk", along[0], self.rows(_shift_indices(self.rows, rows)))
         right = torch.einsum("bhyxd,xkd->bhyxk", along[1], self.columns(_shift_indices(self.columns, columns)))
-        both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)  # (B, H, T, T)
+        # position term of the scores, (B, H, T, T)
+        both = (down[..., :, None] + right[..., None, :]).flatten(4).flatten(2, 3)
         value = x.flatten(1, 2)[:, None].expand_as(query)
         mixed = attend(
             query, key, value, bias=both / math.sqrt(width),
@@ -278,7 +282,7 @@ class ConvAttention(nn.Module):
         self.grid(images)
         # merging pixels into channels loses no information
         x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)
-        x = self.pixels(x)  # (B, Y, X, D)
+        x = self.pixels(x)  # merged pixels, (B, Y, X, D)
         for layer in self.layers:
             x = layer(x)
         return x.mean((1, 2))

@@ -115,19 +115,19 @@ class LocalAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
         block = min(self.query_block, max(height, width))
-        pixels = x.permute(0, 2, 3, 1)  # (B, Y, X, C)
-        query = blocks(self.query(pixels), self.heads, block)  # (B, H, N, block^2, Dh)
+        pixels = x.permute(0, 2, 3, 1)  # pixels with channels last, (B, Y, X, C)
+        query = blocks(self.query(pixels), self.heads, block)  # queries, (B, H, N, block^2, Dh)
         around = partial(blocks, heads=self.heads, block=block, halo=self.reach)
         mixed = attend(
             query,
-            around(self.key(pixels)),  # (B, H, N, (block + 2 reach)^2, Dh)
+            around(self.key(pixels)),  # keys around each block, (B, H, N, (block + 2 reach)^2, Dh)
             around(self.value(pixels)),
             mask=block_mask(height, width, block, (block + 2 * self.reach) ** 2, x.device),
             bias=self.relative(query, near_keys(height, width, block, self.reach, self.reach, x.device)),
             scale=1.0,  # The paper does not scale the scores by 1 / sqrt(Dh).
             tap=self.tap,
         )
-        y = join_blocks(mixed, height, width, block)  # (B, width, Y, X)
+        y = join_blocks(mixed, height, width, block)  # image of features, (B, width, Y, X)
         if self.stride > 1:
             y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
         return y
@@ -164,19 +164,19 @@ class AttentionStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         (height, width), window = images.shape[2:], self.window
-        pixels = images.permute(0, 2, 3, 1)  # (B, Y, X, C)
-        query = blocks(self.query(pixels), self.heads, window)  # (B, H, N, window^2, Dh)
+        pixels = images.permute(0, 2, 3, 1)  # pixels with channels last, (B, Y, X, C)
+        query = blocks(self.query(pixels), self.heads, window)  # queries, (B, H, N, window^2, Dh)
         position_vectors = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
         # weights of the mixture of value matrices at each position of a block, (window^2, M); these are not attention
         # weights
         mixture_weights = (position_vectors @ self.mixtures.T).softmax(-1)
         matrices = torch.einsum("pm,mdc->pdc", mixture_weights, self.values)
-        inputs = blocks(pixels, 1, window)[:, 0]  # (B, N, window^2, C)
+        inputs = blocks(pixels, 1, window)[:, 0]  # pixels by block, (B, N, window^2, C)
         value = torch.einsum("bnpc,pdc->bnpd", inputs, matrices)
         mixed = attend(
             query,
             blocks(self.key(pixels), self.heads, window),
-            value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # (B, H, N, window^2, Dh)
+            value.unflatten(-1, (self.heads, -1)).permute(0, 3, 1, 2, 4),  # values, (B, H, N, window^2, Dh)
             mask=block_mask(height, width, window, window**2, images.device),
             bias=self.relative(query, near_keys(height, width, window, 0, window - 1, images.device)),
             scale=1.0,
@@ -212,10 +212,11 @@ class RelativePositions(nn.Module):
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
-            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)  # (B, H, N, block^2, 2 reach + 1)
+            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)  # scores by shift, (B, H, N, block^2, 2 reach + 1)
             index = axis.shifts.clamp(-self.reach, self.reach) + self.reach
             scores = products.gather(-1, index.expand(*query.shape[:-2], *index.shape))
-            by_axis.append(scores.masked_fill(~axis.near, -math.inf))  # (B, H, N, block^2, block + 2 halo)
+            # scores by key row or column, (B, H, N, block^2, block + 2 halo)
+            by_axis.append(scores.masked_fill(~axis.near, -math.inf))
         row, column = by_axis
         return (row[..., :, None] + column[..., None, :]).flatten(-2)
 
@@ -228,7 +229,7 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
     height, width = x.shape[1:3]
     x = F.pad(x, (0, 0, halo, halo - width % -block, halo, halo - height % -block))
     side = block + 2 * halo
-    x = x.unfold(1, side, block).unfold(2, side, block)  # (B, Y / block, X / block, C, side, side)
+    x = x.unfold(1, side, block).unfold(2, side, block)  # overlapping squares, (B, Y / block, X / block, C, side, side)
     x = x.unflatten(3, (heads, -1)).permute(0, 3, 1, 2, 5, 6, 4)
     return x.flatten(4, 5).flatten(2, 3)
 
@@ -258,7 +259,8 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
     indices = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
     # pixel number of each query, counted from 1; 0 outside the image (N, block^2)
     queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()
-    keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()  # (N, (block + 2 halo)^2)
+    # pixel numbers of the keys, (N, (block + 2 halo)^2)
+    keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()
     expanded = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
     expanded[:, :, queries[:, :, None], keys[:, None, :]] = maps
     return expanded[:, :, 1:, 1:]

@@ -146,7 +146,7 @@ class NonLocalBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         space = x.shape[2:]
-        positions = x.flatten(2).transpose(1, 2)  # (B, N, C)
+        positions = x.flatten(2).transpose(1, 2)  # positions with channels last, (B, N, C)
         query = positions if self.theta is None else self.theta(positions)
         key = self._pooled(positions if self.phi is None else self.phi(positions), space)
         value = self._pooled(self.g(positions), space)
@@ -154,7 +154,8 @@ class NonLocalBlock(nn.Module):
         if self.pair is not None:
             # the two halves of w in w [a, b] = w1 a + w2 b, (1, inner) each
             of_query, of_key = self.pair.weight.chunk(2, dim=1)
-            scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]  # (B, 1, N, Nk)
+            # scores of the only head, (B, 1, N, Nk)
+            scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]
         y = attend(
             query[:, None],  # add an axis for the single head
             key[:, None] if scores is None else None,
@@ -164,7 +165,7 @@ class NonLocalBlock(nn.Module):
             normalize="count" if self.kind in ("dot", "concatenation") else "softmax",
             tap=self.tap,
         )[:, 0]  # (B, N, inner)
-        z = self.output(y).transpose(1, 2)  # (B, C, N)
+        z = self.output(y).transpose(1, 2)  # output of the block without the residual, (B, C, N)
         return x + (z if self.norm is None else self.norm(z)).unflatten(2, space)
 
     def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
@@ -181,7 +182,8 @@ class NonLocalBlock(nn.Module):
         """Max-pool positions (B, N, C) over 2 x 2 positions of each image to (B, Nk, C), a quarter of the positions."""
         if self.pool == 1:
             return positions
-        frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))  # (B, C, T or 1, Y, X)
+        # frames with channels first, (B, C, T or 1, Y, X)
+        frames = positions.transpose(1, 2).unflatten(2, (-1, *space[-2:]))
         # An image with a single row or column is pooled only along its other axis.
         kernel = (1, *(min(self.pool, size) for size in space[-2:]))
         return F.max_pool3d(frames, kernel).flatten(2).transpose(1, 2)

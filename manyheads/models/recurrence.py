@@ -268,7 +268,7 @@ class Recurrence(nn.Module):
         for step in range(c.steps):
             state = self.positions(state, offset) + self.timing[step].to(x.dtype)  # (B, T, D)
             if self.halt is not None:
-                p = torch.sigmoid(self.halt(state)).squeeze(-1)  # (B, T)
+                p = torch.sigmoid(self.halt(state)).squeeze(-1)  # halting probabilities, (B, T)
                 halts = running if step == c.steps - 1 else running & (total + p > 1 - c.epsilon)
                 remainder = torch.where(halts, 1 - total, remainder)
                 weight = torch.where(halts, 1 - total, p) * running

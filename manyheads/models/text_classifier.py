@@ -77,7 +77,7 @@ class TextClassifier(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Initialize the weights as Keras does:
+        """Initialize the weights as Keras does.
 
         Glorot's uniform weights, zero biases, embeddings from U(-0.05, 0.05).
         """
@@ -113,7 +113,7 @@ class TextClassifier(nn.Module):
             tokens, lengths, counts = self._read_padding(tokens, lengths)
         x = self.embedding(tokens)  # (B, T, D)
         x = x if self.positions is None else self.positions(x)
-        bias = None if counts is None else counts.log()[:, None, None, :]  # (B, 1, 1, T)
+        bias = None if counts is None else counts.log()[:, None, None, :]  # bias of the attention scores, (B, 1, 1, T)
         x = self.encoder(x, mask=Mask(key_lengths=lengths), bias=bias)
         pooled = pool(x, lengths, c.pooling, counts)  # (B, D)
         return both_logits(self.output(dropout(pooled, c.dropout, self.training)))
