@@ -64,7 +64,7 @@ class _Maker:
         return -(-len(self.sources) // self.batch_items)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return an array (B, 2) for each batch of an epoch: image indices and copy indices (augmentation)."""
+        """Return an array (B, 2) for each batch of an epoch: image indices, and indices of augmented copies."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)

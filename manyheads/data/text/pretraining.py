@@ -171,7 +171,7 @@ class TokenizedDocuments:
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
-        lengths = lengths - 2  # Leave out [CLS] and [SEP].
+        lengths = lengths - 2  # [CLS] and [SEP] at the ends are left out.
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         # Some sentences have no tokens, for example a sentence of control characters.
         kept = np.flatnonzero(lengths > 0)
@@ -192,7 +192,7 @@ class TokenizedDocuments:
 
 
 class Epoch(Sequence[Example]):
-    """Examples of one epoch, created when they are accessed.
+    """Sequence of the pretraining examples of one epoch. An example is created when it is accessed.
 
     `lengths` (N,) contains the number of tokens of each example.
     """
