@@ -187,7 +187,7 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # The reason will be reported when the file is opened.
+    except (OSError, ValueError):  # The failure is reported later, when the file is opened.
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
