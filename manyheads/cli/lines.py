@@ -19,7 +19,9 @@ CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of
 
 
 def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
-    """Yield (index, text, answer) for each text in `texts`; if it is empty, for each line of stdin as the line arrives.
+    """Yield (number, text, answer) for each text in `texts`, or for each line of stdin if `texts` is empty.
+
+    Numbers count from 1. Lines of stdin are answered as they arrive.
 
     `answer` computes the results of a chunk of texts. If it raises ItemError, whose index counts from the start of
     the chunk, a UserError with the line number of stdin is raised instead.

@@ -45,9 +45,9 @@ class Lazy(Sequence[B]):
         return self._make(self._rows[index])
 
     def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
-        """Return the part of a batch for one rank, and True.
+        """Return one rank's part of a batch, and True if this part contains rows that the rank must process.
 
-        If the batch has too few rows, a rank gets the first row, and False instead of True.
+        If the batch has fewer rows than there are ranks, some ranks get its first row and False.
         """
         rows = self._rows[index]
         local_rows = part_of(len(rows), rank, world)

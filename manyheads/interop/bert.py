@@ -60,7 +60,10 @@ class _Names:
         written, other = ("", self.prefix) if config.head in ("none", "pooler") else (self.prefix, "")
 
         def row(ours: str, theirs: str, *also: str) -> Weight:
-            """Return the conversion row of an encoder tensor. Its name in a file may or may not include the prefix."""
+            """Return the row of the conversion table for an encoder tensor.
+
+            Its name in a file may or may not include the prefix.
+            """
             return Weight(ours, written + theirs, (other + theirs, *also))
 
         rows = [

@@ -41,8 +41,8 @@ class Family:
     config         configuration class of Manyheads (a dataclass)
     module         model class, built from a configuration
     settings       table that converts between config.json and the configuration
-    weights        function that returns the conversion rows of all tensors, for a configuration and the names of
-                   its parameters and buffers
+    weights        function that returns the rows of the conversion table for all tensors, for a configuration and the
+                   names of its parameters and buffers
     architecture   function that returns the value of `architectures` in config.json
     generation     function that returns the content of generation_config.json; None, or a function that returns
                    None, for models that do not generate text
@@ -95,7 +95,9 @@ class Family:
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
         except RuntimeError as error:  # a shape that torch rejects, because the tensor would have 2^63 bytes or more
             raise UserError(f"the sizes require more memory than possible ({error})") from None
-        computed = sum(buffer.numel() for buffer in module.buffers())  # example: the sines of all positions
+        computed = sum(
+            buffer.numel() for buffer in module.buffers()
+        )  # One such tensor is the table of sinusoidal position vectors.
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
             raise UserError(
                 f"expected at most {LARGEST_TABLES:,} values in computed tables, or the number of weights; found"

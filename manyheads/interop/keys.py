@@ -38,7 +38,7 @@ SIZES: tuple[SettingRow, ...] = (
 FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
 
 
-# Keys that any config.json may contain, but only with these values. They may be missing, and are not written.
+# Keys that any config.json may contain, each with its only supported value. They are not written.
 ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
 
 
@@ -54,7 +54,7 @@ def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
 
 
 def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:
-    """Return the conversion row for the activation function of the feed-forward networks.
+    """Return the row of the conversion table for the activation function of the feed-forward networks.
 
     default  value, in the terms of the file, if the key is missing
     tanh     name to write for the tanh approximation of GELU, which has several names

@@ -193,7 +193,7 @@ class Weight:
 
 
 def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
-    """Return two rows for each layer, one for its weight and one for its bias.
+    """Return two rows of the conversion table for each layer, one for its weight and one for its bias.
 
     The layers are a mapping from their Manyheads names to their names in the file.
     """

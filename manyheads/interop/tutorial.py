@@ -40,7 +40,7 @@ _SHOWN = 3  # maximum number of tensor names in an error message
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
-    """Return the conversion rows of an attention layer.
+    """Return the rows of the conversion table for an attention layer.
 
     In the file, one matrix holds the query, key and value projections.
     """
@@ -55,7 +55,10 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """Return the conversion rows of a stack of layers. In the file, a norm has the number of the sublayer before it."""
+    """Return the rows of the conversion table for a stack of layers.
+
+    In the file, a norm has the number of the sublayer before it.
+    """
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
     others = {f"{ours}.feed_forward.{layer}": f"{theirs}.linear{n}" for n, layer in ((1, "expand"), (2, "contract"))}

@@ -46,7 +46,7 @@ _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
-    """Return the function that makes the conversion rows of a family.
+    """Return the function that makes the rows of the conversion table for a family.
 
     `name` is the prefix of the encoder's tensors if the model has a head.
     """

@@ -277,7 +277,10 @@ def _lines(file: Path) -> dict[str, int]:
 
 
 def _special(about: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens with these names, in order, from tokenizer_config.json or from the defaults."""
+    """Return the special tokens with the given names, in the same order.
+
+    They are read from tokenizer_config.json; a missing token has its default.
+    """
     return {name: _text(about.get(f"{name}_token", token)) for name, token in defaults.items()}
 
 

@@ -142,7 +142,7 @@ def _phrase(random: Random, pools: dict[str, list[_Part]], templates: list[_Temp
 
 
 def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
-    pieces = re.split(r"\{(\d)\}", pattern)  # The split gives text, argument number, text, argument number, text.
+    pieces = re.split(r"\{(\d)\}", pattern)  # re.split returns texts and argument numbers in turn.
     parts: list[_Part] = []
     for i, piece in enumerate(pieces):
         parts += filling[int(piece)] if i % 2 else [_Part(piece, "")] if piece else []

@@ -140,7 +140,7 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
     # A new exception is raised, because the traceback of this one would keep the image in memory.
     except ImageFault as error:
-        # The path of this image is in a table, so the message names both.
+        # The path was read from a table, so the message must also name the image file.
         if isinstance(source, Path) and str(source) != place:
             return ImageFault(f"{source}: {error.fault}", error.hint)
         return ImageFault(error.fault, error.hint)
@@ -187,7 +187,7 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # The reason will be reported when the file is opened.
+    except (OSError, ValueError):  # The failure is reported later, when the file is opened.
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()

@@ -46,7 +46,7 @@ class ImageFault(Exception):
 
 
 class Decoded(NamedTuple):
-    image: Image.Image  # image in mode L or RGB
+    image: Image.Image  # image in Pillow mode L (grayscale) or RGB
     mode: str  # Pillow mode of the image in the file
     notes: list[str]  # warnings of Pillow, for example about corrupt EXIF data
 

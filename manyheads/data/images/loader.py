@@ -64,7 +64,7 @@ class _Maker:
         return -(-len(self.sources) // self.batch_items)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return an array (B, 2) for each batch of an epoch: image indices and copy indices (augmentation)."""
+        """Return an array (B, 2) for each batch of an epoch: image indices, and indices of augmented copies."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
@@ -168,9 +168,9 @@ class _Epoch(Sequence[ImageBatch]):
         return self.part(range(len(self))[index], 0, 1)[0]
 
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
-        """Return the part of a batch for one rank, like `Lazy.part`.
+        """Return the part of a batch that belongs to one rank.
 
-        The batches of an epoch must be used by one rank only.
+        All calls for the batches of an epoch must name the same rank.
         """
         return self._load(index, rank, world), rank < len(self._order[index])
 

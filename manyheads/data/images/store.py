@@ -27,9 +27,9 @@ class Store:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Create the file in the directory `folder`, which is created if necessary;
+        """Create the file in the directory `folder`, which is created if necessary.
 
-        None: the directory for temporary files.
+        If `folder` is None, the system's directory for temporary files is used.
         """
         try:
             if folder is not None:

@@ -1,6 +1,6 @@
-"""Compressed text files:
+"""Reader of compressed text files.
 
-`a.jsonl.gz` and `a.jsonl.zst` can be read like `a.jsonl`; they are decompressed on the fly.
+The files `a.jsonl.gz` and `a.jsonl.zst` can be read like `a.jsonl`; they are decompressed on the fly.
 """
 
 from __future__ import annotations

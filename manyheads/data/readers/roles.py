@@ -127,7 +127,9 @@ def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Cal
 
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
-    """Return the corpora that have one role. Names that differ only in their shard numbers are joined by commas."""
+    """Return the corpora with a given role (training, validation or test).
+
+    Names that differ only in their shard numbers are joined by commas."""
     names = [name for name in names if not _UNLABELED_WORDS.intersection(_words(name))] or names
     same_structure = shards is not None and len({shards.sub("", name) for name in names}) == 1
     return [",".join(names)] if same_structure and not any("," in name for name in names) else names

@@ -40,11 +40,13 @@ class Mention(NamedTuple):
 class Sentence:
     """Sentence with its words. Each word has a head, a dependency relation and a universal part of speech.
 
-    heads     index of the head of each word, or ROOT
-        spaces    True for each word that follows a space
-        mentions  entity mentions, ordered by start; of mentions with the same start, the longest is first
-        document  index of the document
-        line      line number of the sentence in the file
+    heads      index of the head of each word, or ROOT
+    relations  dependency relation of each word to its head
+    tags       universal part of speech of each word
+    spaces     True for each word that follows a space
+    mentions   entity mentions, ordered by start; of mentions with the same start, the longest is first
+    document   index of the document
+    line       line number of the sentence in the file
     """
 
     words: list[str]

@@ -81,7 +81,7 @@ class Report(Generic[S]):
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.
 
-        If there are such items, a warning is added, too.
+        If a split contains items of the training data, a warning is added, too.
         """
         train, *others = self.splits
         known = set(keys(self.splits[train]))

@@ -174,7 +174,7 @@ class Source(ABC, Generic[D]):
     # The following methods are common to all sources.
 
     def splits(self) -> Splits:
-        """Return the path of the training, validation and test data; all paths are None for an embedded corpus."""
+        """Return the paths of the training, validation and test data; they are None for an embedded corpus."""
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:

@@ -27,8 +27,8 @@ from manyheads.errors import UserError
 MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
 BLANK = "Ġ"  # character that represents the space before a word in byte-level BPE
 MAX_ATTEMPTS = 10  # number of attempts to draw another document for a random next sentence
-# A random number decides how a token is masked: below 0.8 by [MASK], below 0.9 by the original token, else by a random
-# token.
+# A random number from 0 to 1 decides what replaces a token to predict: below 0.8 [MASK], below 0.9 the token itself,
+# otherwise a random token.
 MASK_BELOW, KEEP_BELOW = 0.8, 0.9
 
 
@@ -171,7 +171,7 @@ class TokenizedDocuments:
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
-        lengths = lengths - 2  # Leave out [CLS] and [SEP].
+        lengths = lengths - 2  # [CLS] and [SEP] at the ends are left out.
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         # Some sentences have no tokens, for example a sentence of control characters.
         kept = np.flatnonzero(lengths > 0)
@@ -192,7 +192,7 @@ class TokenizedDocuments:
 
 
 class Epoch(Sequence[Example]):
-    """Examples of one epoch, created when they are accessed.
+    """Sequence of the pretraining examples of one epoch. An example is created when it is accessed.
 
     `lengths` (N,) contains the number of tokens of each example.
     """

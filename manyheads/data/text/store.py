@@ -257,7 +257,7 @@ def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
         return None
     content = journal.read_bytes()
     complete = content.rfind(b"\n") + 1
-    os.truncate(journal, complete)  # Otherwise the next entry would be appended to the incomplete line.
+    os.truncate(journal, complete)  # Remove the incomplete line; otherwise the next entry would be appended to it.
     places = [line.split() for line in content[:complete].decode().splitlines()]
     partial_size = partial.stat().st_size
     return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= partial_size), None)

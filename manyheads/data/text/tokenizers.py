@@ -165,7 +165,9 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     # Scores are rounded, because a JSON reader may lose the last digits of a float.
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
-    tokenizer.add_special_tokens([END, UNKNOWN, PAD])  # Of these tokens, only <pad> is new in the vocabulary.
+    tokenizer.add_special_tokens(
+        [END, UNKNOWN, PAD]
+    )  # The vocabulary already contains the first two tokens; <pad> gets a new id.
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
     return _special_tokens_as_text(tokenizer)
 

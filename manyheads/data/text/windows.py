@@ -66,7 +66,7 @@ class SpecialTokenTemplate:
         before: list[tuple[int, int]] = []
         between: list[tuple[int, int]] = []
         after: list[tuple[int, int]] = []
-        seen = -1  # index of the text at the current position
+        seen = -1  # index of the current text: 0 for the first text of a pair, 1 for the second
         for token, segment, text in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
             if text is not None:
                 seen = text
