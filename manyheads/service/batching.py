@@ -131,7 +131,8 @@ class Batcher(Worker):
 
     def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
         """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
-        if len(items) > self._max_waiting:  # The queue could never hold this number of items.
+        # A request with more items than the maximum length of the queue can never be accepted.
+        if len(items) > self._max_waiting:
             fault = f"found {len(items):,} items at once: expected at most {self._max_waiting:,}"
             raise Refused(400, fault, field=field, code="too_long")
         request = Request(key, field, run, items)

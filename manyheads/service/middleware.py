@@ -49,7 +49,7 @@ class AccessMiddleware:
             if message["type"] == "http.response.start":
                 status, closing = message["status"], unread
                 headers = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-                if closing:  # The rest of the request body is not needed.
+                if closing:  # The service has answered the request without reading its whole body.
                     headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
@@ -100,7 +100,7 @@ class AccessMiddleware:
         # to its address.
         if names and _host_name(host) not in names:
             raise Refused(421, f"expected one of {', '.join(names)}", field="Host", code="wrong_host")
-        origin = headers.get(b"origin")  # Browsers add this header to cross-origin requests.
+        origin = headers.get(b"origin")  # Browsers add the header Origin to requests from pages of other sites.
         if names and origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             raise Refused(403, "requests from other origins are not allowed", field="Origin", code="wrong_origin")
         authorization = headers.get(b"authorization", b"").decode("latin-1")

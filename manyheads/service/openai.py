@@ -59,7 +59,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
     try:
         pieces = await while_connected(request, _collect_pieces(generation), service.limits.deadline)
     finally:
-        writer.cancel(generation)  # Canceling has no effect on a finished request.
+        writer.cancel(generation)  # Canceling a text generation that has finished has no effect.
     choices = [
         schemas.Choice(text=echo + "".join(p.text for p in text_pieces), index=i, finish_reason=text_pieces[-1].reason)
         for i, (echo, text_pieces) in enumerate(zip(echoes, pieces, strict=True))
@@ -142,7 +142,7 @@ async def _events(
         yield "data: [DONE]\n\n"
     except TimeoutError:
         yield _error_event(Refused(504, f"not finished within {seconds:g} seconds", code="timeout"))
-    except Exception:  # The worker has already logged this error.
+    except Exception:  # The generation worker has already logged this error.
         yield _error_event(Refused(500, "the model failed"))
     finally:
         writer.cancel(generation)

@@ -124,7 +124,7 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
         thick = 0.5 + 3 * strength
         look = {
             "arrowstyle": "->", "color": HUES[1], "linewidth": thick, "shrinkA": 0, "shrinkB": 0,
-            # color that is visible on any background
+            # white outline that makes the arrow visible on any image
             "path_effects": [withStroke(linewidth=thick + 1, foreground="white", alpha=0.7)],
         }  # fmt: skip
         panel.annotate("", (frame * width + right, down), (t * width + x, y), arrowprops=look)

@@ -22,7 +22,7 @@ from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 
 SHARES = (0.5, 0.9)  # fractions of a head's attention that lie within the drawn circles
-LINES = ("-", ":")  # line style of each of these circles
+LINES = ("-", ":")  # line style of the circle for each of these fractions
 COLUMNS = 4  # maximum number of panels in a row of the figure
 
 

@@ -63,7 +63,7 @@ def convolution_errors(
     parameters: dict[int, int] = {}
     for kernel in kernels:
         weight = torch.randn(channels, channels, kernel, kernel, generator=random, dtype=torch.float64)
-        weight /= (channels * kernel * kernel) ** 0.5  # scales the outputs to unit variance
+        weight /= (channels * kernel * kernel) ** 0.5  # The kernel is scaled so that the outputs have unit variance.
         # The comparison uses only positions where the whole kernel lies within the image.
         exact = nn.functional.conv2d(x, weight)
         inside = slice(kernel // 2, size - kernel // 2)

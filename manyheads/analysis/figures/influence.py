@@ -191,7 +191,7 @@ def _train(net: Recaller, length: int, steps: int, seed: int) -> None:
 
 @torch.no_grad()
 def _recalled(net: Recaller, length: int, seed: int) -> list[float]:
-    random = torch.Generator().manual_seed(seed + 1)  # These random texts do not occur in training.
+    random = torch.Generator().manual_seed(seed + 1)  # These random test texts do not occur in training.
     distances = torch.arange(length).repeat(ASKED)
     tokens, asked = texts(net.symbols, length, distances, random)
     right = net.eval()(tokens).argmax(-1) == asked

@@ -80,7 +80,7 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
 
     rows = selections.table(minimum)
     layers, heads = selections.right.shape[2:]
-    # accuracy of every head on every relation, (R, L * H)
+    # accuracy of every attention head on every syntactic relation, (R, L * H)
     accuracies = np.stack([selections.accuracies(row.group).max(0).reshape(-1) for row in rows])
     base = np.array([[row.base] for row in rows])
     # minimum width of the figure, so that the title fits

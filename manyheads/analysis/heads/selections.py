@@ -20,8 +20,8 @@ from torch import Tensor
 from manyheads.errors import UserError
 
 NONE = -1  # index for "no selection", if a head attends to none of the candidates
-ALL = "all"  # name of the group that contains all items
-Z = 1.959964  # two-sided 95% quantile of the normal distribution
+ALL = "all"  # name of the group that contains all words or mentions
+Z = 1.959964  # quantile of the normal distribution for two-sided 95% confidence intervals
 
 
 class Hits(NamedTuple):

@@ -72,7 +72,7 @@ def stanford(
     tags   universal part-of-speech tag of each word
     """
     new_heads, names = list(heads), [RENAMED.get(relation, relation) for relation in relations]
-    prepositions: dict[int, list[int]] = {}  # prepositions of each noun, by the index of the noun
+    prepositions: dict[int, list[int]] = {}  # indices of the prepositions of each noun, by the index of the noun
     for word, relation in enumerate(relations):
         lowered = words[word].lower()
         if relation == "case" and heads[word] >= 0:

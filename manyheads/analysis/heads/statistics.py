@@ -72,13 +72,14 @@ class HeadStatistics:
         at = torch.arange(shape[-1])
         away = at - at[:, None]  # offset of the key position from the query position, (T, T)
         for layer, map in maps.items():
-            kept = map.detach().cpu().float() * real[:, None, :, None]  # attention maps without padding, (B, H, T, T)
+            # attention maps where padding queries have weights of zero, (B, H, T, T)
+            kept = map.detach().cpu().float() * real[:, None, :, None]
             measures = {
                 "entropy": entropy(kept),
                 "distance": (kept * away.abs()).sum(-1),
                 **{name: (kept * (away == k)).sum(-1) for name, k in (("previous", -1), ("itself", 0), ("next", 1))},
                 **{name: (kept * mark.cpu()[:, None, None]).sum(-1) for name, mark in (special or {}).items()},
-            }  # statistics of each query token, each (B, H, T)
+            }  # entropy and other statistics of each query token, each (B, H, T)
             sums, looks = self._sums.setdefault(layer, {}), (kept.sum(-1) > 0).sum((0, 2))
             self._counts[layer] = self._counts.get(layer, torch.zeros(())) + looks
             for name, values in measures.items():

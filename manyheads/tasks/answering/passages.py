@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # default length limits in tokens, as in BERT's published code for SQuAD
 READING = {"max_length": 384, "stride": 128, "max_query": 64}
-NULL = 0  # token position [CLS], which represents "no answer"
+NULL = 0  # position of the token [CLS], which represents "no answer"
 MAX_ANSWER = 30  # maximum number of tokens in an answer, as in BERT's published code for SQuAD
 
 
@@ -179,7 +179,7 @@ def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_thresh
     The probabilities are a softmax of the scores, as in BERT's published code.
     """
     ordered = sorted(spans, key=lambda answer: -answer.score)
-    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer among those with the same text
+    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer among those with equal text
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
         no_answer = FoundAnswer("", 0.0, 0, 0, null)

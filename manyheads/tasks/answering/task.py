@@ -106,7 +106,8 @@ class AnsweringTask:
         tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
         ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
         logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
-        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]  # true at padding tokens, (B, T)
+        # mask that is true at padding tokens, (B, T)
+        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]
         logits = logits.masked_fill(is_padding[..., None], -torch.inf)
         # The softmax runs over the tokens of a passage. The loss is the mean over first and last token.
         total = F.cross_entropy(logits, targets, reduction="sum") / 2
@@ -118,7 +119,7 @@ class AnsweringTask:
         # two logits for each token, a tensor (T, 2) for each passage
         logits = passage_logits(self.model, self._validation_passages, self.compute)
         losses = [
-            # mean over the first and the last token of the answer
+            # The loss is the mean over the first and the last token of the answer.
             float(F.cross_entropy(of_passage.T, torch.tensor(target)))
             for of_passage, target in zip(logits, self._validation_targets, strict=True)
         ]

@@ -76,7 +76,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
                 logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
-                # string lengths for which result.json contains metrics
+                # lengths of test strings for which result.json contains metrics
                 if length in (config.longest, 2 * config.longest, config.lengths[-1]):
                     metrics |= length_metrics(values, length, len(pairs))
             with drawing.optional():

@@ -29,7 +29,7 @@ WINDOW = 128  # maximum number of tokens in a window of a document, for corefere
 MINIMUM = 50  # minimum number of words that a syntactic relation must have in the treebank to be reported
 # maximum number of sentences to train the parsers on, because all their attention maps are in memory
 MAX_TRAINING = 3000
-CHUNK = 256  # number of sentences that are parsed in one batch
+CHUNK = 256  # number of sentences for which a parser predicts the trees in one batch
 
 
 class Score(NamedTuple):

@@ -154,7 +154,7 @@ class WordReader:
         with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
             if hasattr(model, "source_embedding"):
-                model.start(ids, sizes, 1)  # An encoder-decoder runs its encoder on the source.
+                model.start(ids, sizes, 1)  # For an encoder-decoder, `start` runs only the encoder, on the source text.
             else:
                 # The model runs without its output head if possible, because the head may be larger than the rest of
                 # the model.

@@ -55,7 +55,7 @@ class Teacher:
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
-        try:  # A convolutional network accepts images of any size.
+        try:  # The teacher runs once on an empty image to check the size. A convolutional network accepts any size.
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
             raise UserError(

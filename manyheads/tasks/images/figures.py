@@ -63,7 +63,7 @@ def draw_arrows(
         raise UserError(f"expected one INPUT, an image, an animation or a folder of frames, found {len(inputs)}")
     clip = read_clip(inputs[0], frames)
     pixels = torch.from_numpy(np.stack([encoder.preprocessing.array(frame) for frame in clip.frames], 1))[None]
-    # a video clip (1, C, T, Y, X), or an image (1, C, Y, X)
+    # The input is a video clip (1, C, T, Y, X), or an image (1, C, Y, X).
     pixels = pixels if len(clip.frames) > 1 else pixels[:, :, 0]
     middle = tuple(size // 2 for size in pixels.shape[-2:])
     position = (middle if pixels.dim() == 4 else (0, *middle)) if at is None else at

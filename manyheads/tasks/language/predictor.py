@@ -180,7 +180,7 @@ class LanguageModel(ModelWithTokenizer):
         if not max_tokens:
             shown = tokenized(self.tokenizer, prompt, special=False)
         else:
-            ids = ids or self.encode([prompt])[0]  # an empty text gets one start token
+            ids = ids or self.encode([prompt])[0]  # For an empty text, the model reads a single start token.
             if len(ids) + max_tokens > limit and not truncate:
                 raise UserError(
                     f"max_tokens (--max-tokens) is {max_tokens:,}: expected at most {max(0, limit - len(ids)):,}. "
@@ -236,7 +236,7 @@ class LanguageModel(ModelWithTokenizer):
         """
         pieces: list[str] = []
         ids: list[int] = []
-        piece_of_token: list[int] = []  # index of the piece of text that each token belongs to
+        piece_of_token: list[int] = []  # index of the piece of test text that each token belongs to
         for number, text in enumerate(texts.texts, 1):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:

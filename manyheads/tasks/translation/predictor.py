@@ -209,7 +209,7 @@ class Translator(ModelWithTokenizer):
         cuts = truncate or target is None
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
-        # An empty text is allowed as the target.
+        # The user may give an empty text as the target translation.
         encoding = self.target_tokenizer.encode(beginning(target, limit) if cuts else target)
         output = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (target,)))
         if cuts:

@@ -79,7 +79,7 @@ EMBEDDED = TranslationConfig(
 
 MULTI30K = TranslationConfig(
     vocabulary=5000,
-    # With post-norm, training fails for some seeds.
+    # With post-norm (layer norm after each residual connection), training fails for some seeds.
     model={"norm": "pre", "final_norm": True, "dropout": 0.3},
     batch_tokens=4096,
     beam=5,

@@ -31,7 +31,7 @@ from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import Metrics
 
-FAMILIES = ("transformer", "universal")  # model families that have presets for translation
+FAMILIES = ("transformer", "universal")  # names of the model families that can be trained for translation
 Model = Transformer | Universal
 
 
