@@ -103,9 +103,7 @@ class _AttentionMap:
         return Calculation(query, key, value, self.scale, None if added is None else part(added))
 
     def fused(self, dropout: float) -> Tensor:
-        """Return the weighted mean of the values for each query, (B, H, ..., Tq, Dv), computed with PyTorch's fused
-        kernel.
-        """
+        """Return the weighted mean of the values for each query, (B, H, ..., Tq, Dv), by PyTorch's fused kernel."""
         assert self.key is not None
         triangle = self.is_plain_causal
         table = None if triangle else self.allowed()
@@ -273,9 +271,7 @@ class Attention(nn.Module):
         return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
     def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh), as a cache
-        stores them.
-        """
+        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh)."""
         return self._split(self.key(memory)), self._split(self.value(memory))
 
     def forward_cached(

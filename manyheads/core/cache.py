@@ -164,8 +164,9 @@ class KVCache:
         self._update_longest()
 
     def _cross_entries(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the keys and values of the encoder output for every layer, each (Bs, H, Ts, Dh), one row per source
-        sentence.
+        """Return the keys and values of the encoder output for every layer, each (Bs, H, Ts, Dh).
+
+        Each of the Bs rows is a source sentence.
         """
         entries = [entry for entry in self._cross if entry is not None]
         assert len(entries) == len(self._cross), "the cache has no cross entries: call start() of the model first"

@@ -57,8 +57,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Below:
-    """Range check for numbers from 0 to below the value of an earlier field, such as token ids below the vocabulary
-    size.
+    """Range check for numbers from 0 to below the value of an earlier field.
+
+    An example is a token id, which must be below the vocabulary size.
     """
 
     field: str
@@ -127,8 +128,7 @@ class Config:
 
 
 def check_fields(config: Any) -> None:
-    """Raise FieldError (a UserError) for the first field of a dataclass whose value has a wrong type or is out of
-    range.
+    """Raise FieldError (a UserError) for the first field whose value has a wrong type or is out of range.
 
     Lists, as read from JSON, become tuples if the field is declared as a tuple.
     """

@@ -11,8 +11,9 @@ from torch import Tensor
 
 
 def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
-    """Zero each element of x with the given probability, and rescale the others to keep the expectation (Srivastava
-    2014).
+    """Zero each element of x with the given probability, and rescale the others to keep the expectation.
+
+    Source: Srivastava 2014.
 
     On a CPU the probability is rounded to a multiple of 1/256, and the scale is computed from the rounded value in the
     precision of x (in bf16 with an error of up to 0.4%, as in PyTorch). PyTorch's dropout is used on other devices, and

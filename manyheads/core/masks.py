@@ -16,8 +16,9 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Attention mask: the keys that each query may attend to. Every field is a restriction; the defaults allow all
-    keys.
+    """Attention mask: the keys that each query may attend to.
+
+    Every field is a restriction; the defaults allow all keys.
 
     key_lengths  number of keys of each row that are not padding, (B,).
     causal       True: a query attends only to keys at its position and earlier.

@@ -60,8 +60,7 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply the number of threads and the float32 kernels to this process while the block runs, then restore the
-        old ones.
+        """Apply threads and float32 kernels while the block runs, then restore the previous settings.
 
         The settings hold for the whole process. If several threads use different configurations, a thread may run with
         the settings of another. The last thread to leave its block restores the original values.

@@ -126,8 +126,9 @@ class Tap(nn.Module):
                 recording.calls.append(part(recording.heads))
 
     def on_pattern(self, pattern: Tensor) -> Tensor:
-        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), store the requested part, and return
-        them.
+        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), and return the weights.
+
+        The requested part is stored.
         """
         for change in self.map_edits:
             pattern = change(pattern)
@@ -198,8 +199,9 @@ def record(
 def record_calculations(
     model: nn.Module, layers: Layers = None, heads: Sequence[int] | None = None
 ) -> Iterator[dict[str, list[Calculation]]]:
-    """Record the inputs of the attention while the block runs: queries, keys, values, scale and bias of each attention
-    map.
+    """Record the inputs of the attention while the block runs.
+
+    They are queries, keys, values, scale and bias of each attention map.
 
     The arguments are those of `record`. Raises UserError for an attention whose weights are not a softmax over products
     of queries and keys.
@@ -304,8 +306,9 @@ class Edit:
 
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
-    """Edit activations of a model while the block runs: attention maps, heads, feed-forward networks or the residual
-    stream.
+    """Edit activations of a model while the block runs.
+
+    They are attention maps, outputs of heads or feed-forward networks, or the residual stream.
     """
     changes = Edit(model)
     try:

@@ -323,8 +323,9 @@ def sample(
     end: int | None = None,
     over: Callable[[int, int], bool] = lambda row, token: False,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Generate a continuation of every prompt. Yields for each step a list of (row, token) pairs, one per unfinished
-    text.
+    """Generate a continuation of every prompt.
+
+    Yields for each step a list of (row, token) pairs, one per unfinished text.
 
     limits  maximum number of generated tokens of each text
     seeds   seed of the random generator of each text

@@ -110,8 +110,9 @@ def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor,
 
 
 def argmax_rows(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
-    """Return the column of the maximum of each row of scores (R, N); of equal values, the first. Faster than `argmax`
-    on a CPU.
+    """Return the column of the maximum of each row of scores (R, N); of equal values, the first.
+
+    On a CPU this is faster than `argmax`.
 
     maxima  maximum of each block of scores, (R, blocks), if already computed
     """

@@ -17,8 +17,9 @@ MAX_PENDING = 16  # if this number of tokens gives no complete text, some of the
 
 
 class TextStream:
-    """Text that continues a prompt, built token by token. The pieces that `push` and `finish` return add up to the
-    text.
+    """Text that continues a prompt, built token by token.
+
+    The pieces that `push` and `finish` return add up to the text.
 
     A token may end inside a character or a stop string. So characters that the next token can still change are not yet
     returned.

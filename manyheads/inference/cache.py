@@ -30,8 +30,9 @@ class FusedCache(KVCache):
         super().__init__(layers, batch, heads, capacity, head_width)
 
     def reserve(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """Prepare the cache for a kernel that appends `count` new positions to each row. The caller then calls
-        `advance`.
+        """Prepare the cache for a kernel that appends `count` new positions to each row.
+
+        The caller then calls `advance`.
 
         Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
         (B, longest + count) of all positions. The new positions of row b are written into slot b.
@@ -54,8 +55,9 @@ class FusedCache(KVCache):
         super().advance(count)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
-        """Store the keys and values of the encoder output in the precision of the kernel, in contiguous memory for
-        each head.
+        """Store the keys and values of the encoder output in the precision of the kernel.
+
+        The values of each head are contiguous in memory.
         """
         dtype = torch.bfloat16 if self._half else torch.float32
         super().set_cross(layer, key.to(dtype).contiguous(), value.to(dtype).contiguous(), lengths)

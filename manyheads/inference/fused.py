@@ -136,8 +136,9 @@ def prepare(
     x: Any, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Write the rows of this thread in the format of the left factor of a matrix product, after a norm (none if norm is
-    -1).
+    """Write the rows of this thread in the format of the left factor of a matrix product.
+
+    The rows are normalized before, unless `norm` is -1.
 
     keep  True: also write the normalized rows to x
     """

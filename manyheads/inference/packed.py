@@ -154,8 +154,9 @@ class Team:
         os.register_at_fork(after_in_child=self._reset)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
-        """Run kernel(thread, threads, counter, *arguments) on `threads` threads, including the calling one, but at
-        most `size`.
+        """Run kernel(thread, threads, counter, *arguments) on several threads, including the calling one.
+
+        Uses `threads` threads, but at most `size`.
         """
         with Team._turn:
             self._counter[0] = 0

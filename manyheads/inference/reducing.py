@@ -13,8 +13,9 @@ from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel, vi
 def reduce_rows(
     thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
 ) -> None:
-    """Set suppressed columns of logits (R, V) to -inf; compute block maxima (R, blocks) and the log-sum-exp of each
-    row (R,).
+    """Set suppressed columns of logits (R, V) to -inf, in place.
+
+    Then compute the maximum of each block of columns, (R, blocks), and the log-sum-exp of each row, (R,).
     """
     logits, suppress, maxima, log_sums = view(logits), view(suppress), view(maxima), view(log_sums)
     rows, columns = logits.shape

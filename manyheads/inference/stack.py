@@ -203,9 +203,7 @@ class FusedLinear(nn.Module):
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:
-    """Return True if the input width of a linear layer is divisible by the number of values that a kernel multiplies
-    at once.
-    """
+    """Return True if a linear layer's input width is a multiple of the values that a kernel reads at once."""
     return layer.in_features % PER_WORD[KINDS[precision]] == 0
 
 

@@ -1,5 +1,4 @@
-"""Innermost loop of the inference kernels: a tile of a matrix product, generated as LLVM code for the current
-processor.
+"""Innermost loop of the inference kernels: a tile of a matrix product, generated as LLVM code.
 
 Every product of the fused kernels multiplies `rows` rows of activations with one group of `COLUMNS` columns of a
 weight. Each step of the loop reads 4 bytes of each row: one float32, two bf16 or four 8-bit numbers. It copies them
@@ -64,9 +63,7 @@ class _BFloat16(ir.Type):
 
 
 def _instruction(kind: int) -> tuple[str, Any, Any]:
-    """Return the name of the LLVM instruction for a precision, the type of its accumulator and the type of its
-    factors.
-    """
+    """Return the LLVM instruction for a precision, the type of its accumulator and the type of its factors."""
     bits = LANES * 32
     if kind == FLOAT32:
         floats = ir.VectorType(_FLOAT32, LANES)
@@ -172,8 +169,9 @@ def _write_loop(
 
 
 def _make_gather(mixes: bool) -> Callable[..., None]:
-    """Return a Numba intrinsic for one query and the scattered positions of a sequence; a head has vectors * LANES
-    numbers.
+    """Return a Numba intrinsic for one query of one head, and the scattered positions of a sequence.
+
+    The head has vectors * LANES numbers.
 
     scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
     mix(vectors, halves, weights, values, ...): the sum of the values times their weights

@@ -23,8 +23,9 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
-    """Return a model with the same weights but changed settings, and a list of the names of its newly initialized
-    tensors.
+    """Return a model with the same weights but changed settings, and the names of its new tensors.
+
+    New tensors are newly initialized.
 
     head, labels  Classifier weights are kept if both settings stay the same, otherwise initialized. Other parts of a
                   head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to

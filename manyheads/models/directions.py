@@ -87,9 +87,7 @@ class DirectionalEncoder(nn.Module):
         return torch.cat(self.directions(tokens, lengths), dim=-1)
 
     def directions(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
-        """Return a list with the features (B, T, D), or with the features of the forward and the backward LSTM, (B,
-        T, D / 2).
-        """
+        """Return a list: the features (B, T, D), or those of forward and backward LSTM, each (B, T, D / 2)."""
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
             order = _reversed_order(tokens, lengths)  # (B, T, 1)

@@ -204,8 +204,9 @@ class RelativePositions(nn.Module):
         self.columns = nn.Parameter(torch.randn(shape))
 
     def forward(self, query: Tensor, visible: tuple[Near, Near]) -> Tensor:
-        """Return the bias of the attention scores, (B, H, N, block^2, (block + 2 halo)^2), for queries (B, H, N,
-        block^2, Dh).
+        """Return a bias of the attention scores, (B, H, N, block^2, (block + 2 halo)^2).
+
+        It is computed from the queries (B, H, N, block^2, Dh).
 
         Keys outside the window get minus infinity. The window is an intersection of near rows and near columns, and
         hiding these separately costs a fraction of a full mask.
@@ -243,8 +244,9 @@ def join_blocks(x: Tensor, height: int, width: int, block: int) -> Tensor:
 
 
 def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
-    """Return local attention maps (B, H, N, block^2, (block + 2 halo)^2) as maps over the whole image, (B, H, Y * X, Y
-    * X).
+    """Return local attention maps as maps over the whole image, (B, H, Y * X, Y * X).
+
+    The local maps have the shape (B, H, N, block^2, (block + 2 halo)^2).
 
     `x` (B, C, Y, X) is the input of the layer. Keys outside the window get zeros. Raises UserError if the result would
     be too large.

@@ -25,9 +25,7 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class Family:
-    """Family of models: names of the model class, the configuration class, and the `module` of this package with
-    both.
-    """
+    """Family of models: names of its model class, its configuration class, and the `module` with both."""
 
     module: str
     config: str
@@ -134,8 +132,9 @@ def _gpt2(layers: int, width: int, heads: int) -> Settings:
 
 
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
-    """Return nanoGPT's settings for a character model of the text tiny-shakespeare, with its GELU and its vocabulary
-    size.
+    """Return nanoGPT's settings for a character model of the text tiny-shakespeare.
+
+    They include its variant of GELU and its vocabulary size.
     """
     return {
         "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,

@@ -121,9 +121,7 @@ class Halting(Protocol):
     """Interface of a model with a repeated block and halting, which can return the number of steps of each position."""
 
     def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, HaltingStatistics]:
-        """Return the last hidden states, as the method `hidden` of other models, and the steps that every position
-        took.
-        """
+        """Return the last hidden states, as `hidden` of other models, and the steps that every position took."""
         ...
 
 
@@ -141,8 +139,10 @@ def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda functi
 
 
 class SeparableConvolution(FeedForward):
-    """Convolutional sublayer: depthwise over 3 positions, pointwise to more channels, ReLU, depthwise over 5, pointwise
-    back.
+    """Convolutional sublayer of a Transformer block.
+
+    It applies a depthwise convolution over 3 positions, a linear layer to more channels, ReLU, a depthwise convolution
+    over 5 positions, and a linear layer back.
 
     Source: Dehghani 2018, section 2.1.
 

@@ -95,8 +95,9 @@ class ResNet(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw He normal weights for convolutions (He 2015b), and zero the scale of the last norm in each residual
-        branch.
+        """Draw He normal weights for convolutions, and zero the scale of the last norm in each branch.
+
+        Source: He 2015b.
         """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -119,9 +120,7 @@ class ResNet(nn.Module):
 
 
 class NormalizedLayer(nn.Module):
-    """Layer that mixes neighboring positions (convolution or attention), followed by a batch norm, without
-    activation.
-    """
+    """Layer that mixes neighboring positions (convolution or attention), followed by a batch norm."""
 
     def __init__(self, mixer: nn.Module, width: int) -> None:
         super().__init__()

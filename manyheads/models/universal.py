@@ -114,8 +114,9 @@ class Universal(_Universal):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, HaltingStatistics]:  # fmt: skip
-        """Return the decoder's last hidden states (B, Tt, D), before the output projection, and the steps of every
-        position.
+        """Return the decoder's last hidden states (B, Tt, D), and the steps of every position.
+
+        The hidden states are those before the output projection.
 
         offset  first position of source and target of each row, (B,); None: 0
         """

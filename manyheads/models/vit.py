@@ -120,8 +120,9 @@ class ViT(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw weights from normal distributions cut at two deviations (Touvron 2021, section 6), and zero the
-        biases.
+        """Draw weights from normal distributions cut at two deviations, and zero the biases.
+
+        Source: Touvron 2021, section 6.
         """
         c = self.config
         for parameter, std in (
@@ -153,8 +154,7 @@ class ViT(nn.Module):
         return both if self.training else self.fuse(*both)
 
     def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
-        """Return the joint prediction (B, L) of the class head and the distillation head, from the logits (B, L) of
-        each.
+        """Return the joint prediction (B, L) of class head and distillation head, from both logits (B, L).
 
         Source: Touvron 2021, section 4.
         """

@@ -19,8 +19,9 @@ Rows = dict[str, dict[str, Any]]  # changed settings of each table row, by dotte
 def ablate(
     rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
 ) -> str | dict[str, Any] | None:
-    """Train each row of the ablation table, resumable in a subdirectory of `run.out`, and return the table of all
-    results.
+    """Train each row of the ablation table, and return the table of all results.
+
+    Each row can be resumed in its subdirectory of `run.out`.
 
     columns  names of the columns by metric
     """

@@ -1,6 +1,4 @@
-"""Fine-tuning from the weights of another model (`--init`): the model is loaded, and its head is replaced for the
-task.
-"""
+"""Fine-tuning from the weights of another model (`--init`), with a new head for the task."""
 
 from __future__ import annotations
 
@@ -113,8 +111,9 @@ def start_tuned(
     scratch: bool = False,
     rates: Mapping[str, float] | None = None,
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
-    """Load the BERT model of `--init` with a new head for full fine-tuning, or frozen with a BiLSTM that reads its
-    layers.
+    """Load the BERT model of `--init` with a new head, for full fine-tuning or as frozen features.
+
+    The frozen BERT gets a trainable BiLSTM that reads its layers.
 
     scratch  True: keep the sizes of the loaded model, but initialize new weights
     rates    default dropout rates of the recipe; the user's settings take precedence

@@ -104,8 +104,7 @@ def from_file(path: str | Path) -> list[Setting]:
 
 
 def _find_unbounded(text: str) -> yaml.Token | None:
-    """Return the first YAML alias, or the first bracket or block beyond the maximum nesting depth; None if neither
-    exists.
+    """Return the first YAML alias, or the first bracket or block that is nested too deeply, or None.
 
     Aliases are rejected because aliases of aliases expand exponentially. The depth is limited because PyYAML's time is
     quadratic in it.

@@ -52,9 +52,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the float32 weights in bytes: all weights, the weights outside of blocks, and the weights of the
-    largest block.
-    """
+    """Sizes of the float32 weights in bytes: all, those outside of blocks, and those of the largest block."""
 
     all: int
     outside: int

@@ -245,9 +245,7 @@ def _recorded(
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
-    """Return the result.json of an earlier session if it has the same weights and settings, including evaluation
-    settings.
-    """
+    """Return the result.json of an earlier session if weights, settings and evaluation settings are the same."""
     path = run.out / "result.json"
     result = read_json(path, "delete it, and the model is evaluated again") if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
@@ -263,8 +261,7 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 
 
 def _fingerprints(out: Path) -> dict[str, str]:
-    """Return the fingerprints of the data that the last checkpoint contains, so that a resumed run keeps its data
-    splits.
+    """Return the fingerprints of the data in the last checkpoint, so that a resumed run keeps its splits.
 
     Returns an empty dictionary if there is no readable checkpoint; the training loop reports this error later.
     """

@@ -183,8 +183,9 @@ def simulate(
 
 
 def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
-    """Compute the loss like the training task of the model: over the vocabulary in chunks, and for BERT only at
-    masked words.
+    """Compute the loss like the training task of the model does.
+
+    Computes it over the vocabulary in chunks, and for BERT only at masked words.
     """
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)

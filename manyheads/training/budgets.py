@@ -20,9 +20,7 @@ def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def snapshot_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the weights of this step are to be part of the final weights, which are a mean of several
-    snapshots.
-    """
+    """Return True if the weights of this step are to be saved for the final weights, a mean of several steps."""
     return config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0
 
 
@@ -42,9 +40,7 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
-    """Return the reason why the run is finished (a limit is reached, or no improvement), or None if the run
-    continues.
-    """
+    """Return the reason for the end of the run (a limit or no improvement), or None if it continues."""
     if config.patience is not None and counters.without_best >= config.patience:
         return f"no better {config.metric} in {_with_unit(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:

@@ -136,8 +136,7 @@ class Checkpoints:
                     path.unlink()
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return the JSON content and the tensors of the last complete checkpoint, or None if the run has no
-        checkpoint.
+        """Return content and tensors of the last complete checkpoint, or None if there is no checkpoint.
 
         If every checkpoint lacks some weights files, returns the last one whose other files are intact. The entry
         `files` of the content then omits the missing ones.

@@ -28,9 +28,7 @@ class Group:
     index: int
 
     def counts(self, ranks: DistributedContext) -> list[int]:
-        """Return the number of targets on all ranks, followed by the number of terms of each further part of the
-        loss.
-        """
+        """Return the number of targets on all ranks, then the number of terms of each further part of the loss."""
         local = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)

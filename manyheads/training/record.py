@@ -30,8 +30,7 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """Return the Git commit of the source code when this function was first called, with `-dirty` if files were
-    modified.
+    """Return the Git commit of the source code, as of the first call, with `-dirty` if files were modified.
 
     Without a Git checkout, returns the version of the package.
     """

@@ -20,8 +20,9 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
 
 
 def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """Return the learning rate at a step: linear warm-up to `peak`, then linear decay to `floor` * peak at step
-    `total`.
+    """Return the learning rate at a step: linear warm-up, then linear decay.
+
+    The rate rises to `peak`, and falls to `floor` * peak at step `total`.
 
     Source: Devlin 2018, appendix A.2.
     """
@@ -29,8 +30,9 @@ def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float 
 
 
 def cosine(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
-    """Return the learning rate at a step: linear warm-up to `peak`, then half a cosine to `floor` * peak at step
-    `total`.
+    """Return the learning rate at a step: linear warm-up, then cosine decay.
+
+    The rate rises to `peak`, and falls along half a cosine to `floor` * peak at step `total`.
 
     Source: Radford 2018, section 4.1.
     """

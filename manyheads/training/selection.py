@@ -1,6 +1,4 @@
-"""Validation, and selection of the final weights of a run: the last ones, the best by validation, or a mean of
-several.
-"""
+"""Validation, and selection of the final weights of a run: last, best by validation, or a mean."""
 
 from __future__ import annotations
 

@@ -94,9 +94,7 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
-    """Return the part of a saved tensor that belongs to this rank if `tensor` is sharded, else the whole saved
-    tensor.
-    """
+    """Return this rank's part of a saved tensor if `tensor` is sharded, else the whole saved tensor."""
     if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
         return saved
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -18,8 +18,9 @@ from manyheads.training.state import seed_step, update_ema
 
 @dataclass(frozen=True)
 class StepResult:
-    """Result of a training step over all ranks. Tensors are scalars on the model's device; reading their values
-    synchronizes.
+    """Result of a training step over all ranks.
+
+    Tensors are scalars on the model's device; reading their values synchronizes.
 
     count          number of targets in the effective batch
     loss           sum of the loss over the targets

@@ -69,9 +69,7 @@ class Task(Protocol):
 
     @property
     def unit(self) -> str:
-        """Return the name of the unit that `Batch.items` counts, for the progress line: "tokens", "images", "texts",
-        ...
-        """
+        """Return the name of the unit that `Batch.items` counts, such as "tokens", for the progress line."""
         ...
 
     @property
