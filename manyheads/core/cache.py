@@ -78,7 +78,7 @@ class KVCache:
         Returns all keys and values of this layer up to the longest row, (B, H, longest + T, Dh). Entries beyond the
         length of a row are undefined; `mask` hides them.
         """
-        end = self._end_of_new(key.shape[2])
+        end = self._longest_after_append(key.shape[2])
         keys, values = (
             self._entries[layer, i, : self.batch, ..., : entry.shape[-1]] for i, entry in enumerate((key, value))
         )
@@ -172,7 +172,7 @@ class KVCache:
         assert len(entries) == len(self._cross), "the cache has no cross entries: call start() of the model first"
         return entries
 
-    def _end_of_new(self, new: int) -> int:
+    def _longest_after_append(self, new: int) -> int:
         """Return the length of the longest row after `new` more positions.
 
         Raises UserError if it exceeds the capacity.

@@ -54,10 +54,10 @@ class TextStream:
             self._ids = self._ids[self._done :]
             self._done, self._returned = len(self._ids), len(self._decode(self._ids))
         elif complete != text and len(self._ids) - self._done > MAX_PENDING:
-            self._drop_invalid(text)
+            self._drop_invalid_bytes(text)
         return self._until_stop(piece)
 
-    def _drop_invalid(self, text: str) -> None:
+    def _drop_invalid_bytes(self, text: str) -> None:
         """Drop tokens that never form a character, and keep the last ones.
 
         Tokens are dropped only if the text does not change.

@@ -37,7 +37,7 @@ class FusedCache(KVCache):
         Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
         (B, longest + count) of all positions. The new positions of row b are written into slot b.
         """
-        self._end_of_new(count)
+        self._longest_after_append(count)
         self._ensure_rows(self.batch)
         if self._slots is not None:
             own = torch.arange(self.batch)[:, None].expand(-1, count)

@@ -355,19 +355,19 @@ def _load(setting: Setting, value: Any) -> Any:
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value
     try:
         if len(text) <= MAX_BYTES and not _find_unbounded(text):
-            return _parse_numbers(yaml.safe_load(text))
+            return _convert_numeric_strings(yaml.safe_load(text))
     except Exception as error:  # PyYAML may raise any exception for values that do not match their YAML tags
         raise setting.error(f"failed to parse the value {value[:40]!r}") from error
     bounds = f"at most {MAX_BYTES:,} characters, {MAX_DEPTH} levels of brackets and no aliases (*name)"
     raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
-def _parse_numbers(loaded: Any) -> Any:
+def _convert_numeric_strings(loaded: Any) -> Any:
     """Convert text to a number. YAML 1.1 reads numbers such as 1e-3 as text."""
     if isinstance(loaded, dict):
-        return {key: _parse_numbers(item) for key, item in loaded.items()}
+        return {key: _convert_numeric_strings(item) for key, item in loaded.items()}
     if isinstance(loaded, list):
-        return [_parse_numbers(item) for item in loaded]
+        return [_convert_numeric_strings(item) for item in loaded]
     try:
         return float(loaded) if isinstance(loaded, str) else loaded
     except ValueError:

@@ -77,7 +77,7 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True)
-class LabelResult(EvaluationResult):
+class LabelEvaluation(EvaluationResult):
     """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
 
     probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
@@ -91,7 +91,7 @@ class LabelResult(EvaluationResult):
     @classmethod
     def of(
         cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
-    ) -> LabelResult:
+    ) -> LabelEvaluation:
         """Build the result from the right label of each item and the log-probabilities of all labels, (N, L)."""
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]

@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
-from manyheads.data.text.tokenizers import truncated_positions
+from manyheads.data.text.tokenizers import positions_after_truncation
 from manyheads.errors import UserError
 from manyheads.generation.text import INVALID
 
@@ -55,7 +55,7 @@ def tokenized(
     encoding = tokenizer.encode(text, pair, add_special_tokens=special)
     whole = TokenizedText(encoding.ids, encoding.type_ids, side_of(encoding, (text, pair or "")))
     return (
-        whole.part(truncated_positions(encoding.sequence_ids, max_tokens))
+        whole.part(positions_after_truncation(encoding.sequence_ids, max_tokens))
         if truncate and max_tokens is not None
         else whole
     )

@@ -156,7 +156,7 @@ class Texts:
             sizes[part.text] += len(part.content)
         return sizes[self._mask]
 
-    def split_end(self, fraction: float, row: int = 0) -> tuple[Texts, Texts]:
+    def split_off_end(self, fraction: float, row: int = 0) -> tuple[Texts, Texts]:
         """Split off the last `fraction` of one text's characters as validation data.
 
         Returns two data sets: all texts without these characters, and the characters alone. Raises UserError if

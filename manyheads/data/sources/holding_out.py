@@ -32,7 +32,7 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
     by_number  True: hold out a fraction of the number of texts, whatever their size, as earlier versions did
     """
     if len(train) == 1:
-        return _with_facts(*train.split_end(fraction))
+        return _with_facts(*train.split_off_end(fraction))
     held_out = lowest_fraction_mask(train.hashes, fraction, what="text")
     kept, held = _with_facts(*_split_by_mask(train, held_out))
     sizes = kept.facts.characters, held.facts.characters
@@ -44,7 +44,7 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
         return _with_facts(*_split_by_mask(train, selected))
     longest = _longest_unique(train.hashes, sizes_of_texts, fraction)
     part = min(fraction * sizes_of_texts.sum() / sizes_of_texts[longest], _MAX_CUT_FRACTION)
-    return _with_facts(*train.split_end(part, longest))
+    return _with_facts(*train.split_off_end(part, longest))
 
 
 def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Documents, Documents]:
@@ -57,7 +57,7 @@ def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Do
     if not by_number and not _is_close(sizes[held_out].sum() / sizes.sum(), HELD_OUT_FRACTION):
         selected = _select_items(hashes, sizes, HELD_OUT_FRACTION)
         if selected is None:
-            return _cut_document(
+            return _split_off_document_end(
                 train, _longest_unique(hashes, sizes, HELD_OUT_FRACTION), HELD_OUT_FRACTION * sizes.sum()
             )
         held_out = selected
@@ -124,7 +124,7 @@ def _with_facts(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
     return kept, held
 
 
-def _cut_document(train: Documents, longest: int, characters: float) -> tuple[Documents, Documents]:
+def _split_off_document_end(train: Documents, longest: int, characters: float) -> tuple[Documents, Documents]:
     """Split off sentences at the end of a document, with about `characters` characters.
 
     Returns (training, validation).

@@ -318,7 +318,7 @@ class PretrainingData:
         if span.follows is not None:
             tokens += [*b, separator]
             segments += [1] * (len(b) + 1)
-        positions = self._select_positions(tokens, rng)
+        positions = self._sample_masked_positions(tokens, rng)
         answers = [tokens[at] for at in positions]
         for at in positions:
             tokens[at] = self._replacement(tokens[at], rng)
@@ -327,7 +327,7 @@ class PretrainingData:
     def _read(self, first: int, last: int) -> list[int]:
         return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
 
-    def _select_positions(self, tokens: list[int], rng: Random) -> list[int]:
+    def _sample_masked_positions(self, tokens: list[int], rng: Random) -> list[int]:
         """Select the positions to predict. Random words are selected until the required number of tokens is reached.
 
         The tokens [CLS] and [SEP] are never selected.

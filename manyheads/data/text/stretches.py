@@ -33,7 +33,7 @@ def encoder(tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Encode:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype) for encoding in encodings]
 
-    return StretchEncoder(encode, dtype) if is_separable(tokenizer) else encode
+    return CachedTokenizer(encode, dtype) if is_separable(tokenizer) else encode
 
 
 def is_separable(tokenizer: Tokenizer) -> bool:
@@ -49,7 +49,7 @@ def is_separable(tokenizer: Tokenizer) -> bool:
     return bool(plain and by_words and deterministic and ignores_added_tokens)
 
 
-class StretchEncoder:
+class CachedTokenizer:
     """Encoder with a cache of stretches of text. The ids are identical to those of the tokenizer's method `encode`."""
 
     def __init__(self, encode: Encode, dtype: np.dtype[Any]) -> None:

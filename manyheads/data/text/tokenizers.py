@@ -354,7 +354,7 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     return copy
 
 
-def truncated_positions(sequences: Sequence[int | None], limit: int) -> list[int]:
+def positions_after_truncation(sequences: Sequence[int | None], limit: int) -> list[int]:
     """Truncate an encoded text or pair to `limit` tokens. Return the positions of the remaining tokens.
 
     sequences  text index of each token; None for special tokens (`Encoding.sequence_ids`)

@@ -16,7 +16,7 @@ from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelResult, record_of, scored_data
+from manyheads.tasks.evaluation import LabelEvaluation, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Classifier(TextPredictor):
         ranked = top_labels(scores, self.labels, top)
         return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
 
-    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelResult:
+    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelEvaluation:
         """Classify the texts of a data set, and compare the predicted labels with the true labels."""
         truth = label_ids(data, self.labels)
         model, compute = self.compiled
@@ -120,12 +120,12 @@ class Classifier(TextPredictor):
             model, self._encode(data.texts, data.second_texts, truncate, data.place), compute
         )  # (N, L)
         metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
-        return LabelResult.of(data.inputs, data.labels, self.labels, scores, metrics)
+        return LabelEvaluation.of(data.inputs, data.labels, self.labels, scores, metrics)
 
     def outcome(
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
-    ) -> LabelResult:  # fmt: skip
+    ) -> LabelEvaluation:  # fmt: skip
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a table of texts and labels, or a directory with a test file.

@@ -26,7 +26,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
-from manyheads.data.text.tokenizers import truncated_positions
+from manyheads.data.text.tokenizers import positions_after_truncation
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
@@ -100,7 +100,7 @@ def encode(
             if limit is not None and len(tokens) > limit:
                 too_long.append((first + i, len(tokens)))
                 if truncate:
-                    kept_tokens = truncated_positions(encoding.sequence_ids, limit)
+                    kept_tokens = positions_after_truncation(encoding.sequence_ids, limit)
                     tokens, segment_ids = tokens[kept_tokens], segment_ids[kept_tokens]
             ids.append(tokens)
             segments.append(segment_ids)

@@ -19,7 +19,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelResult, scored_data, values
+from manyheads.tasks.evaluation import LabelEvaluation, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
@@ -121,13 +121,13 @@ class ClipClassifier(ImageClassifier):
     It reads an image as a clip of one frame.
     """
 
-    def evaluate_clips(self, clips: Clips) -> LabelResult:
+    def evaluate_clips(self, clips: Clips) -> LabelEvaluation:
         """Classify the video clips, and compare the predicted labels with the true labels."""
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
         metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
-        return LabelResult.of(places, clips.labels, self.labels, scores, metrics)
+        return LabelEvaluation.of(places, clips.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
         """Evaluate the model on the test clips of its training run. No other data can be given."""
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

@@ -29,7 +29,7 @@ from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.classification.predictor import Label, top_labels
-from manyheads.tasks.evaluation import LabelResult, scored_data
+from manyheads.tasks.evaluation import LabelEvaluation, scored_data
 from manyheads.tasks.images.task import EVALUATION_BATCH, image_metrics, log_probabilities
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
@@ -163,16 +163,16 @@ class ImageClassifier(ImageEncoder):
             scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
         return top_labels(scores, self.labels, top)
 
-    def evaluate(self, data: ImageData) -> LabelResult:
+    def evaluate(self, data: ImageData) -> LabelEvaluation:
         """Classify the images of a data set, and compare the predicted labels with the true labels."""
         loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
         model, compute = self.compiled
         scores = log_probabilities(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(scores, torch.from_numpy(loader.labels))
-        return LabelResult.of(places, data.labels, self.labels, scores, metrics)
+        return LabelEvaluation.of(places, data.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelResult:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is in any image format that training reads, or a directory with a test split.

@@ -23,7 +23,7 @@ from manyheads.models.presets import FAMILIES, IMAGES, build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
-from manyheads.tasks.evaluation import LabelResult
+from manyheads.tasks.evaluation import LabelEvaluation
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
@@ -153,7 +153,7 @@ def _weights_hash(model: torch.nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compare_with_teacher(teacher: LabelResult, student: LabelResult) -> dict[str, Any]:
+def _compare_with_teacher(teacher: LabelEvaluation, student: LabelEvaluation) -> dict[str, Any]:
     """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
 
     The agreement is the fraction of images for which both predict the same label.

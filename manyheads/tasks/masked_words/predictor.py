@@ -27,7 +27,7 @@ from manyheads.data.text.pretraining import (
     mask_token,
 )
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.text.tokenizers import truncated_positions, with_special_tokens
+from manyheads.data.text.tokenizers import positions_after_truncation, with_special_tokens
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -178,7 +178,7 @@ class MaskedLanguageModel(TextPredictor):
         side = Side((*before, *tokens[:-1], *after), (*around[0], *words[:-1], *around[1]))
         whole = TokenizedText(*frame.around(ids[:-1]), side)
         return (
-            whole.part(truncated_positions([None if word == SPECIAL else 0 for word in side.words], limit))
+            whole.part(positions_after_truncation([None if word == SPECIAL else 0 for word in side.words], limit))
             if truncate
             else whole
         )

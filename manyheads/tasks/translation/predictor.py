@@ -41,7 +41,7 @@ SPLIT = "split it"
 CUT = ", or cut it with truncate (--truncate)"
 
 
-class TranslationResult(EvaluationResult):
+class TranslationEvaluation(EvaluationResult):
     """Result of a translation model on test data.
 
     Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
@@ -229,13 +229,13 @@ class Translator(ModelWithTokenizer):
 
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> TranslationResult:
+    ) -> TranslationEvaluation:
         """Translate the sources and score the translations against the targets. `language` is the target language."""
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, targets, language)
         quality = sentence_chrf(outputs, targets)
-        return TranslationResult(sources, outputs, targets, quality, metrics, unit="chrF")
+        return TranslationEvaluation(sources, outputs, targets, quality, metrics, unit="chrF")
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of the training run, or on `data`.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from manyheads.data.sources.corpora import QuestionSource
-from manyheads.tasks.evaluation import LabelResult, compare, scored_data
+from manyheads.tasks.evaluation import LabelEvaluation, compare, scored_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
@@ -24,7 +24,7 @@ class Fixed:
     def __init__(self, outputs: str, probabilities: list[float]) -> None:
         quality = [float(output == "a") for output in outputs]
         items = [f"item {i}" for i in range(len(outputs))]
-        self._outcome = LabelResult(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
+        self._outcome = LabelEvaluation(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from manyheads.data.text import stretches
-from manyheads.data.text.stretches import StretchEncoder, encoder, is_separable
+from manyheads.data.text.stretches import CachedTokenizer, encoder, is_separable
 from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe
 
 WORDS = [
@@ -61,7 +61,7 @@ TOKENIZER = train_byte_bpe(texts(0), 400)
 def test_ids_equal_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stretches, "MAX_CACHED", 30)  # and what is known is forgotten now and then
     encode = encoder(TOKENIZER, DTYPE)
-    assert isinstance(encode, StretchEncoder)
+    assert isinstance(encode, CachedTokenizer)
     for seed in range(20):
         given = texts(seed)
         assert [ids.tolist() for ids in encode(given)] == [TOKENIZER.encode(text).ids for text in given]
@@ -74,7 +74,7 @@ def test_known_texts_are_not_encoded_again() -> None:
         calls.extend(given)
         return [np.array(TOKENIZER.encode(text).ids, DTYPE) for text in given]
 
-    known = StretchEncoder(encode, DTYPE)  # type: ignore[arg-type]
+    known = CachedTokenizer(encode, DTYPE)  # type: ignore[arg-type]
     text = "the cat sat on the mat " * 20 + "the end"
     for _ in range(2):
         assert known([text])[0].tolist() == TOKENIZER.encode(text).ids

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
 from manyheads.data.text import tokenizers
-from manyheads.data.text.tokenizers import load_tokenizer, train_bpe, train_wordpiece, truncated_positions
+from manyheads.data.text.tokenizers import load_tokenizer, positions_after_truncation, train_bpe, train_wordpiece
 from tests.paths import ROOT
 
 WORDS = [
@@ -243,6 +243,6 @@ def test_texts_and_pairs_are_truncated_as_in_tokenizers() -> None:
         cutting = Tokenizer.from_str(tokenizer.to_str())
         cutting.enable_truncation(limit)
         expected = cutting.encode(*inputs)
-        places = truncated_positions(whole.sequence_ids, limit)
+        places = positions_after_truncation(whole.sequence_ids, limit)
         assert [whole.ids[place] for place in places] == expected.ids
         assert [whole.type_ids[place] for place in places] == expected.type_ids
