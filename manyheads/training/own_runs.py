@@ -73,5 +73,5 @@ def _file() -> Path:
 def _digest(data: Mapping[str, Any]) -> str:
     normalized = json.loads(
         json.dumps(data)
-    )  # JSON turns numeric keys into strings; conversion first gives the same sorted order
+    )  # JSON turns numeric keys into strings, which sort in another order. So convert them before sorting.
     return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()
