@@ -183,9 +183,8 @@ class QuadraticAttention(PositionalAttention):
         # vector v of each head, which determines its Gaussian, (H, 3)
         v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)
         d = shifts(rows, columns, v.device).to(v.dtype)
-        r = torch.cat(
-            [d.square().sum(-1, keepdim=True), d], dim=-1
-        )  # encoding r of the shift between each pair of pixels, (T, T, 3)
+        # encoding r of the shift between each pair of pixels, (T, T, 3)
+        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)
         return _dot(v, r)
 
 

@@ -213,9 +213,8 @@ class RelativePositions(nn.Module):
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
-            products = torch.einsum(
-                "bhnqd,hkd->bhnqk", part, table
-            )  # scores for each shift, (B, H, N, block^2, 2 reach + 1)
+            # scores for each shift, (B, H, N, block^2, 2 reach + 1)
+            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)
             index = axis.shifts.clamp(-self.reach, self.reach) + self.reach
             scores = products.gather(-1, index.expand(*query.shape[:-2], *index.shape))
             # scores by key row or column, (B, H, N, block^2, block + 2 halo)
@@ -232,9 +231,8 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
     height, width = x.shape[1:3]
     x = F.pad(x, (0, 0, halo, halo - width % -block, halo, halo - height % -block))
     side = block + 2 * halo
-    x = x.unfold(1, side, block).unfold(
-        2, side, block
-    )  # overlapping squares of pixels, (B, Y / block, X / block, C, side, side)
+    # overlapping squares of pixels, (B, Y / block, X / block, C, side, side)
+    x = x.unfold(1, side, block).unfold(2, side, block)
     x = x.unflatten(3, (heads, -1)).permute(0, 3, 1, 2, 5, 6, 4)
     return x.flatten(4, 5).flatten(2, 3)
 

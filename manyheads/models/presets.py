@@ -102,10 +102,8 @@ _UNIVERSAL_VOCABULARY = 37_000
 _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
-    "base": {
-        **_UNIVERSAL_BASE,
-        "steps": 6,
-    },  # settings of universal_transformer_base in the published code of the Universal Transformer
+    # settings of universal_transformer_base in the published code of the Universal Transformer
+    "base": {**_UNIVERSAL_BASE, "steps": 6},
     # with halting, at most twice the steps of the model with a fixed number of steps
     "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # a model small enough for a CPU
@@ -243,9 +241,8 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", _LOCAL),
     # The stem of these networks is a convolution, as in the paper's best models.
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    **_named(
-        "conv-attention", {kind: {"kind": kind} for kind in _KINDS}
-    ),  # models with the sizes that their papers give
+    # models with the sizes that their papers give
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }
 
