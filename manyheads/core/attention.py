@@ -253,7 +253,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout
-        self.explicit: bool | None = None  # value of the argument `explicit` of attend()
+        self.explicit: bool | None = None  # passed to attend(): explicit matrix products or the fused kernel
         value_width, memory_width = heads * self.head_width, memory_width or width
         key_query_width = heads * (key_width or self.head_width)
         input_bias = bias if qkv_bias is None else qkv_bias

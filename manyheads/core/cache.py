@@ -147,7 +147,7 @@ class KVCache:
 
     def _select_entries(self, rows: Tensor) -> None:
         used = self._longest
-        # indices of rows that move; the other rows stay in place
+        # indices of the rows that move; all other rows stay in place
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         selected = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
         self._ensure_rows(len(rows))

@@ -27,7 +27,7 @@ from manyheads.errors import UserError
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 1024  # maximum number of threads; PyTorch crashes the process at 100,000
-BUSY_SECONDS = 0.005  # duration of matrix products, in seconds, that makes the start of a kernel negligible
+BUSY_SECONDS = 0.005  # measure for at least this time in seconds, so that the start of a kernel is negligible
 # constants of the function mallopt(), defined in glibc's malloc.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MAX_GROWTH = 1.5
@@ -262,7 +262,7 @@ def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
 
     try:
         yield trim
-    finally:  # restore the values that glibc reaches by its automatic adaptation
+    finally:  # set the values that glibc's automatic adaptation would reach
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(M_TRIM_THRESHOLD, 64 * 2**20)

@@ -55,7 +55,7 @@ def length_penalty(length: int, alpha: float) -> float:
 
 def check_alpha(alpha: float) -> None:
     """Raise UserError if the exponent of the length penalty is not from 0 to 10."""
-    if not 0 <= alpha <= 10:  # written so that NaN is rejected, too
+    if not 0 <= alpha <= 10:  # this form of the condition is also true for NaN
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 

@@ -67,7 +67,7 @@ def attend(
         return
     size, vectors = 2 if halves else 4, width // LANES if width % LANES == 0 else 0
     if count < 3 and (vectors == 1 or vectors == 2 or vectors == 4 or vectors == 8):  # tile.WIDTHS
-        # few queries: keys are read directly from memory
+        # With few queries, keys are read directly from memory.
         at, slot_step = slots.ctypes.data, 8 if slot else 0
         for i in range(count):
             seen = total - (count - 1 - i) if causal else total
@@ -80,7 +80,7 @@ def attend(
             for d in range(left, left + width):
                 out[i, d] *= factor
         return
-    # many queries: keys and values are packed like the weights of two matrix products
+    # With many queries, keys and values are packed like the weights of two matrix products.
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
     kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1  # number of values of this precision in 32 bits
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS

@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     layers: int
     heads: int
     width: int
-    cross: int  # 1 if the stack has cross-attention
+    cross: int  # 1 if the stack has cross-attention, else 0
     cross_heads: int
     norm_first: int
     final_norm: int

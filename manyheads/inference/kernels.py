@@ -91,7 +91,7 @@ NONE = np.int64(-1)
 
 # Constants in float32. A Python float is float64 and would make a loop compute in float64.
 ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
-MIN_EXPONENT = np.float32(-87.0)  # e^-87 is close to the smallest normal float32 number
+MIN_EXPONENT = np.float32(-87.0)  # minimum exponent: e^-87 is close to the smallest normal float32 number
 MAX_EXPONENT = np.float32(87.0)
 LOG2_E = np.float32(1.4426950408889634)
 # ln 2 is split into two parts, so that the product n * LN2_HIGH is exact.

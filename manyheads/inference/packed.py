@@ -170,7 +170,7 @@ class Team:
                 for i in range(1, threads):
                     others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-            except BaseException:  # for example, Ctrl-C was pressed before this thread entered the kernel
+            except BaseException:  # this happens if Ctrl-C was pressed before this thread entered the kernel
                 self._counter[0] = RELEASE
                 raise
             finally:

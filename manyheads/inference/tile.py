@@ -98,7 +98,7 @@ def multiply(
     w      address of the weights, contiguous (steps, COLUMNS) times 4 bytes
     ahead  address to prefetch: each step prefetches a row of COLUMNS, `ahead_step` bytes after the last
     """
-    # The function `lower` rejects other precisions before.
+    # The function `lower` has already rejected other precisions.
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
 
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:

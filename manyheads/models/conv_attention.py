@@ -180,10 +180,11 @@ class QuadraticAttention(PositionalAttention):
 
     def scores(self, rows: int, columns: int) -> Tensor:
         alpha = self.sharpness.square() / 2
-        # vector v of each head, (H, 3)
+        # vector v of each head, which determines its Gaussian, (H, 3)
         v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)
         d = shifts(rows, columns, v.device).to(v.dtype)
-        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)  # encoding r of each shift, (T, T, 3)
+        # encoding r of the shift between each pair of pixels, (T, T, 3)
+        r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)
         return _dot(v, r)
 
 
@@ -280,7 +281,7 @@ class ConvAttention(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Return the output of the last layer, averaged over the pixels, (B, D), for images (B, C, Y, X)."""
         self.grid(images)
-        # merging pixels into channels loses no information
+        # merging a block of pixels into the channels of one pixel loses no information
         x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)
         x = self.pixels(x)  # merged pixels, (B, Y, X, D)
         for layer in self.layers:

@@ -127,7 +127,7 @@ class LocalAttention(nn.Module):
             scale=1.0,  # The paper does not scale the scores by 1 / sqrt(Dh).
             tap=self.tap,
         )
-        y = join_blocks(mixed, height, width, block)  # image of features, (B, width, Y, X)
+        y = join_blocks(mixed, height, width, block)  # image of output features, (B, width, Y, X)
         if self.stride > 1:
             y = F.avg_pool2d(y, self.stride, ceil_mode=True, count_include_pad=False)
         return y
@@ -213,7 +213,8 @@ class RelativePositions(nn.Module):
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
-            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)  # scores by shift, (B, H, N, block^2, 2 reach + 1)
+            # scores for each shift, (B, H, N, block^2, 2 reach + 1)
+            products = torch.einsum("bhnqd,hkd->bhnqk", part, table)
             index = axis.shifts.clamp(-self.reach, self.reach) + self.reach
             scores = products.gather(-1, index.expand(*query.shape[:-2], *index.shape))
             # scores by key row or column, (B, H, N, block^2, block + 2 halo)
@@ -230,7 +231,8 @@ def blocks(x: Tensor, heads: int, block: int, halo: int = 0) -> Tensor:
     height, width = x.shape[1:3]
     x = F.pad(x, (0, 0, halo, halo - width % -block, halo, halo - height % -block))
     side = block + 2 * halo
-    x = x.unfold(1, side, block).unfold(2, side, block)  # overlapping squares, (B, Y / block, X / block, C, side, side)
+    # overlapping squares of pixels, (B, Y / block, X / block, C, side, side)
+    x = x.unfold(1, side, block).unfold(2, side, block)
     x = x.unflatten(3, (heads, -1)).permute(0, 3, 1, 2, 5, 6, 4)
     return x.flatten(4, 5).flatten(2, 3)
 
@@ -259,9 +261,9 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
             "with a lower resolution"
         )
     indices = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
-    # pixel number of each query, counted from 1; 0 outside the image (N, block^2)
+    # number of the pixel of each query, counted from 1; 0 for queries outside the image, (N, block^2)
     queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()
-    # pixel numbers of the keys, (N, (block + 2 halo)^2)
+    # numbers of the pixels of the keys, (N, (block + 2 halo)^2)
     keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()
     expanded = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
     expanded[:, :, queries[:, :, None], keys[:, None, :]] = maps

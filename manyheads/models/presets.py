@@ -93,7 +93,7 @@ _TRANSFORMER = {
         **_transformer(3, 512, 8, 512, 0.1, 0), **_vocabularies(19_214, 10_837), "tie": "none", "final_norm": True,
         "output_bias": True, "positions": "interleaved", "attention_dropout": 0.1, "activation_dropout": 0.1,
     },
-    "base": _transformer(6, 512, 8, 2048, 0.1, 37_000),  # sizes from Vaswani 2017, table 3
+    "base": _transformer(6, 512, 8, 2048, 0.1, 37_000),  # sizes of the Transformer from Vaswani 2017, table 3
     "big": _transformer(6, 1024, 16, 4096, 0.3, 37_000),
 }  # fmt: skip
 
@@ -102,7 +102,8 @@ _UNIVERSAL_VOCABULARY = 37_000
 _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
-    "base": {**_UNIVERSAL_BASE, "steps": 6},  # settings universal_transformer_base of the published code
+    # settings of universal_transformer_base in the published code of the Universal Transformer
+    "base": {**_UNIVERSAL_BASE, "steps": 6},
     # with halting, at most twice the steps of the model with a fixed number of steps
     "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # a model small enough for a CPU
@@ -117,7 +118,7 @@ def _bert(layers: int, width: int, vocabulary: int = 30_522) -> Settings:
 
 
 _BERT = {
-    "tiny": _bert(2, 128),  # this size and the next three are from Turc et al. 2019
+    "tiny": _bert(2, 128),  # this BERT size and the next three are from Turc et al. 2019
     "mini": _bert(4, 256),
     "small": _bert(4, 512),
     "medium": _bert(8, 512),
@@ -143,7 +144,7 @@ def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> S
 
 
 _GPT: dict[str, Settings] = {
-    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # sizes from Radford 2018, section 4.1
+    "gpt/117m": {"vocab": 40478, "norm": "post", "max_positions": 512},  # sizes of GPT from Radford 2018, section 4.1
     # sizes from Radford 2019, table 2; the table states wrong numbers of parameters for the two smaller models
     "gpt2/124m": _gpt2(12, 768, 12),
     "gpt2/355m": _gpt2(24, 1024, 16),
@@ -238,9 +239,10 @@ PRESETS: dict[str, Settings] = {
     **_named("resnet", {f"{name}-se": {**settings, "squeeze": 16} for name, settings in _RESNET.items()}),
     **_named("nonlocal", {name: _RESNET[name] for name in ("50", "101", "18-small", "26-small", "20-small")}),
     **_named("local-attention", _LOCAL),
-    # The stem is a convolution, as in the paper's best models.
+    # The stem of these networks is a convolution, as in the paper's best models.
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),  # models with the sizes of their papers
+    # models with the sizes that their papers give
+    **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }
 

@@ -27,7 +27,7 @@ OTHER_NAMES = {  # names of settings in other training tools, with our names, fo
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
 }  # fmt: skip
-MAX_BYTES = 100_000  # in bytes
+MAX_BYTES = 100_000  # maximum size of YAML text in bytes
 MAX_DEPTH = 50  # maximum number of nested levels in a YAML file
 _OPENING = (
     yaml.FlowMappingStartToken, yaml.FlowSequenceStartToken, yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken,
@@ -77,7 +77,7 @@ def from_file(path: str | Path) -> list[Setting]:
     """Read settings from a YAML file: a mapping, nested or with dotted keys. Raises a UserError with file and line."""
     try:
         file = regular(Path(path))
-        if file.stat().st_size > MAX_BYTES:  # limit the size, because PyYAML takes seconds per megabyte
+        if file.stat().st_size > MAX_BYTES:  # the size is limited, because PyYAML takes seconds per megabyte
             raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes of settings, found {file.stat().st_size:,}")
         text = file.read_text(encoding="utf-8")
         if token := _find_unbounded(text):
@@ -278,7 +278,7 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if not isinstance(value, str | list):
-        return (value,) if origin is tuple else value  # a single number for a field that expects a tuple
+        return (value,) if origin is tuple else value  # The user gave a single number for a field that expects a tuple.
     if origin in (Union, types.UnionType):
         if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
@@ -351,7 +351,7 @@ def _load(setting: Setting, value: Any) -> Any:
         return [_load(setting, item) for item in value]
     if not isinstance(value, str):
         return value
-    # a list that is written without brackets
+    # the text is a list without brackets
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value
     try:
         if len(text) <= MAX_BYTES and not _find_unbounded(text):

@@ -29,7 +29,7 @@ class TrainingConfig(Config):
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
     # Peak learning rate. For the schedule "noam" it is a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5).
     learning_rate: Positive = 1.0
-    width: Size | None = None  # width of the model, used by the schedule "noam" only
+    width: Size | None = None  # width of the model; only the learning-rate schedule "noam" uses it
     warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps of the learning rate
     floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
     # The first value is also the momentum of sgd. The optimizer rmsprop ignores both and uses rho = 0.9 as in Keras.

@@ -43,7 +43,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
                 parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
                 loss = parts.scaled(counts)
             # DDP and FSDP average the gradients of all ranks. The factor `world`, the number of ranks, turns this mean
-            # into a sum. A rank without rows computes rows that another rank counts, and contributes zero gradients.
+            # into a sum. A rank without rows contributes zero gradients.
             ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
         assert parts.count == batch.items, "the loss must be a sum over the targets of its batch"
         losses.append(loss.detach())

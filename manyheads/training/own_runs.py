@@ -71,5 +71,6 @@ def _file() -> Path:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    normalized = json.loads(json.dumps(data))  # JSON turns numeric keys into strings, so convert them before sorting
+    # JSON turns numeric keys into strings, which sort in another order. So convert them before sorting.
+    normalized = json.loads(json.dumps(data))
     return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()

@@ -41,7 +41,7 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
             return "unfinished"
         if (out / "result.json").exists():  # a finished run of a recipe that has no training steps
             return "finished"
-        # the run has started, but has not written a complete checkpoint
+        # the run has started, but has not yet written a complete checkpoint
         prefixes = (".", COMMAND, "checkpoint-", "weights-")
         is_run = all(name in ("tokens", "images", LOCK) or name.startswith(prefixes) for name in names)
         return "none" if is_run else "foreign"

@@ -13,7 +13,7 @@ from manyheads.core.config import check_fields
 from manyheads.errors import UserError
 from manyheads.training.faults import is_out_of_memory
 
-WINDOW = ("loss", "right")  # names, in checkpoints, of the sums since the last log entry
+WINDOW = ("loss", "right")  # names under which checkpoints store the sums since the last log entry
 
 
 @dataclass
