@@ -30,7 +30,7 @@ Normalize = Literal["softmax", "count"]
 SMALL_MAP = 32 * 32
 # The same maximum for training. It is larger, because the backward pass of the fused kernel is slower than explicit
 # matrix products (26 ms against 16 ms for a layer of ViT-Ti with 197 tokens). With dropout, the fused kernel also
-# stores the whole attention matrix, and waits for PyTorch's random generator.
+# stores the whole attention matrix and uses PyTorch's slow random generator.
 TRAINED_MAP = 256 * 256
 
 
@@ -130,7 +130,8 @@ class _AttentionMap:
 
         Dimensions of size 1 are kept, because they apply to all heads or rows.
         """
-        # axis of the heads, counted from the end; the tensor may lack it, as a bias without heads does
+        # dimension of the heads, counted from the end; a tensor may lack this dimension, such as a bias that is the
+        # same for all heads
         axis = tensor.dim() - self.query.dim() + 1
         if heads is not None and axis >= 0 and tensor.shape[axis] > 1:
             tensor = tensor[(slice(None),) * axis + (list(heads),)]
@@ -215,9 +216,9 @@ def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has
         empty = scores.amax(-1, keepdim=True) == -math.inf
         return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
     assert allowed is not None
-    # Adding a small table and multiplying by it is faster than three calls of masked_fill on the scores. Hidden scores
-    # become the lowest finite number. Unlike minus infinity, it causes no NaN in a row without allowed keys; the result
-    # of other rows is the same.
+    # Instead of three calls of masked_fill, a small table is added to the scores and another one is multiplied with the
+    # weights, which is faster. Hidden scores become the lowest finite number. Unlike minus infinity, it causes no NaN
+    # in a row without allowed keys; the result of other rows is the same.
     lowest = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     return (scores + lowest).softmax(-1) * allowed.any(-1, keepdim=True).to(scores.dtype)
 

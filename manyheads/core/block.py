@@ -96,9 +96,9 @@ class Block(nn.Module):
         return self.tap.on_residual(self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
-        """Apply the last sublayer, by default the feed-forward network.
+        """Apply the last sublayer of the block, by default the feed-forward network.
 
-        Subclasses whose last sublayer mixes neighboring positions use the arguments mask and cache.
+        The arguments mask and cache are for subclasses whose last sublayer mixes neighboring positions.
         """
         return self._residual(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_scale)
 
@@ -115,11 +115,11 @@ class Stack(nn.Module):
     """Sequence of Transformer blocks with an optional final layer norm.
 
     biased  True if the model passes an attention bias to `forward`. The compiled kernels do not support a bias, so
-            `inference` does not replace such a stack.
+            the package `inference` does not replace such a stack by compiled kernels.
 
     If `checkpointing` is set, the backward pass recomputes each block instead of storing its activations (Chen 2016,
-    "Training Deep Nets with Sublinear Memory Cost"). Training then takes a third more matrix products, and stores only
-    the input of each block and the activations of one block.
+    "Training Deep Nets with Sublinear Memory Cost"). Training then computes a third more matrix products, but stores
+    only the input of each block and the activations of one block at a time.
     """
 
     def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None, *, biased: bool = False) -> None:
@@ -179,12 +179,15 @@ class Stack(nn.Module):
     def _has_active_tap(self) -> bool:
         """Return True if activations inside this stack are being recorded or edited.
 
-        Gradient checkpointing is then off, because its second forward pass would be recorded, too.
+        Gradient checkpointing is then off. Otherwise the backward pass would run each block again, and record it twice.
         """
         return any(isinstance(module, Tap) and module.is_active for module in self.modules())
 
 
 def trainable_stacks(model: nn.Module) -> list[Stack]:
-    """Return the stacks of blocks in a model that have trainable parameters. Checkpointing these saves memory."""
+    """Return the stacks of blocks in a model that have trainable parameters.
+
+    Gradient checkpointing of these stacks saves memory.
+    """
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

@@ -42,7 +42,7 @@ class KVCache:
         # cross-attention entries repeated for every row of the batch, computed at the first read
         self._expanded: list[tuple[Tensor, Tensor]] | None = None
         self._cross_mask: Mask | None = None
-        # index of the source sentence of each row, whose cross-attention entries the row uses
+        # For each row, index of the source sentence whose cross-attention entries the row uses.
         self._sources = torch.arange(batch, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
         self._longest = 0
@@ -104,7 +104,10 @@ class KVCache:
             self._update_longest()
 
     def mask(self, queries: int) -> Mask:
-        """Return the attention mask for `queries` new positions of every row, for use with the keys from `append`."""
+        """Return the attention mask for `queries` new positions of every row.
+
+        The mask applies to the keys that `append` returns.
+        """
         # If all rows have the same length, a single query may attend to every key, so no mask is needed.
         return Mask(causal=queries > 1 or not self._equal_lengths, offset=self.offset)
 
@@ -133,9 +136,9 @@ class KVCache:
         return self._cross_mask
 
     def select(self, rows: Tensor) -> None:
-        """Keep only the rows with the given indices (N,), in that order. An index may repeat.
+        """Keep only the rows with the given indices (N,), in the order of the indices. An index may repeat.
 
-        Used to reorder beams and to remove finished sentences.
+        Used to reorder the hypotheses of a beam search and to remove finished sentences.
         """
         self._select_entries(rows)
         self.lengths = self.lengths[rows]

@@ -57,9 +57,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Below:
-    """Range check for numbers from 0 to below the value of an earlier field.
+    """Range check for a number that must be at least 0 and less than the value of an earlier field.
 
-    An example is a token id, which must be below the vocabulary size.
+    An example is a token id, which must be less than the vocabulary size.
     """
 
     field: str
@@ -71,7 +71,7 @@ class Below:
 
 @dataclass(frozen=True)
 class Divides:
-    """Check for numbers that divide the value of an earlier field, such as the number of heads."""
+    """Check that a number divides the value of an earlier field, as the number of heads must divide the width."""
 
     field: str
 
@@ -82,7 +82,7 @@ class Divides:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Check for lists of distinct names with at least `min_length` entries."""
+    """Check that a list contains distinct names, and at least `min_length` of them."""
 
     min_length: int = 0
 
@@ -100,7 +100,7 @@ Length = Annotated[int, Range(1, 1_000_000)]  # number of tokens in a text
 Pixels = Annotated[int, Range(1, 100_000)]
 Vocabulary = Annotated[int, Range(1, 10_000_000)]
 TokenId = Annotated[int, Below("vocab")]
-Count = Annotated[int, Range(1, 10**9)]  # number of steps, epochs or items, which takes time rather than memory
+Count = Annotated[int, Range(1, 10**9)]  # number of steps, epochs or items; a large value costs time, but no memory
 Rate = Annotated[float, Range(0, 1)]  # value from 0 to 1: a fraction or a probability
 Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
@@ -111,7 +111,7 @@ Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier, at 
 class FieldError(UserError):
     """Error for an invalid value of a configuration field.
 
-    `fault` describes the error without the name of the field.
+    `fault` is the part of the message that follows the name of the field.
     """
 
     def __init__(self, field: str, fault: str) -> None:
@@ -142,7 +142,7 @@ def check_fields(config: Any) -> None:
 
 
 def with_defaults(config: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings of an older run, with default values for the settings that it lacks.
+    """Return the saved settings of an older run, completed with the defaults of settings that did not exist then.
 
     The defaults have the types that a JSON file returns.
     """
@@ -209,7 +209,7 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
 def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
     """Return a description of the tuple that was expected, or an empty string if the value is valid.
 
-    A hint has either one type for any number of items (`tuple[Size, ...]`) or one type per item.
+    A tuple hint has either one type for any number of items (`tuple[Size, ...]`) or one type for each item.
     """
     if not isinstance(value, tuple):
         return "a list"

@@ -27,7 +27,7 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or coarse or not keep_count:
         return F.dropout(x, probability)
     count = x.numel()
-    # The method random_ fills all 64 bits of each number.
+    # The method random_ fills all 64 bits of each number, which gives eight random bytes.
     random_words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     random_bytes = random_words.view(torch.uint8)[:count].view(x.shape)
     return x * (random_bytes < keep_count).to(x.dtype).mul_(256 / keep_count)

@@ -60,8 +60,8 @@ class TokenEmbedding(nn.Embedding):
     def reset_parameters(self) -> None:
         """Draw the embedding matrix from N(0, 1/D).
 
-        Multiplied by sqrt(D), the embeddings have unit variance. If the output projection shares the matrix, the logits
-        start near unit variance.
+        The embeddings are multiplied by sqrt(D), so their initial variance is one. If the output projection uses the
+        same matrix, the initial variance of the logits is close to one.
         """
         nn.init.normal_(self.weight, std=self.embedding_dim**-0.5)
         self._fill_padding_idx_with_zero()

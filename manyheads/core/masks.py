@@ -101,7 +101,7 @@ class Mask:
                 rules.append((k - q).abs() <= self.window)
         if self.segments is not None:
             query_segments, key_segments = self.segments
-            # True if query and key have one segment, (B, 1, Tq, Tk)
+            # True if query and key are in the same segment, (B, 1, Tq, Tk)
             rules.append((query_segments[:, :, None] == key_segments[:, None, :])[:, None].to(device))
         if self.dense is not None:
             rules.append(self.dense.to(device))

@@ -1,4 +1,4 @@
-"""Compute configuration of a run: device, threads, precision, float32 kernels, compilation and memory."""
+"""Settings for computing in a run: device, threads, precision, float32 kernels, compilation and memory."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ from manyheads.errors import UserError
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 1024  # maximum number of threads; PyTorch crashes the process at 100,000
-BUSY_SECONDS = 0.005  # measure for at least this time in seconds, so that the start of a kernel is negligible
+# A speed is measured for at least this number of seconds, so that the time to start a kernel is negligible.
+BUSY_SECONDS = 0.005
 # constants of the function mallopt(), defined in glibc's malloc.h
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MAX_GROWTH = 1.5
 
 _lock = threading.Lock()
-# PyTorch's settings before the first configuration was applied, repeated for each configuration that is applied now
+# PyTorch's settings before any configuration was applied. There is one entry for each configuration that is applied
+# now.
 _original_settings: list[tuple[int, str, bool]] = []
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Compute configuration of a run: device, precision, threads and kernels.
+    """Configuration of the computation in a run: device, precision, threads and kernels.
 
     Two runs with the same configuration are bit-identical.
 
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
                model also accepts "int8" and "auto" (see `manyheads.inference`).
-    threads    PyTorch threads on the CPU; None: the current setting of the process
+    threads    number of PyTorch threads on the CPU; None: the current setting of the process
     matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN: twice as fast as the default with
                AVX-512, slower without it, and real bf16 with AMX. On a GPU, "high" is TF32 with 10 of 23 mantissa bits.
     lowered    precision of the fused inference kernels, which autocast does not control; None without these kernels
@@ -60,7 +62,8 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply threads and float32 kernels while the block runs, then restore the previous settings.
+        """Apply the number of threads and the float32 kernels while the `with` block runs, then restore the previous
+        settings.
 
         The settings hold for the whole process. If several threads use different configurations, a thread may run with
         the settings of another. The last thread to leave its block restores the original values.
@@ -88,7 +91,7 @@ class ComputeConfig:
             yield
 
     def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the function, compiled with torch.compile if configured.
+        """Return the given function, compiled with torch.compile if this is configured.
 
         On a CPU, compilation needs a C++ compiler.
         """
@@ -166,7 +169,7 @@ def is_bf16_faster(threads: int | None = None) -> bool:
 
 
 BUFFER_BYTES = 2**28  # buffer size in bytes, larger than the cache of a few CPU cores
-CACHED = 2**25  # data size in bytes that fits into the CPU cache
+CACHED = 2**25  # size in bytes of data that stays in the CPU cache
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> float:
@@ -216,8 +219,9 @@ def _current_settings() -> tuple[int, str, bool]:
 
 
 def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
-    """Set PyTorch's threads and float32 kernels. `tf32` affects convolutions on a GPU."""
-    if threads != torch.get_num_threads():  # PyTorch takes time even if the number of threads does not change
+    """Set PyTorch's number of threads and float32 kernels. `tf32` affects convolutions on a GPU."""
+    # Setting the number of threads takes time in PyTorch even if the number does not change.
+    if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     torch.backends.cudnn.allow_tf32 = tf32
@@ -262,7 +266,7 @@ def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
 
     try:
         yield trim
-    finally:  # set the values that glibc's automatic adaptation would reach
+    finally:  # set the thresholds to the maximum values of glibc's automatic adaptation
         libc.mallopt(M_MMAP_MAX, 65_536)
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(M_TRIM_THRESHOLD, 64 * 2**20)

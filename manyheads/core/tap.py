@@ -110,7 +110,7 @@ class Tap(nn.Module):
         return bool(self.recordings or self.calculations or self.map_edits or self.output_edits)
 
     def record(self, weights: Weights, queries: int) -> None:
-        """Store the requested attention weights.
+        """Store the attention weights that the active recordings have requested.
 
         `weights(heads, rows)` computes only the given heads and query rows.
         """
@@ -120,15 +120,18 @@ class Tap(nn.Module):
                 recording.calls.append(weights(recording.heads, recording.queries))
 
     def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
-        """Store the requested inputs of the attention. `part(heads)` returns the inputs of the given heads."""
+        """Store the inputs of the attention that the active recordings have requested.
+
+        `part(heads)` returns the inputs of the given heads.
+        """
         for recording in self.calculations:
             with torch.no_grad():
                 recording.calls.append(part(recording.heads))
 
     def on_pattern(self, pattern: Tensor) -> Tensor:
-        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), and return the weights.
+        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), and return the edited weights.
 
-        The requested part is stored.
+        The heads and rows that the active recordings have requested are stored.
         """
         for change in self.map_edits:
             pattern = change(pattern)

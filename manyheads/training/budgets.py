@@ -1,4 +1,7 @@
-"""Decisions of the training loop from the settings and the step counters: when to validate, save a model, and stop."""
+"""Decisions of the training loop: when to validate, when to save a model, and when to stop.
+
+They depend only on the settings of the run and on its step counters.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def snapshot_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the weights of this step are to be saved for the final weights, a mean of several steps."""
+    """Return True if the weights of this step must be saved for the mean of several steps, the final weights."""
     return config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0
 
 

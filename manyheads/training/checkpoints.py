@@ -38,18 +38,17 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 class Checkpoints:
-    """Reader and writer of the checkpoints of one run. Checkpoints that cannot be used are logged as warnings.
+    """Reader and writer of the checkpoints of one run. Logs a warning for each checkpoint that cannot be used.
 
-    At most one checkpoint and one set of weights wait in the queue; `save` and `snapshot` block while the previous
-    write is pending. If a write failed, the next call raises its error, and nothing more is written. On exit, the
-    context manager waits for pending writes.
+    At most one checkpoint and one set of weights wait in the queue: `save` and `snapshot` block until the previous one
+    is written. On exit, the context manager waits for all pending writes.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._files_by_step: dict[int, set[str]] = {}  # names of the files that the checkpoint of each step needs
         self._digests: dict[str, str] = {}  # SHA-256 of each weights file, by file name
-        self._last_step = -1  # step of the last checkpoint, which may still wait to be written
+        self._last_step = -1  # step of the last checkpoint, whose files may not be on disk yet
         # CPU copies of the tensors, reused for every checkpoint because allocating memory is slow
         self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}
         self._writing: dict[str, Future[None]] = {}
@@ -64,9 +63,9 @@ class Checkpoints:
         self._thread.shutdown()
 
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Write the weights of a step into a separate file.
+        """Write the weights of a step into a separate file, and return the entry that describes this file.
 
-        The next checkpoint must contain the returned entry for this file.
+        The next checkpoint must contain this entry.
         """
         file = f"weights-{step:08d}.safetensors"
 
@@ -136,10 +135,10 @@ class Checkpoints:
                     path.unlink()
 
     def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return content and tensors of the last complete checkpoint, or None if there is no checkpoint.
+        """Return the JSON content and the tensors of the last complete checkpoint, or None if there is no checkpoint.
 
-        If every checkpoint lacks some weights files, returns the last one whose other files are intact. The entry
-        `files` of the content then omits the missing ones.
+        If every checkpoint lacks some weights files, the last checkpoint whose other files are intact is returned. Its
+        entry `files` then omits the missing files.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
         complete: list[tuple[Path, dict[str, Any]]] = []
@@ -214,9 +213,9 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the mean of the tensors `last` and of the tensors in `files`, computed in float64.
+    """Return the mean of several sets of weights: the tensors `last`, and the tensors in each file of `files`.
 
-    Integer tensors, such as counters, are taken from `last`.
+    The mean is computed in float64. Integer tensors, such as counters, are taken from `last`.
     """
     loaded = [load_file(file) for file in files]  # memory-mapped
     return {

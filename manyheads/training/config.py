@@ -32,7 +32,8 @@ class TrainingConfig(Config):
     width: Size | None = None  # width of the model; only the learning-rate schedule "noam" uses it
     warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps of the learning rate
     floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
-    # The first value is also the momentum of sgd. The optimizer rmsprop ignores both and uses rho = 0.9 as in Keras.
+    # Decay rates of the moments (betas) of Adam. For sgd, the first value is the momentum. The optimizer rmsprop
+    # ignores both and uses rho = 0.9 as in Keras.
     betas: tuple[Beta, Beta] = (0.9, 0.98)
     eps: Epsilon = 1e-9
     # Weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in adamw and
@@ -40,15 +41,16 @@ class TrainingConfig(Config):
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
     clip: Positive | None = None  # gradients with a larger global norm are scaled down to this norm
     accumulate: Count = 1  # number of micro-batches whose gradients are accumulated for one step
-    # Gradient checkpointing: the backward pass computes each block again instead of storing its activations. The
-    # gradients are identical and need less memory.
+    # Gradient checkpointing: to save memory, the backward pass computes each block again instead of storing its
+    # activations. The gradients are identical.
     checkpointing: bool = False
     # With several processes: True splits weights, gradients and optimizer state over the processes (FSDP2), False
     # copies them to each process (DDP).
     shard: bool = False
-    # number of saved weights whose mean becomes the final weights, including the last weights
+    # Number of sets of weights whose mean becomes the final weights. The last weights are one of these sets.
     average: Annotated[int, Range(1, 1000)] = 1
-    average_every: Count | None = None  # steps between the saved weights of this mean; None: as `checkpoint_every`
+    # steps between two sets of weights that enter the mean of `average`; None: as many as `checkpoint_every`
+    average_every: Count | None = None
     # Decay, such as 0.9999, of an exponential moving average of the weights, which replaces the final weights. The
     # decay of early steps is at most (1 + step) / (10 + step), so that early weights do not dominate a short run.
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None

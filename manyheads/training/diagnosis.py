@@ -32,7 +32,10 @@ def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: 
 
 
 def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
-    """Count a skipped step and return a warning. Raise NonFiniteError if `budget` steps were already skipped."""
+    """Increment the count of skipped steps and return a warning.
+
+    Raise NonFiniteError if `budget` steps were already skipped.
+    """
     message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
     if counters.skipped == budget:
         used_up = f" the limit of {budget} skipped steps is reached;" * (budget > 0)

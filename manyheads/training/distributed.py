@@ -77,7 +77,7 @@ class DistributedContext:
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """Replace the tensor in place by its sum over all ranks, and return it. Collective: all ranks must call it."""
+        """Sum the tensor over all ranks in place, and return it. Collective: all ranks must call it."""
         if self.world > 1:
             import torch.distributed as dist
 
@@ -85,7 +85,10 @@ class DistributedContext:
         return tensor
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """Call `make` on rank 0 and return its result on all ranks. Collective: all ranks must call it."""
+        """Call the function `make` on rank 0, and return its result on all ranks.
+
+        Collective: all ranks must call it.
+        """
         if self.world == 1:
             return make()
         import torch
@@ -168,9 +171,10 @@ def distributed_context() -> DistributedContext:
 
 
 def _attempt_store(store: Any) -> Any:
-    """Return the part of the key-value store for this start of the processes.
+    """Return a section of the key-value store that only the processes of this start use.
 
-    After a restart, the store still contains the addresses of the failed processes.
+    If processes fail, torchrun restarts them with the same store, which still contains the addresses of the failed
+    processes.
     """
     from torch.distributed import PrefixStore
 

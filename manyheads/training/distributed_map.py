@@ -20,7 +20,7 @@ SINGLE_PROCESS = DistributedContext()
 
 
 class _Division(NamedTuple):
-    """Settings of the current division of batches among ranks.
+    """Settings that say how the current block divides batches among the ranks.
 
     same_calls  True if every rank must compute the same number of batches
     """
@@ -35,7 +35,7 @@ _division = ContextVar("division", default=UNDIVIDED)
 
 
 class _RemoteError(NamedTuple):
-    """UserError of one rank, sent to all ranks. Each rank raises it, and rank 0 reports it."""
+    """UserError that occurred on one rank. It is sent to all ranks, so that all of them stop; rank 0 reports it."""
 
     reason: str
 
@@ -79,9 +79,9 @@ def distributed_map(batches: Sequence[B], run_batch: Callable[[B], R]) -> Iterat
 
 
 def read_once(chunks: Iterator[R]) -> Iterator[R]:
-    """Yield on all ranks the chunks of data that rank 0 reads.
+    """Yield the chunks of data on all ranks, although only rank 0 reads them.
 
-    For sources that can be read only once, such as a pipe.
+    This supports sources that can be read only once, such as a pipe.
     """
     ranks = _division.get().ranks
     while (chunk := _gather_results(ranks, lambda: next(chunks, None) if ranks.first else None)[0]) is not None:
@@ -89,7 +89,7 @@ def read_once(chunks: Iterator[R]) -> Iterator[R]:
 
 
 def _gather_results(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
-    """Return a list of the results of `make` on all ranks, ordered by rank.
+    """Call the function `make` on every rank, and return the list of all results, ordered by rank.
 
     A UserError of one rank is raised on all ranks.
     """

@@ -40,7 +40,7 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
         where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
         from manyheads.core.block import trainable_stacks
 
-        # gradient checkpointing can save memory if a stack of blocks does not use it yet
+        # Gradient checkpointing would save memory, but only a stack of blocks supports it.
         can_checkpoint = any(not stack.checkpointing for stack in trainable_stacks(model))
         raise BatchTooLargeError(
             f"step {step}: out of memory{where} with a batch of {shapes}: "

@@ -14,11 +14,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """Context manager that stores the first interrupting signal in `received`, so that the training loop can stop.
+    """Context manager that handles the first interrupting signal by storing it in `received`. The training loop then
+    stops.
 
-    A second signal aborts at once, which is safe because files are only replaced atomically. Signals that the process
-    ignores (as with nohup) stay ignored. A handler that was not installed from Python stays installed, because Python
-    could not restore it.
+    A second signal aborts the process at once. This is safe because files are only replaced atomically. Signals that
+    the process ignores (as with nohup) stay ignored. A signal handler that was not installed from Python stays in
+    place, because Python could not restore it afterwards.
     """
 
     def __init__(self) -> None:

@@ -56,18 +56,20 @@ def train(
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
     the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.
 
-    settings  other settings that define the run (JSON). Resuming with different settings or another config is refused.
-    upgrade   function that adds settings introduced later, with their defaults, to the saved settings of an older run.
+    settings  other settings that define the run (JSON). A run cannot be resumed with different settings or another
+              config.
+    upgrade   function that completes the saved settings of an older run: it adds settings that were introduced later,
+              with their defaults
     flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
-    progress  callback that receives the progress of the run every half second.
+    progress  callback that receives the progress of the run every half second
 
     The final weights are the last weights by default, the mean of the last `average` snapshots if `average` is above 1,
     or the exponential moving average if `ema` is set. If `config.metric` is set, the weights with the best validation
-    metric replace the final weights, unless they are worse.
+    metric replace the final weights, unless the final weights are better.
 
     Under `torchrun`, the rows of every micro-batch are divided among the ranks (`distributed.py`); the run can be
-    resumed with any number of ranks. The result is the same as with one process, except for dropout, which each rank
-    draws separately.
+    resumed with any number of ranks. The result is the same as with one process, except for dropout, whose random
+    numbers differ between ranks.
     """
     batches = len(task.batches(0))
     if not batches:

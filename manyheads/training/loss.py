@@ -41,7 +41,11 @@ def smoothed_cross_entropy(
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Return the loss of `smoothed_cross_entropy` for targets without padding and negative values."""
+    """Return the label-smoothed cross-entropy, as `smoothed_cross_entropy` does, but without support for ignored
+    targets.
+
+    No target may be padding or negative.
+    """
     assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
     # Without detach, PyTorch would compute the gradient of a parameter even in inference.
     if not torch.is_grad_enabled():
@@ -69,7 +73,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         device = hidden.device.type
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32  # Autocast leaves float64 unchanged.
+        # Autocast does not convert float64 to lower precision.
+        autocasts = torch.is_autocast_enabled(device) and dtype == torch.float32
         product_dtype = torch.get_autocast_dtype(device) if autocasts else dtype
         rows, table = hidden.to(dtype), weight.to(dtype)
         product_rows, product_table = rows.to(product_dtype), table.to(product_dtype)

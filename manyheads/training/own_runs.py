@@ -1,9 +1,10 @@
 """List of the runs that this user has trained on this machine.
 
-A run names its data files in `result.json`. Commands open these files without --trust only for the user's own runs,
-because a run may come from another person. To recognize own runs, training stores a digest of the data record in the
-user's state directory ($XDG_STATE_HOME, or ~/.local/state), which a copied run directory cannot contain. The file
-keeps the digests of at least the last `MAX_RUNS` runs; older runs need --trust again.
+The file `result.json` of a run names the data files of the run. Commands open these files without the option --trust
+only if the user trained the run, because a run from another person could name any file. To recognize its own runs,
+training stores a digest of the data record in the user's state directory ($XDG_STATE_HOME, or ~/.local/state). A run
+directory that was copied from elsewhere cannot add such a digest. The list keeps at least the last `MAX_RUNS` runs;
+older runs need --trust again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000
 
-_added: set[str] = set()  # digests of the runs of this process, kept here in case the file cannot be written
+_added: set[str] = set()  # digests of the runs trained by this process, in case the file cannot be written
 
 
 def add(data: Mapping[str, Any]) -> None:
-    """Register the run with this data record as a run of this user. Log a warning if the file cannot be written."""
+    """Add a run to the list of runs that this user has trained. The run is identified by a digest of its data record.
+
+    Logs a warning if the list cannot be written to disk.
+    """
     digest = _digest(data)
     if is_own(data):
         return
@@ -71,6 +75,7 @@ def _file() -> Path:
 
 
 def _digest(data: Mapping[str, Any]) -> str:
-    # JSON turns numeric keys into strings, which sort in another order. So convert them before sorting.
+    # JSON turns numeric keys into strings, which are sorted in another order than numbers. So convert the keys before
+    # sorting.
     normalized = json.loads(json.dumps(data))
     return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()

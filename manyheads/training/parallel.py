@@ -21,7 +21,7 @@ class ParallelStrategy:
     """Strategy for running the model in the training loop. This base class is for a single process."""
 
     def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
-        """Call a function that uses the model, and return its result.
+        """Call a function that uses the model, and return the result of the function.
 
         counted  False if the loss of this batch will be multiplied by zero
         """
@@ -35,13 +35,13 @@ class ParallelStrategy:
         return nullcontext()
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
-        """Return the full tensors of sharded ones, on rank 0 only, or on all ranks if `on_all_ranks`."""
+        """Return the full tensors for the given sharded tensors, on rank 0 only, or on all ranks if `on_all_ranks`."""
         return dict(tensors)
 
     def save(self, save: Callable[[], T]) -> T | None:
-        """Call a function that writes the model to disk, on the rank that writes files.
+        """Call a function that writes the model to disk. Only the rank that writes files calls it.
 
-        The model then has its full weights.
+        During the call, the model has its full weights, even if training shards them.
         """
         return save()
 
@@ -157,7 +157,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 class _AllReduceSum(torch.autograd.Function):
-    """Sum of a tensor over all ranks, whose backward pass sends gradients to all ranks."""
+    """Sum of a tensor over all ranks. In the backward pass, the gradient of the sum is sent to all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:

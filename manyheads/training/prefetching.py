@@ -28,7 +28,10 @@ class Group:
     index: int
 
     def counts(self, ranks: DistributedContext) -> list[int]:
-        """Return the number of targets on all ranks, then the number of terms of each further part of the loss."""
+        """Return the counts by which the loss is divided, summed over all ranks.
+
+        The first is the number of targets. Each further part of the loss has its own number of terms.
+        """
         local = [
             [count * counted for count in getattr(batch, "counts", (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
@@ -39,12 +42,15 @@ class Group:
 def prefetch(
     task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Generator[Group, None, None]:
-    """Yield the groups of micro-batches of all following steps, from this position in the data on, without end."""
+    """Yield the micro-batches of the following steps, grouped by step, beginning at this position in the data.
+
+    The iterator never ends.
+    """
     return _run_ahead(_groups(task, epoch, index, accumulate, ranks))
 
 
 def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
-    """Yield the groups of micro-batches of all following steps, without end.
+    """Yield the micro-batches of the following steps, grouped by step. The iterator never ends.
 
     The last group of an epoch may be smaller, because no step spans two epochs. A smaller group is a full step,
     normalized by its number of tokens, so that no data is dropped.

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 _WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
 REPORT_SECONDS = 0.5  # seconds between two progress reports
 MIN_WAITING = 0.05  # The progress line shows the time spent waiting for data if it exceeds this fraction of the time.
-# Names of metrics from 0 to 1; loss.png shows the first of them that was measured. The training log calls the first two
-# "accuracy".
+# Names of metrics with values from 0 to 1. The plot loss.png shows the first of these metrics that was measured. The
+# training log calls the first two "accuracy".
 FRACTIONS = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
 
 
@@ -83,7 +83,10 @@ class ProgressMeter:
         self.waiting = 0.0
 
     def step(self, step: int, count: int, fraction: float) -> None:
-        """Record a step on `count` units. After it, this fraction of the run is finished."""
+        """Record that a step on `count` units has finished.
+
+        `fraction` is the finished fraction of the run after this step.
+        """
         now = time.monotonic()
         if self._start is None:
             self._start = now, fraction
@@ -133,7 +136,8 @@ class Metrics:
                 " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
             )  # fmt: skip
         if "tensorboard" not in missing:
-            from torch.utils.tensorboard import SummaryWriter  # imported here because importing TensorBoard is slow
+            # The import is here because importing TensorBoard is slow.
+            from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
@@ -198,7 +202,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
     if by_epoch and validations:
         unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
     metric = next((name for name in FRACTIONS if any(name in entry["validation"] for entry in validations)), None)
-    # names of the validation metrics, with the names of the same values in the training entries
+    # names of the validation metrics, and the names under which training entries store the same quantities
     plots = {"loss": "loss"} | ({} if metric is None else {metric: "accuracy"})
     figure = Figure(figsize=(7 if metric is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)

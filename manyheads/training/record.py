@@ -62,7 +62,9 @@ def write_result(
     seed: int,
     **more: Any,
 ) -> dict[str, Any]:
-    """Write `out`/result.json for a run of this user, and return its content.
+    """Write the file result.json of a run into the directory `out`, and return its content.
+
+    The run is also registered as a run of this user.
 
     metrics  {name: {"value": number, "signature": description of the method}}
     more     further entries, stored unchanged

@@ -43,7 +43,7 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
-        # The file is written after all checks, so that a refused resume changes nothing.
+        # The settings file is written only after all checks, so that a refused resume changes no file.
         write_json(session.out / "state" / COMMAND, session.resume_command)
         finished.unlink(missing_ok=True)  # the user raised the number of steps, epochs or minutes, so the run continues
     if checkpoint:

@@ -28,9 +28,9 @@ _lock_owners: dict[Path, int] = {}  # id of the thread that owns each lock of th
 
 
 def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"]:
-    """Return the status of the run in the directory `out`.
+    """Return the status of the training run in the directory `out`.
 
-    The status is "none" if there is no run, and "foreign" if the directory contains other files.
+    The status is "none" if the directory contains no run, and "foreign" if it contains other files.
     """
     state = out / "state"
     if (state / FINISHED).exists():
@@ -72,7 +72,10 @@ def resume_command(out: Path) -> str:
 
 @contextmanager
 def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
-    """Create the run directory `out` and lock it while the block runs. Raises UserError if `out` cannot be used."""
+    """Create the run directory `out`, and keep it locked while the `with` block runs.
+
+    Raises UserError if `out` cannot be used.
+    """
     status = run_status(out)
     if status == "foreign":
         raise UserError(
@@ -97,10 +100,10 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Lock a run directory while the block runs. Raises UserError if another process trains there.
+    """Lock a run directory while the `with` block runs. Raises UserError if another process trains there.
 
-    The operating system releases the lock when its process ends, even after kill -9, so no lock is ever stale. The
-    thread that owns a lock may lock the directory again.
+    The operating system releases the lock when the owning process ends, even after kill -9, so a lock is never left
+    over. A thread that owns the lock of a directory may lock the directory again.
     """
     path = (out / "state" / LOCK).resolve()
     if _lock_owners.get(path) == threading.get_ident():

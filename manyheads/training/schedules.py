@@ -67,10 +67,11 @@ def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
 
 
 def run_length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
-    """Return the number of steps after which the run ends, by the settings `steps` or `epochs`, whichever ends first.
+    """Return the number of steps after which the run ends, given the settings `steps` and `epochs`. The smaller limit
+    counts.
 
-    Returns None if only `minutes` ends the run. Assumes that every epoch has the same number of steps as the first one;
-    the numbers may differ by a few.
+    Returns None if only `minutes` ends the run. Assumes that every epoch has the same number of steps as the first
+    epoch; the actual number may differ by a few steps.
     """
     budgets = (config.steps, config.epochs and config.epochs * steps_per_epoch)
     return min((steps for steps in budgets if steps is not None), default=None)

@@ -72,9 +72,9 @@ def snapshot(session: TrainingSession) -> dict[str, Any]:
 
 
 def add_snapshot(session: TrainingSession) -> None:
-    """Save the current weights as part of the final mean.
+    """Save the current weights, because the final weights will be the mean of the last `average` saved weights.
 
-    Drop the oldest saved weights if there are more than `average`.
+    Drops the oldest saved weights if there are more than `average`.
     """
     snapshots = session.counters.snapshots
     snapshots.append(snapshot(session))
@@ -82,7 +82,10 @@ def add_snapshot(session: TrainingSession) -> None:
 
 
 def _is_better(session: TrainingSession, value: float, than: float) -> bool:
-    """Return True if `value` is better than `than`. Both are values of the metric that selects the final weights."""
+    """Return True if the metric value `value` is better than the value `than`.
+
+    The metric that selects the final weights says if higher or lower is better.
+    """
     if math.isnan(than):  # any number is better than NaN, the metric of a diverged model
         return not math.isnan(value)
     assert session.config.metric is not None

@@ -40,7 +40,10 @@ class Counters:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
-        """Drop the records of saved weights whose files are not in `files`. Return a warning for each of them."""
+        """Drop the records of saved weights whose files are not in `files`.
+
+        Return a warning for each dropped record.
+        """
         messages = [
             f"the weights of step {snapshot['step']:,} are lost, and with them their part in the final mean"
             for snapshot in self.snapshots
@@ -94,7 +97,9 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
-    """Return this rank's part of a saved tensor if `tensor` is sharded, else the whole saved tensor."""
+    """Return the part of a saved tensor that belongs to this rank if `tensor` is sharded, else the whole saved
+    tensor.
+    """
     if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
         return saved
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -11,7 +11,7 @@ Better = Literal["higher", "lower"]  # direction in which the values of a metric
 
 
 class LossPart(NamedTuple):
-    """Further part of a loss: a sum, with the number of its terms."""
+    """Further part of a loss, such as a second objective: the sum of its terms, and their number."""
 
     total: Tensor
     count: int  # type: ignore[assignment]  # hides the method of tuple
@@ -55,10 +55,10 @@ class Loss(NamedTuple):
 class Batch(Protocol):
     @property
     def items(self) -> int:
-        """Return the number of targets (tokens or items) that the loss sums over. Known before the forward pass.
+        """Return the number of targets (tokens or items) over which the loss is summed. Known before the forward pass.
 
-        If the loss has further parts, the batch also has the attribute `counts`: this number, then the number of terms
-        of each further part.
+        If the loss has further parts, the batch also has the attribute `counts`. It contains this number of targets,
+        then the number of terms of each further part.
         """
         ...
 
@@ -80,8 +80,8 @@ class Task(Protocol):
     def batches(self, epoch: int) -> Sequence[Any]:
         """Return the batches of an epoch as a sequence. A batch is put together when it is indexed.
 
-        The order depends on seed and epoch alone. Batches are indexed from a background thread, so putting them
-        together must not draw from the global random generators: that would make the run irreproducible.
+        The order depends on seed and epoch alone. Batches are indexed from a background thread. So the sequence must
+        not use the global random generators, which would make the run irreproducible.
 
         To train on several ranks, the sequence needs a method `part(index, rank, world)` (`data/batching.py`).
         """
