@@ -1,8 +1,8 @@
-"""Continuous batching: several texts are generated together, and may join or leave the batch between steps.
+"""Continuous batching: several texts are generated together, and texts may join or leave the batch between steps.
 
 Source: Yu et al. 2022. Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the
-padding, so that each text is the same as if generated alone. For each token, a text draws one random number from its
-own generator, so it depends on its seed and not on the other texts.
+padding, so that each text is the same as if it were generated alone. Each text has its own random generator, which
+gives one random number per token. So a text depends on its seed, and not on the other texts.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ F_contra = TypeVar("F_contra", bound=RewindableCache, contravariant=True)
 
 
 class StepAt(Protocol[F_contra]):
-    """`Step` function with an argument for the position whose logits are needed.
+    """`Step` function with an additional argument `at`: the position whose logits are needed.
 
     It avoids computing logits over the whole vocabulary for every position of a long prompt.
     """
 
     def __call__(self, tokens: Tensor, cache: F_contra, at: Tensor | None = None, /) -> Tensor:
-        """Return the logits (B, 1, V) after one token of each row only, at the positions `at` (B,)."""
+        """Return logits (B, 1, V) for one position of each row only: the next token after the position `at` (B,)."""
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class ContinuousBatch(Generic[F]):
         self.waiting: deque[Text] = deque()
         self.texts: list[Text] = []  # text in each row of the key-value cache
         self._reading: _Reading[F] | None = None
-        # texts that were stopped while they were generated or their prompts were read
+        # texts that the caller has stopped before they were finished
         self._finished: set[Text] = set()
         self._cache: F | None = None
         self._capacity = 0
@@ -179,7 +179,7 @@ class ContinuousBatch(Generic[F]):
         if self._reading is not None or not self.waiting:
             return
         selected: list[Text] = []
-        # After the longest texts have left, this may be less than the current capacity.
+        # If the longest texts have left the batch, this may be less than the current capacity.
         capacity = max(map(self._row_capacity, self.texts), default=0)
         while self.waiting and (self._rows is None or len(self.texts) + len(selected) < self._rows):
             required = max(capacity, self._row_capacity(self.waiting[0]))
@@ -204,7 +204,7 @@ class ContinuousBatch(Generic[F]):
         self._capacity = capacity
 
     def _next_logits(self) -> Tensor:
-        """Return the logits of the next token of each text in the batch, (R, V)."""
+        """Return the logits of the next token of each text in the batch, (R, V) for R texts."""
         cache = self._cache
         assert cache is not None
         device = cache.lengths.device
@@ -294,7 +294,7 @@ class _Reading(Generic[F]):
 
 
 def _token_mask(text: Text, logits: Tensor) -> Tensor:
-    """Return a mask (V,) of the vocabulary, True for the tokens that a text contains."""
+    """Return a mask (V,) over the vocabulary, True for every token that occurs in a text."""
     if text.seen is None:
         text.seen = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
         text.seen[text.ids] = True
@@ -323,13 +323,13 @@ def sample(
     end: int | None = None,
     over: Callable[[int, int], bool] = lambda row, token: False,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Generate a continuation of every prompt.
+    """Generate a continuation of every prompt, and yield the new tokens of each step.
 
-    Yields for each step a list of (row, token) pairs, one per unfinished text.
+    A step yields a list of (row, token) pairs, one for each unfinished text.
 
     limits  maximum number of generated tokens of each text
     seeds   seed of the random generator of each text
-    over    function called with every row and token; it returns True if the text of this row is finished
+    over    function that is called with every row and token, and returns True if the text of this row is finished
 
     The other arguments are those of `ContinuousBatch`.
     """

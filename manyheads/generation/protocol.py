@@ -13,7 +13,10 @@ from manyheads.errors import UserError
 
 
 class Cache(Protocol):
-    """Interface of a model's cache with one state per row of a batch, such as `manyheads.core.cache.KVCache`."""
+    """Interface of a model's cache, such as `manyheads.core.cache.KVCache`.
+
+    A cache has one state for each row of a batch.
+    """
 
     lengths: Tensor  # number of cached positions of each row, (B,)
 
@@ -55,7 +58,7 @@ def length_penalty(length: int, alpha: float) -> float:
 
 def check_alpha(alpha: float) -> None:
     """Raise UserError if the exponent of the length penalty is not from 0 to 10."""
-    if not 0 <= alpha <= 10:  # this form of the condition is also true for NaN
+    if not 0 <= alpha <= 10:  # The condition has this form so that it is also true for NaN.
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 

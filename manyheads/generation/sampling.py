@@ -31,7 +31,7 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        # this form of the condition is also true for NaN
+        # The condition has this form so that it is also true for NaN.
         if not (self.temperature == 0 or 1e-3 <= self.temperature <= 1e3):
             raise UserError(f"temperature is {self.temperature}: expected 0, or a number from 0.001 to 1000")
         if self.top_k is not None and self.top_k < 1:

@@ -131,7 +131,8 @@ def beam_search(
         finished.add(ending, rows, output, parents, totals)
 
         continuing = in_beam & ~ending
-        totals = totals.masked_fill(~continuing, -torch.inf)  # an empty slot of a beam has no continuations
+        # An empty slot of a beam contains no hypothesis, so it has no continuations.
+        totals = totals.masked_fill(~continuing, -torch.inf)
         live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]
         totals = totals.gather(1, live)  # unfinished hypotheses after this step, (R, W'), best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)
@@ -146,27 +147,33 @@ def beam_search(
 
 
 class _Finished:
-    """Finished hypotheses of each sentence, best first, and the score that an unfinished hypothesis must exceed."""
+    """Finished hypotheses of each sentence, best first.
+
+    Also stores the score that an unfinished hypothesis must exceed.
+    """
 
     def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
         self._alpha, self._beam, self._nbest = alpha, beam, nbest
         self._hypotheses: list[list[Hypothesis]] = [[] for _ in limits]
-        # score that an unfinished hypothesis must exceed, and the maximum length penalty that may divide its
-        # log-probability, (B,) each
+        # Two numbers per sentence, (B,) each: the score that an unfinished hypothesis must exceed, and the maximum
+        # length penalty that may divide its log-probability.
         self._threshold = torch.full((len(limits),), -torch.inf, dtype=torch.float64, device=limits.device)
         penalties = [length_penalty(limit + 1, alpha) for limit in limits.tolist()]
         self._penalty = torch.tensor(penalties, dtype=self._threshold.dtype, device=limits.device)
 
     def in_beam(self, rows: Tensor, totals: Tensor) -> Tensor:
-        """Return a mask of the candidates (R, K), which are sorted, best first.
+        """Return a mask of the candidates (R, K) that get a free slot in the beam of their sentence.
 
-        The mask is True for candidates that get one of the free slots of their sentence.
+        The candidates of each sentence are sorted, best first.
         """
         left = torch.tensor([self._beam - len(self._hypotheses[row]) for row in rows.tolist()], device=totals.device)
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
 
     def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
-        """Add the candidates that end in this step, for which `ending` (R, K) is True."""
+        """Add to the finished hypotheses all candidates that end in this step.
+
+        `ending` (R, K) is True for these candidates.
+        """
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
             hypotheses = self._hypotheses[sentence]
@@ -217,9 +224,9 @@ def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: i
 
 
 def _top_columns(scores: Tensor, count: int) -> Tensor:
-    """Return the columns of the `count` largest values of each row (R, N), in ascending order.
+    """Return the columns of the `count` largest values of each row (R, N), in ascending order of the columns.
 
-    Of equal values the first ones are taken; `torch.topk` may take any of them.
+    Of equal values, those in the first columns are taken. `torch.topk` may take any of them.
     """
     scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
     threshold = scores.topk(count).values[:, -1:]

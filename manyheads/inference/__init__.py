@@ -64,7 +64,7 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
         if _can_lower(compute):
             for precision in _available(compute.threads):
                 lowered, config = _lower_to(model, replace(compute, precision=precision))
-                # without a fused stack, no error can be measured
+                # If the model contains no fused stack, no error can be measured.
                 if precision == "float32" or (config.lowered and _relative_error(model, lowered) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return lowered, config
@@ -121,7 +121,7 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
     from manyheads.inference.tile import HAS_BF16
 
     if compute.precision == "bf16" and not HAS_BF16:
-        # `prepare` has already logged a warning; the model runs under autocast instead of the kernels
+        # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
         return model, compute
     log_compilation()
     precision = compute.precision

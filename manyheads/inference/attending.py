@@ -82,7 +82,8 @@ def attend(
         return
     # With many queries, keys and values are packed like the weights of two matrix products.
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
-    kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1  # number of values of this precision in 32 bits
+    # number of values of this precision that fit into 32 bits
+    kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
     deep, long = width // per_word, (total + per_word - 1) // per_word
     work, packed_keys = take(work, (across, deep, COLUMNS))
@@ -181,7 +182,10 @@ def pair(x: Any, out: Any) -> None:
 
 
 def work_size(total: int, width: int) -> int:
-    """Return the size of the scratch memory that `attend` needs for `total` keys, counted in float32 numbers."""
+    """Return the size of the scratch memory that `attend` needs for `total` keys.
+
+    The size is a count of float32 numbers.
+    """
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
     columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
     return columns * COLUMNS + 2 * width + ROWS

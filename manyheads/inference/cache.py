@@ -1,6 +1,6 @@
 """Key-value cache of a stack with fused kernels.
 
-The kernels write new positions themselves, and find rows by a table.
+The kernels write the keys and values of new positions themselves. A table contains the place of each row in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FusedCache(KVCache):
 
     def __init__(self, layers: int, batch: int, heads: int, capacity: int, head_width: int, *, half: bool) -> None:
         self._half = half
-        # slot of each position of each row, (B, longest); None: all positions of row b are in slot b
+        # memory slot of each position of each row, (B, longest); None: all positions of row b are in slot b
         self._slots: Tensor | None = None
         super().__init__(layers, batch, heads, capacity, head_width)
 
@@ -51,7 +51,8 @@ class FusedCache(KVCache):
 
     def advance(self, count: int | Tensor) -> None:
         if not isinstance(count, int):
-            self._gather()  # rows of unequal length write into their own slots, which no other row may still read
+            # Rows of unequal length are written into their own slots, so no other row may still read from these slots.
+            self._gather()
         super().advance(count)
 
     def set_cross(self, layer: int, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
@@ -93,7 +94,7 @@ class FusedCache(KVCache):
         self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
 
     def _gather(self) -> None:
-        """Move the positions of every row b to slot b, if the table contains other slots."""
+        """Move all positions of each row b to slot b, if the table says that some of them are in other slots."""
         if self._slots is None:
             return
         self._ensure_rows(self.batch)

@@ -136,9 +136,9 @@ def prepare(
     x: Any, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Write the rows of this thread in the format of the left factor of a matrix product.
+    """Write the rows of this thread in the format that a matrix product requires for its left factor.
 
-    The rows are normalized before, unless `norm` is -1.
+    The rows are first normalized with the layer norm of index `norm`, unless `norm` is -1.
 
     keep  True: also write the normalized rows to x
     """

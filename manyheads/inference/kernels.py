@@ -124,7 +124,10 @@ MAX_SPINS = 4096
 
 @kernel
 def wait(counter: int, turns: int, threads: int) -> int:
-    """Wait until all threads have called this function `turns` + 1 times (barrier). Returns `turns` + 1."""
+    """Wait until all threads have called this function `turns` + 1 times (barrier).
+
+    Returns `turns` + 1 for the next call.
+    """
     turns += 1
     if threads > 1:
         arrive(counter)
@@ -210,7 +213,7 @@ def encode_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
             bits = bits_of(x[i])
-            # the bits of the numbers as integers, which have the same order as the numbers
+            # The bits of the numbers are read as integers, which sort in the same order as the numbers.
             order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
             low = order if order < low else low
             high = order if order > high else high
@@ -236,7 +239,8 @@ def multiply(
     tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
 
 
-AHEAD = 4096  # distance in bytes at which weights are prefetched, if every weight is read once
+# Distance in bytes between the weight in use and the weight that is prefetched, if every weight is read once.
+AHEAD = 4096
 
 
 CACHED_BYTES = 1 << 19  # bytes of a block of activations that is read repeatedly: half of a core's L2 cache
@@ -298,8 +302,8 @@ def floats_at(address: int, count: int) -> Any:
 
 @kernel
 def view(array: Any) -> Any:
-    """Return a view of the array that Numba does not count references to.
+    """Return a view of the array whose references Numba does not count.
 
-    Reference counts would synchronize the threads.
+    Counting references would synchronize the threads and slow them down.
     """
     return carray(pointer(array.ctypes.data), array.shape, array.dtype)

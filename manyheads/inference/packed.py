@@ -102,7 +102,7 @@ def _stack_bytes(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
 
 
 class Workspace:
-    """Scratch memory for intermediate results of the kernels. It grows to the size of the largest request."""
+    """Scratch memory for intermediate results of the kernels. It is as large as the largest request so far."""
 
     def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
         self._threads, self._widths, self._width = threads, (left, qkv, mixed, query, hidden), width
@@ -154,7 +154,7 @@ class Team:
         os.register_at_fork(after_in_child=self._reset)
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
-        """Run kernel(thread, threads, counter, *arguments) on several threads, including the calling one.
+        """Run kernel(thread, threads, counter, *arguments) on several threads. The calling thread is one of them.
 
         Uses `threads` threads, but at most `size`.
         """
@@ -170,7 +170,7 @@ class Team:
                 for i in range(1, threads):
                     others.append(self._pool.submit(kernel, i, threads, address, *arguments))
                 kernel(0, threads, address, *arguments)
-            except BaseException:  # this happens if Ctrl-C was pressed before this thread entered the kernel
+            except BaseException:  # This happens if the user pressed Ctrl-C before this thread entered the kernel.
                 self._counter[0] = RELEASE
                 raise
             finally:

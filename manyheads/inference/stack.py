@@ -85,7 +85,7 @@ class FusedStack(Stack):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the same result as `Stack`.
+        """Return the same result as `Stack.forward`, from the compiled function if possible.
 
         The compiled function supports two mask rules: causal order and key lengths. The original stack computes
         everything else: any bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.

@@ -28,12 +28,14 @@ from numba.extending import intrinsic
 # AVX-512
 ROWS = 6
 LINE = 64  # size of a cache line in bytes
-WIDTHS = (1, 2, 4, 8)  # numbers of vectors per head for which the kernels can read keys directly from memory
+# Supported head widths for reading keys directly from memory, as a number of vector registers per head.
+WIDTHS = (1, 2, 4, 8)
 FLOAT32, BF16, INT8 = range(3)
 
 # CPU features for which Numba compiles; empty if its environment variables name another processor
 _FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
-# PyTorch's name of the vector instructions; tests lower it with the environment variable ATEN_CPU_CAPABILITY
+# PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
+# ATEN_CPU_CAPABILITY.
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
 VECTORS = 4 if _WIDE else 2  # number of vectors in a row of a tile; 16 registers hold 6 x 2 accumulators
@@ -169,9 +171,9 @@ def _write_loop(
 
 
 def _make_gather(mixes: bool) -> Callable[..., None]:
-    """Return a Numba intrinsic for one query of one head, and the scattered positions of a sequence.
+    """Return a Numba intrinsic that computes attention of one query in one head, with keys at scattered addresses.
 
-    The head has vectors * LANES numbers.
+    The head has vectors * LANES numbers. `mixes` selects one of two intrinsics: False for scores, True for mix.
 
     scores(vectors, halves, q, keys, slots, slot_step, slot, step, count, out, ahead): the dot products of q with keys
     mix(vectors, halves, weights, values, ...): the sum of the values times their weights

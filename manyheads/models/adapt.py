@@ -14,8 +14,8 @@ from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
 
-# Names of model modules. CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only
-# with some heads of a model.
+# Names of modules in models. CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only
+# if a model has certain heads.
 CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
 HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
 
@@ -25,7 +25,7 @@ M = TypeVar("M", bound=nn.Module)
 def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     """Return a model with the same weights but changed settings, and the names of its new tensors.
 
-    New tensors are newly initialized.
+    New tensors are initialized, because the given model has no weights for them.
 
     head, labels  Classifier weights are kept if both settings stay the same, otherwise initialized. Other parts of a
                   head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to
@@ -33,7 +33,8 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
                   3.2).
     vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
     image_size    Image size of a ViT. The position embeddings are resized to the new grid (section 3.2).
-    others        Settings that change no tensor shapes, such as dropout rates. Raises UserError if they do.
+    others        Settings that change no tensor shapes, such as dropout rates. Settings that would change a shape raise
+                  UserError.
     """
     old: Any = model.config
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:

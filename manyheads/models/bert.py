@@ -34,7 +34,7 @@ from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
 Head = Literal["none", "pooler", "masked_lm", "pretraining", "next_sentence", "sequence", "token", "question", "choice"]
-# names of the heads that use the pooler, the layer on the state of [CLS]
+# names of the heads that use the pooler, a layer on the hidden state of the token [CLS]
 POOLED = ("pooler", "pretraining", "next_sentence", "sequence", "choice")
 PREDICTS_WORDS = ("masked_lm", "pretraining")
 LABELED = ("sequence", "token")
@@ -94,7 +94,10 @@ class BertConfig(Config):
 
 
 class Bert(nn.Module):
-    """BERT encoder with one of the heads in the docstring of this module. Takes token ids."""
+    """BERT encoder with a head, which the setting `head` selects.
+
+    Takes token ids. The module docstring lists the heads.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -116,9 +119,9 @@ class Bert(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw weights from a normal distribution with standard deviation 0.02, cut at two deviations; zero the biases.
+        """Draw weights from a normal distribution with standard deviation 0.02, truncated at two standard deviations.
 
-        Source: Devlin 2018, section A.2.
+        Biases are zero. Source: Devlin 2018, section A.2.
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:

@@ -4,16 +4,16 @@ A head may attend by position alone. Let d = (d_1, d_2) be the shift from the pi
 key, encoded as r = (|d|^2, d_1, d_2). Let v = -alpha (1, -2 D_1, -2 D_2) be a vector of the head. The score is then
 v r = -alpha |d - D|^2 + constant. So the attention weights are a Gaussian around the shift D, of width
 1 / sqrt(2 alpha). For large alpha, the head attends only to the pixel at shift D. A K x K convolution is a sum over
-K * K shifts, each with a matrix that multiplies the pixel at this shift. So K * K such heads compute it (theorem 1,
-lemma 2).
+K * K shifts, where each shift has a matrix that multiplies the pixel at this shift. So K * K such heads can compute a
+K x K convolution (theorem 1, lemma 2).
 
 The model is for small images:
 
     pixels -> each 2 x 2 block becomes the channels of one pixel -> linear -> N layers -> mean -> classifier
 
     layer   x = norm(x + linear(attention(x)));  x = norm(x + feed_forward(x))
-    Each head mixes all channels of x. Its value matrix is part of the output projection. 9 heads correspond to a
-    3 x 3 convolution.
+    Each head mixes all channels of x. The value matrix of a head is part of the output projection. 9 heads correspond
+    to a 3 x 3 convolution.
 
 The table lists the kinds of attention. h is the index of a head, H the number of heads, D the width of the model, and
 S x S the size of the image in pixels.
@@ -154,8 +154,8 @@ class PositionalAttention(PixelAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
-        # All images share the attention weights. So all images are mixed by one product, as channels of a single image:
-        # (1, 1, T, B * D).
+        # All images share the attention weights. So one matrix product mixes all images, as if they were channels of a
+        # single image: (1, 1, T, B * D).
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
             value, None, value, scores=self.scores(rows, columns)[None],
@@ -281,7 +281,7 @@ class ConvAttention(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Return the output of the last layer, averaged over the pixels, (B, D), for images (B, C, Y, X)."""
         self.grid(images)
-        # merging a block of pixels into the channels of one pixel loses no information
+        # Merging a block of pixels into the channels of one pixel loses no information.
         x = F.pixel_unshuffle(images, self.config.downsample).permute(0, 2, 3, 1)
         x = self.pixels(x)  # merged pixels, (B, Y, X, D)
         for layer in self.layers:
@@ -310,7 +310,7 @@ class ConvAttention(nn.Module):
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
     """Return the products of vectors (H, P) and position encodings (Q, K, P), as (H, Q, K).
 
-    Not a matrix product, because autocast would round its factors.
+    This is not computed as a matrix product, because autocast would round the factors of a matrix product.
     """
     return (vectors[:, None, None] * encodings).sum(-1)
 

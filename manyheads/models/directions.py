@@ -1,6 +1,6 @@
-"""Encoders of three reading directions, compared on equal terms (Devlin 2018, figure 3).
+"""Encoders with three reading directions, compared on equal terms (Devlin 2018, figure 3).
 
-The directions are those of a bidirectional Transformer, a left-to-right Transformer, and two LSTMs:
+The encoders are a bidirectional Transformer, a left-to-right Transformer, and a pair of LSTMs:
 
 reading          a token attends to                         training objective                        as in
 "bidirectional"  the whole text, in every layer             masked words                              BERT
@@ -8,7 +8,7 @@ reading          a token attends to                         training objective  
 "two_lstms"      the tokens before it and the tokens after  the next word forwards, the previous      ELMo
                  it, separately, then concatenated          word backwards
 
-All encoders share one embedding matrix between input and output, and return features of the same width.
+In each encoder, the input and the output share one embedding matrix. All encoders return features of the same width.
 """
 
 from __future__ import annotations

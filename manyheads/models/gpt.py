@@ -29,7 +29,7 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
 
-INIT_STD = 0.02  # initial standard deviation of all weight matrices (Radford 2018, section 4.1)
+INIT_STD = 0.02  # initial standard deviation of the weights in all matrices (Radford 2018, section 4.1)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class GPT(nn.Module):
     def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
         """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
 
-        at  index, for each row, of the only token whose logits are needed, (B,); the result is then (B, 1, V)
+        at  for each row, the index of the only token whose logits are needed, (B,); the result is then (B, 1, V)
 
-        To discard the last positions of a row, call `cache.advance` with negative numbers.
+        To discard the last positions of a row, call `cache.advance` with a negative number for this row.
         """
         queries = tokens.shape[1]
         hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)

@@ -44,8 +44,8 @@ from manyheads.models.resnet import ResNet, ResNetConfig, Stages, convolution
 
 Window = Annotated[int, Range(1, 1000)]
 
-# maximum number of attention weights of a layer, over all heads, when local attention maps are expanded to the whole
-# image
+# Maximum number of attention weights of a layer, over all heads, in attention maps over the whole image. Local maps are
+# converted to such maps only up to this size.
 MAX_WEIGHTS = 2**28
 
 
@@ -208,8 +208,8 @@ class RelativePositions(nn.Module):
 
         It is computed from the queries (B, H, N, block^2, Dh).
 
-        Keys outside the window get minus infinity. The window is an intersection of near rows and near columns, and
-        hiding these separately costs a fraction of a full mask.
+        Keys outside the window get minus infinity. A key is in the window if its row and its column are near enough.
+        Two masks, for rows and for columns, cost a fraction of one mask for all keys.
         """
         by_axis = []
         for part, table, axis in zip(query.chunk(2, dim=-1), (self.rows, self.columns), visible, strict=True):
@@ -261,9 +261,9 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
             "with a lower resolution"
         )
     indices = torch.arange(1.0, positions + 1, dtype=torch.float64).view(1, height, width, 1)
-    # number of the pixel of each query, counted from 1; 0 for queries outside the image, (N, block^2)
+    # index of the pixel of each query, counted from 1; 0 for queries outside the image, (N, block^2)
     queries = blocks(indices, 1, block)[0, 0].squeeze(-1).long()
-    # numbers of the pixels of the keys, (N, (block + 2 halo)^2)
+    # index of the pixel of each key, counted from 1; 0 for keys outside the image, (N, (block + 2 halo)^2)
     keys = blocks(indices, 1, block, halo)[0, 0].squeeze(-1).long()
     expanded = maps.new_zeros(*maps.shape[:2], positions + 1, positions + 1)
     expanded[:, :, queries[:, :, None], keys[:, None, :]] = maps
@@ -271,7 +271,7 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
 
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
-    """Return the image grid of the queries and the image grid of the keys of x (B, C, Y, X), which are the same."""
+    """Return the image grids of the queries and of the keys for an input x (B, C, Y, X). Both grids are the same."""
     return (Grid(shape[2], shape[3]),) * 2
 
 

@@ -25,7 +25,9 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class Family:
-    """Family of models: names of its model class, its configuration class, and the `module` with both."""
+    """Type of model, such as BERT: names of the model class and of the configuration class, and the `module` with
+    both.
+    """
 
     module: str
     config: str
@@ -39,7 +41,8 @@ class Family:
         return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
 
 
-# The keys are the first parts of preset names, before the slash. Some of the last families have no presets.
+# The keys are the first parts of preset names, such as "bert" in "bert/tiny". Some of the last families have no
+# presets.
 FAMILIES = {
     "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
@@ -61,7 +64,7 @@ FAMILIES = {
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
-# names of the families of image models
+# names of the model families that process images
 IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")
 
 Settings = dict[str, Any]
@@ -97,14 +100,14 @@ _TRANSFORMER = {
     "big": _transformer(6, 1024, 16, 4096, 0.3, 37_000),
 }  # fmt: skip
 
-# vocabulary size of the translation model that the Universal Transformer paper compares with
+# vocabulary size of the translation model to which the Universal Transformer paper compares its results
 _UNIVERSAL_VOCABULARY = 37_000
 _UNIVERSAL_BASE: Settings = {"width": 1024, "heads": 16, "feed_forward": 4096, "dropout": 0.3}
 _UNIVERSAL_TINY = {**_UNIVERSAL_BASE, "width": 128, "heads": 4, "feed_forward": 512, "dropout": 0.1}
 _UNIVERSAL: dict[str, Settings] = {
     # settings of universal_transformer_base in the published code of the Universal Transformer
     "base": {**_UNIVERSAL_BASE, "steps": 6},
-    # with halting, at most twice the steps of the model with a fixed number of steps
+    # with halting, the maximum number of steps is twice the number of steps of the model without halting
     "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # a model small enough for a CPU
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
@@ -291,8 +294,8 @@ def preset_for_data(name: str, families: Sequence[str], settings: Settings, deci
     """Return the configuration of a preset for a given data set.
 
     settings  settings of the user
-    decided   values that the data or the task determine, such as the size of a learned vocabulary. Raises UserError if
-              `settings` contains them, too.
+    decided   values that the data or the task determine, such as the size of a learned vocabulary. The user cannot set
+              these values: raises UserError if `settings` contains one of them.
     """
     name = full_name(name, *families)
     return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])

@@ -40,7 +40,8 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable, sinusoidal
 from manyheads.errors import UserError
 
-# kernel sizes of the two depthwise convolutions in a block with "separable" transition, as in the published code
+# Kernel sizes of the two depthwise convolutions that replace the feed-forward network with the setting `transition`
+# "separable", as in the published code.
 KERNELS = (3, 5)
 
 
@@ -86,7 +87,7 @@ class RecurrenceConfig(Config):
 
 
 class PonderState(NamedTuple):
-    """Number of steps that every position took before it halted, with the weights of the steps.
+    """Number of steps that every position took before it halted, and the weights of the steps in the output.
 
     steps      number of steps N up to and including the last one, (B, T)
     remainder  weight R of the last step, (B, T)
@@ -112,13 +113,17 @@ class PonderState(NamedTuple):
         return values.mean() if self.real is None else (values * self.real).sum() / self.real.sum()
 
 
-# ponder states by stack ("encoder", "decoder"); empty if the number of steps is fixed
+# Ponder states, which hold the steps of each position, by stack ("encoder", "decoder"). Empty if the number of steps is
+# fixed.
 HaltingStatistics = dict[str, PonderState]
 
 
 @runtime_checkable
 class Halting(Protocol):
-    """Interface of a model with a repeated block and halting, which can return the number of steps of each position."""
+    """Interface of a model that applies one block repeatedly until each position halts.
+
+    It can return the steps of each position.
+    """
 
     def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, HaltingStatistics]:
         """Return the last hidden states, as `hidden` of other models, and the steps that every position took."""
@@ -203,8 +208,8 @@ class StepCache(KVCache):
     def inputs_with(self, step: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Store new inputs x (B, T, D) of a step, and return the inputs that the convolutions need.
 
-        Returns the new inputs after the previous ones that the kernels reach, (B, t, D), and a mask (B, t), which is
-        False before the beginning of a text.
+        These are the previous inputs within reach of the kernels, followed by the new ones, (B, t, D). Also returns a
+        mask (B, t), which is False before the beginning of a text.
         """
         rows, new = torch.arange(self.batch, device=x.device)[:, None], x.shape[1]
         at = self.lengths[:, None] + torch.arange(-sum(KERNELS) + len(KERNELS), new, device=x.device)  # (B, t)
@@ -218,7 +223,8 @@ class StepCache(KVCache):
     def replace(self, rows: Tensor, other: KVCache) -> None:
         assert isinstance(other, StepCache)
         super().replace(rows, other)
-        capacity = min(self.capacity, other.capacity)  # Neither cache contains positions beyond the smaller capacity.
+        # Positions beyond the smaller capacity cannot be in use, so they are not copied.
+        capacity = min(self.capacity, other.capacity)
         self._inputs[:, rows, :capacity] = other._inputs[:, : len(rows), :capacity]
 
 

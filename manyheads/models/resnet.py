@@ -31,7 +31,8 @@ from manyheads.models.squeeze_excitation import SqueezeExcitation
 # the stage number, from 1. The returned module maps images to (B, width, Y, X).
 Mixing = Callable[[int, int, int, int], nn.Module]
 REDUCTION = 4  # factor by which a bottleneck block reduces the number of channels
-FEW_CHANNELS = 16  # convolutions with at most this number of channels use the workaround in the class Convolution
+# maximum number of channels for which convolutions use the workaround that the class Convolution describes
+FEW_CHANNELS = 16
 Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted from 1
 
 
@@ -107,12 +108,14 @@ class ResNet(nn.Module):
                 nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no labels."""
+        """Return label logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no
+        labels.
+        """
         features = self.features(images)
         return features if self.classifier is None else self.classifier(features)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the pooled features, the input of the classifier, (B, D), for images (B, C, Y, X)."""
+        """Return the pooled features (B, D), which are the input of the classifier, for images (B, C, Y, X)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)

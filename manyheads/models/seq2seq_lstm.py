@@ -37,7 +37,10 @@ class Seq2SeqLSTMConfig(Config):
 
 
 class StateCache:
-    """State of the decoder during generation: one LSTM state per row, of constant size. Used like a key-value cache."""
+    """State of the decoder during generation: one LSTM state of constant size for each row of the batch.
+
+    It has the interface of a key-value cache.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state

@@ -108,7 +108,7 @@ class Recurrent(nn.Module):
             else:
                 nn.init.zeros_(parameter)
                 if gated and name.startswith("bias_ih"):
-                    # The second quarter of an LSTM's bias vector belongs to the forget gate.
+                    # In the bias vector of an LSTM, the second quarter belongs to the forget gate.
                     nn.init.ones_(parameter[hidden : 2 * hidden])
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:

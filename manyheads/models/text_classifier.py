@@ -70,7 +70,7 @@ class TextClassifier(nn.Module):
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else PositionTable(c.max_positions, c.width, c.positions)
-        # an attention bias then gives one padding token the weight of all of them; see `_read_padding`
+        # An attention bias lets one padding token have the attention weight of all padding tokens; see `_read_padding`.
         biased = not c.masked and self.positions is None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels))
@@ -119,11 +119,12 @@ class TextClassifier(nn.Module):
         return both_logits(self.output(dropout(pooled, c.dropout, self.training)))
 
     def _read_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Pad texts to `max_positions`, but represent all padding tokens of a text by one token.
+        """Pad texts to `max_positions`, but represent all padding tokens of a text by one token, which saves most of
+        the time.
 
         Returns tokens, lengths, and the number of tokens that each token represents, (B, T). Without positions, all
-        padding tokens of a text are equal, and n equal keys have the same attention weight as a single key whose score
-        is log(n) higher. So one token gives the same result in a fraction of the time.
+        padding tokens of a text are equal. So n equal keys have the same attention weight as a single key whose score
+        is higher by log(n), and the result is the same.
         """
         c = self.config
         at = torch.arange(tokens.shape[1], device=tokens.device)

@@ -79,7 +79,10 @@ class TransformerConfig(Config):
 
 
 def check_vocabularies(config: Any) -> None:
-    """Raise UserError if an encoder-decoder shares a matrix or a padding token between two different vocabularies."""
+    """Raise UserError if the settings share a matrix or a padding token between two different vocabularies.
+
+    Sharing requires that source and target have the same vocabulary.
+    """
     source, target = config.source_vocab, config.target_vocab
     if config.tie == "all" and source != target:
         raise UserError(

@@ -114,9 +114,9 @@ class Universal(_Universal):
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, HaltingStatistics]:  # fmt: skip
-        """Return the decoder's last hidden states (B, Tt, D), and the steps of every position.
+        """Return the last hidden states (B, Tt, D) of the decoder, before the output projection.
 
-        The hidden states are those before the output projection.
+        Also returns the number of steps that every position took.
 
         offset  first position of source and target of each row, (B,); None: 0
         """
@@ -208,7 +208,10 @@ class UniversalSequence(_Universal):
         return StepCache(self.config, batch, capacity, self.embedding.weight)
 
     def step(self, tokens: Tensor, cache: StepCache, at: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T). The argument `at` is that of `GPT.step`."""
+        """Return the logits (B, T, V) after each of the next tokens (B, T).
+
+        at  for each row, the index of the only token whose logits are needed, as in `GPT.step`
+        """
         x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
         hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.offset)
         cache.advance(tokens.shape[1])

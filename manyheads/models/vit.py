@@ -97,8 +97,8 @@ class ViTConfig(Config):
 class ViT(nn.Module):
     """Vision Transformer. Images (B, C, Y, X) in, label logits (B, L) out."""
 
-    # Names of parameters without weight decay, as in DeiT's code. The class token and similar tokens are vectors, which
-    # never decay.
+    # Names of parameters without weight decay, as in DeiT's code. The class token and similar tokens need not be named,
+    # because weight decay never applies to vectors.
     undecayed: tuple[str, ...] = ("positions.table",)
 
     def __init__(self, config: ViTConfig) -> None:
@@ -154,7 +154,8 @@ class ViT(nn.Module):
         return both if self.training else self.fuse(*both)
 
     def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
-        """Return the joint prediction (B, L) of class head and distillation head, from both logits (B, L).
+        """Return the joint prediction (B, L) of the class head and the distillation head, from the logits (B, L) of
+        each.
 
         Source: Touvron 2021, section 4.
         """

@@ -1,4 +1,4 @@
-"""Ablation of a recipe: one small run for each row of a paper's table, with one change to the base configuration."""
+"""Ablation of a recipe, as in a paper's table: one small training run per row, each with one changed setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from manyheads.runs.run import Run
 from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C")
-Rows = dict[str, dict[str, Any]]  # changed settings of each table row, by dotted key such as model.heads
+# For each table row, the settings that differ from the base configuration, by dotted key such as model.heads.
+Rows = dict[str, dict[str, Any]]
 
 
 def ablate(

@@ -58,7 +58,9 @@ def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> di
 
 
 def _truncate_labels(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a model configuration that lists only the first labels."""
+    """Return a copy of a model configuration whose list of labels is cut after `MAX_LABELS` labels, to keep the
+    output short.
+    """
     labels = config.get("labels", ())
     if len(labels) <= MAX_LABELS:
         return config

@@ -40,7 +40,7 @@ def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loade
 
 
 def opened(run: Run, kind: Any, origin: str) -> Loaded:
-    """Load the model of `--init` unchanged. Raises UserError if it is not of the class `kind`.
+    """Load the model of `--init` without changes. Raises UserError if the model is not of the class `kind`.
 
     The arguments are those of `start`.
     """

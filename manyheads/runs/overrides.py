@@ -1,7 +1,8 @@
 """User settings for a nested configuration (dataclass), from dotted `key=value` arguments and YAML files.
 
-Both sources give text, and the type of the field determines how it is parsed: `1e-3` is a number and `no` a language
-code if the field has that type, independent of YAML's rules.
+The values from both sources are parsed as text, and the type of the field determines how. For example, `1e-3` is a
+number if the field is a number, and `no` is a language code if the field is a language code. YAML alone would read
+`1e-3` as text and `no` as false.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from manyheads.files import parse_json, regular
 
 Config = TypeVar("Config")
 
-OTHER_NAMES = {  # names of settings in other training tools, with our names, for hints in error messages
+# names of settings in other training tools, and our names for the same settings, for hints in error messages
+OTHER_NAMES = {
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
@@ -231,9 +233,10 @@ def _suggest(key: str, valid: list[str]) -> str:
 
 
 def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
-    """Return a copy of the configuration with all changes applied at once. Its keys begin with `prefix`.
+    """Return a copy of the configuration with all changes applied at once, so that its checks see all new values
+    together.
 
-    So the checks of the dataclass see all new values together.
+    prefix  beginning of the keys of this configuration among the settings
     """
     hints = get_type_hints(type(config))
     changes: dict[str, Any] = {}

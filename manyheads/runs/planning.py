@@ -25,8 +25,8 @@ UPDATE_NUMBERS = 7
 # Ratio of the memory that `train` holds on a CPU to the memory that it needs, including the next step. Measured: 1.04
 # to 1.32.
 CPU_MEMORY_FACTOR = 1.15
-# Count of numbers read and written to shard one weight: gathered in the forward pass and in the backward pass, and its
-# gradient.
+# Count of numbers read and written to shard one weight. The weight is gathered in the forward pass and again in the
+# backward pass; then its gradient is distributed.
 COPY_NUMBERS = 6
 
 
@@ -110,7 +110,7 @@ def _strategy_plan(
 ) -> dict[str, Any]:
     sharded = strategy == "fsdp"
     shards = hardware.devices if sharded else 1
-    gathered_fraction = 0.5 if is_bf16 else 1.0  # size of gathered weights, relative to float32
+    gathered_fraction = 0.5 if is_bf16 else 1.0  # size of a gathered weight, as a fraction of its size in float32
     purposes = {
         "weights": weights.all / shards,
         "moments": MOMENTS * weights.all / shards,
@@ -151,7 +151,7 @@ def _communication_wait(
     """
     if strategy == "alone" or hardware.interconnect is None:
         return 0.0
-    # seconds per byte for passing data once around the ring of devices
+    # number of seconds to pass one byte of data once around the ring of devices
     pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect
     hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
     if strategy == "ddp":  # Only the gradients of the last micro-batch are all-reduced, during its backward pass.

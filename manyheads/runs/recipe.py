@@ -12,7 +12,8 @@ from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
 Threads = Annotated[int, Range(1, 1024)]
-# layers of the loaded model: which of them are trained, or whose states a BiLSTM reads
+# Layers of the loaded model that are used: either the layers that are trained, or the layers whose states a BiLSTM
+# reads.
 Tuned = Literal["all", "last", "last-four"]
 
 # Fine-tuning settings from Devlin 2018, appendix A.3: 2 to 4 epochs at learning rates from 2e-5 to 5e-5.
@@ -45,11 +46,12 @@ class Recipe:
     summary    one-line description
     config     all settings with values; its docstring explains them
     module     name of a module with `train(config, run)`, which returns a report. If one model is trained, the module
-               also has `planned_model(config)`. It is imported late, because it requires PyTorch
+               also has `planned_model(config)`. The module is imported late, because it requires PyTorch
     about      further description: output, duration, published results
     options    further options of the command
-    requires   required settings, such as {"data": "DIR with train and test of IMDB"}; the first word is the placeholder
-    init       whether the run may, must or never starts from another model (`--init`)
+    requires   required settings with a description, such as {"data": "DIR with train and test of IMDB"}. The first word
+               of a description is the placeholder in the command
+    init       says if the run may, must or never starts from another model (`--init`)
     with_init  configuration for a run with `--init`, if it differs
     spreads    True if several processes may train the model; False: nothing is trained, and one process runs
     """

@@ -41,14 +41,16 @@ D = TypeVar("D", bound=Any)
 class Run:
     """Options of `manyheads train` that all recipes support.
 
+    A partial run is one of several runs that a recipe consists of, such as one row of an ablation table.
+
     given        the user's settings, by dotted key
     overrides    settings of the user that differ from the recipe, as saved in `result.json`
     precision    "float32" or "bf16"; None: float32
-    max_minutes  time after which the run stops, so that it can be resumed; does not affect the schedule. A partial run
-                 gets the remaining time of the whole run
+    max_minutes  time after which the run stops, so that it can be resumed; does not affect the learning-rate schedule.
+                 A partial run gets the remaining time of the whole run
     processes    number of local processes that the command requested
     progress     callback for the progress of training
-    whole        whole run, if this is a partial run; the user resumes the whole run
+    whole        for a partial run, the whole run, which the user resumes; otherwise None
     """
 
     recipe: str
@@ -108,7 +110,7 @@ class Run:
     def refuse(self, keys: tuple[str, ...], reason: str) -> None:
         """Raise UserError if the user set an option that has no effect in this run.
 
-        A key that ends in a dot is a group of options.
+        An entry that ends in a dot, such as `model.`, stands for all options that begin with it.
         """
         idle = [key for key in self.given if key in keys or key.startswith(tuple(k for k in keys if k.endswith(".")))]
         if idle:
@@ -177,7 +179,7 @@ def carry_out(
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.compute(config.threads))
-    commit()  # record the commit of the running code now, because the source files may change before the run ends
+    commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
@@ -245,7 +247,9 @@ def _recorded(
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
-    """Return the result.json of an earlier session if weights, settings and evaluation settings are the same."""
+    """Return the content of result.json if an earlier session evaluated the same weights with the same settings, else
+    None.
+    """
     path = run.out / "result.json"
     result = read_json(path, "delete it, and the model is evaluated again") if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
@@ -253,7 +257,9 @@ def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
 
 
 def located(config: Any, run: Run) -> dict[str, Any]:
-    """Return the location of the user's data, as an argument for `Source`."""
+    """Return the keyword arguments of `Source` that describe the user's data: files, seed and treatment of faulty
+    items.
+    """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
@@ -261,9 +267,10 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 
 
 def _fingerprints(out: Path) -> dict[str, str]:
-    """Return the fingerprints of the data in the last checkpoint, so that a resumed run keeps its splits.
+    """Return the fingerprints of the data, as stored in the last checkpoint.
 
-    Returns an empty dictionary if there is no readable checkpoint; the training loop reports this error later.
+    A resumed run needs them to divide the data into the same splits as before. Returns an empty dictionary if there is
+    no readable checkpoint; the training loop reports this error later.
     """
     for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
         try:
@@ -278,7 +285,8 @@ def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):
         logger.info(line)
-    # Each key contains a file name, so a file that serves as training and held-out data is reported once.
+    # Each key contains a file name. So a file that is used both as training data and as held-out data is reported only
+    # once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
         logger.info(f"skipped {count:,} {data.unit} of {reason}")

@@ -132,7 +132,7 @@ class _CostCounter(TorchDispatchMode):
         self.activations = max(self.activations, self.alive - self.gradients)
 
     def add_gradient(self, parameter: Tensor) -> None:
-        """Count the memory of a parameter's gradient, which is kept until the end of the step."""
+        """Add the memory of a parameter's gradient, which is kept until the end of the step."""
         self.gradients += parameter.numel() * parameter.element_size()
 
 
