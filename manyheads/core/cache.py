@@ -66,7 +66,7 @@ class KVCache:
         return self._longest if self._equal_lengths else self.lengths
 
     def keys(self, queries: int) -> int:
-        """Return the length of the keys that `append` returns for `queries` new positions.
+        """Return the number of key positions that `append` returns if a step adds `queries` new positions.
 
         Does not synchronize the device.
         """

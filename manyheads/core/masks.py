@@ -21,13 +21,13 @@ class Mask:
     Every field is a restriction; the defaults allow all keys.
 
     key_lengths  number of keys of each row that are not padding, (B,).
-    causal       True: a query attends only to keys at its position and earlier.
+    causal       True: a query attends only to keys at its own position and at earlier positions.
     offset       position of the first query among the keys, an int or (B,). None: the last query is at the last key
-                 (offset Tk - Tq), as decoding with a cache requires. (PyTorch's `is_causal` aligns the first query and
-                 key.)
+                 (offset Tk - Tq), as decoding with a cache requires. In contrast, PyTorch's `is_causal` places the
+                 first query at the first key.
     window       maximum distance of a key from the query, in positions.
-    segments     segment index of each query and each key of packed sequences, ((B, Tq), (B, Tk)); a query attends to
-                 keys of its segment.
+    segments     segment index of each query and each key of packed sequences, ((B, Tq), (B, Tk)); a query attends only
+                 to keys of the same segment.
     dense        boolean table that broadcasts to (B, H, Tq, Tk), True where a query may attend to a key.
     """
 

@@ -160,7 +160,7 @@ class Tap(nn.Module):
 
 
 class Maps(dict[str, list[Tensor]]):
-    """Dictionary of recorded tensors by layer name, a list with one tensor per call of the layer.
+    """Dictionary of recorded tensors. For each layer name, it contains a list with one tensor per call of the layer.
 
     Attention maps are (B, heads, Tq, Tk), states are (B, T, D).
     """
@@ -220,7 +220,7 @@ def _recording_calls(
     kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
     heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
-    """Append the activations of the selected modules to `calls`, by layer name, while the block runs."""
+    """Record the selected modules while the `with` block runs: append their activations to `calls`, by layer name."""
     targets = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
     for recordings, recording in targets:
         recordings.append(recording)

@@ -204,12 +204,12 @@ def _force_token(token: int, logits: Tensor, rows: Tensor) -> Tensor:
 
 
 def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` largest log-probabilities of continuations for each sentence.
+    """Return the `count` best continuations of each sentence: log-probability, hypothesis and token of each.
 
-    They are sums of logits (R * W, V) and offsets (R, W). Returns their values, the indices of their hypotheses among
-    the W hypotheses of the sentence, and their tokens, in descending order; of equal values, the first comes first. A
-    stable sort of all values is slow. The `count` largest values lie in the `count` blocks with the largest maxima (R *
-    W, blocks), so only these blocks are sorted.
+    The log-probability of a continuation is the sum of a logit (R * W, V) and the offset (R, W) of its hypothesis. The
+    hypotheses are indices among the W hypotheses of the sentence. The order is descending; of equal values, the first
+    comes first. A stable sort of all values is slow. The `count` largest values lie in the `count` blocks with the
+    largest maxima (R * W, blocks), so only these blocks are sorted.
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]

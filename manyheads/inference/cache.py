@@ -51,7 +51,8 @@ class FusedCache(KVCache):
 
     def advance(self, count: int | Tensor) -> None:
         if not isinstance(count, int):
-            # Rows of unequal length are written into their own slots, so no other row may still read from these slots.
+            # Rows of unequal length are written into their own slots. So no other row may depend on the content of
+            # these slots.
             self._gather()
         super().advance(count)
 

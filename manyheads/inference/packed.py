@@ -20,7 +20,7 @@ from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
-RELEASE = 1 << 62  # larger than any counter value that a thread waits for
+RELEASE = 1 << 62  # counter value that ends every wait, because it is larger than any value that a thread waits for
 MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 

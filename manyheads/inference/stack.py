@@ -203,7 +203,10 @@ class FusedLinear(nn.Module):
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:
-    """Return True if a linear layer's input width is a multiple of the values that a kernel reads at once."""
+    """Return True if a kernel supports this linear layer.
+
+    Its input width must be a multiple of the values read at once.
+    """
     return layer.in_features % PER_WORD[KINDS[precision]] == 0
 
 

@@ -65,7 +65,7 @@ class _BFloat16(ir.Type):
 
 
 def _instruction(kind: int) -> tuple[str, Any, Any]:
-    """Return the LLVM instruction for a precision, the type of its accumulator and the type of its factors."""
+    """Return the LLVM instruction for products in a precision, and the types of the accumulator and of the factors."""
     bits = LANES * 32
     if kind == FLOAT32:
         floats = ir.VectorType(_FLOAT32, LANES)

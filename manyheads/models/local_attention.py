@@ -53,7 +53,8 @@ MAX_WEIGHTS = 2**28
 class LocalAttentionConfig(ResNetConfig):
     """Sizes of a ResNet, and the stages that use attention. By default, all stages and the stem use attention.
 
-    attends      stages whose 3 x 3 convolutions are replaced by attention, from 1; larger numbers have no effect
+    attends      numbers of the stages whose 3 x 3 convolutions are replaced by attention. The first stage is 1; numbers
+                 above the number of stages have no effect
     front        type of the stem: attention, or the ResNet's convolution that `stem` names
     window       number of neighbors that a position attends to along each axis, an odd number
     stem_window  side of the blocks of pixels in the stem, and of the pooling after it
@@ -143,8 +144,9 @@ class LocalAttention(nn.Module):
 class AttentionStem(nn.Module):
     """Attention stem of a ResNet: images (B, C, Y, X) -> (B, width, Y / window, X / window), rounded up.
 
-    The value matrix of position j = (a, b) of a block is a mixture of learned matrices. Its weights are
-    p(j) = softmax over the matrices of (row[a] + column[b]) nu_m (Ramachandran 2019, appendix A).
+    The value matrix of position j = (a, b) of a block is a mixture of learned matrices. The weights of the mixture are
+    p(j) = softmax over the matrices of (row[a] + column[b]) nu_m, where nu_m is a learned vector of matrix m and row
+    and column are learned embeddings (Ramachandran 2019, appendix A).
     """
 
     def __init__(self, channels: int, width: int, heads: int = 8, window: int = 4, mixtures: int = 4) -> None:
@@ -321,9 +323,9 @@ def block_mask(height: int, width: int, block: int, keys: int, device: torch.dev
 
 
 def _initialize(query: nn.Linear, key: nn.Linear, value: nn.Linear | nn.Parameter, heads: int) -> None:
-    """Initialize the layer so that scores have unit variance, as a factor 1 / sqrt(Dh) would give.
+    """Initialize the layer so that the attention scores have unit variance without a factor 1 / sqrt(Dh).
 
-    Values get He initialization.
+    The value projection gets He initialization.
     """
     nn.init.normal_(query.weight, std=(query.in_features * (query.out_features // heads)) ** -0.5)
     nn.init.normal_(key.weight, std=key.in_features**-0.5)

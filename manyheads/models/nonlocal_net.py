@@ -152,7 +152,7 @@ class NonLocalBlock(nn.Module):
         value = self._pooled(self.g(positions), space)
         scores = None
         if self.pair is not None:
-            # the two halves of w in w [a, b] = w1 a + w2 b, (1, inner) each
+            # The vector w of the kind "concatenation" is split: w [a, b] = w1 a + w2 b. Each half is (1, inner).
             of_query, of_key = self.pair.weight.chunk(2, dim=1)
             # scores of the only head, (B, 1, N, Nk)
             scores = (query @ of_query.T + (key @ of_key.T).transpose(1, 2)).relu()[:, None]

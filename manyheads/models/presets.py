@@ -255,9 +255,9 @@ def full_name(name: str, *families: str) -> str:
 
     Raises UserError for an unknown name.
 
-    families  families whose presets may be abbreviated (none: any family, full names only). The name may be the size,
-              `tiny`, or the first word of the family and the size: with the family universal-sequence, `universal/tiny`
-              is universal-sequence/tiny.
+    families  model families whose presets may be abbreviated; none: full names of any family only. An abbreviation is
+              the size, such as `tiny`, or the first word of the family and the size. For example, `universal/tiny`
+              stands for universal-sequence/tiny if this is one of the families
     """
     names = [full for full in PRESETS if not families or family_of(full) in families]
     word, _, size = name.partition("/")

@@ -44,9 +44,10 @@ class ResNetConfig(Config):
     image_size     intended size of the images; other sizes work, too
     depths         number of residual blocks per stage
     widths         output channels of each stage
-    squeeze        channel reduction of the squeeze-and-excitation in every block, 16 in its paper; None: none
-    stride_in_1x1  True: the first 1 x 1 convolution of a bottleneck has the stride (original paper); False: the 3 x 3
-                   has
+    squeeze        channel reduction of a squeeze-and-excitation in every block, 16 in its paper; None: no
+                   squeeze-and-excitation
+    stride_in_1x1  the convolution of a bottleneck that halves the resolution: True: the first 1 x 1 convolution, as in
+                   the original paper; False: the 3 x 3 convolution
     halve_first    halve the resolution in the first stage, too
     """
 
@@ -207,5 +208,8 @@ class Residual(nn.Module):
 
 
 def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:
-    """Return the layer of a residual block that mixes neighboring positions: a 3 x 3 convolution, in every stage."""
+    """Return the layer of a residual block that mixes neighboring positions: a 3 x 3 convolution.
+
+    The argument `stage` has no effect, because all stages use the same type of layer.
+    """
     return Convolution(channels, width, 3, stride, 1, bias=False)

@@ -120,7 +120,7 @@ class ViT(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Draw weights from normal distributions cut at two deviations, and zero the biases.
+        """Draw weights from normal distributions truncated at two standard deviations. Biases are zero.
 
         Source: Touvron 2021, section 6.
         """

@@ -20,11 +20,11 @@ Rows = dict[str, dict[str, Any]]
 def ablate(
     rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
 ) -> str | dict[str, Any] | None:
-    """Train each row of the ablation table, and return the table of all results.
+    """Train a model for each row of the ablation table, and return the table of all results.
 
-    Each row can be resumed in its subdirectory of `run.out`.
+    Each row is a run that can be resumed, in its own subdirectory of `run.out`.
 
-    columns  names of the columns by metric
+    columns  names of the table columns, by metric
     """
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}

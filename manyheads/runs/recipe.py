@@ -27,9 +27,9 @@ FINE_TUNING = TrainingConfig(
 class DataConfig(Config):
     """Data settings of all runs whose data have training, validation and test splits.
 
-    validation, test  data that take precedence over the splits found with the training data
+    validation, test  data that are used instead of the splits found with the training data
     scored            split on which the final model is evaluated
-    threads           CPU threads; None: PyTorch's default
+    threads           number of CPU threads; None: PyTorch's default
     """
 
     data: str | None = None

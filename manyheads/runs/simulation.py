@@ -183,9 +183,9 @@ def simulate(
 
 
 def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
-    """Compute the loss like the training task of the model does.
+    """Compute the loss in the same way as the training task of the model.
 
-    Computes it over the vocabulary in chunks, and for BERT only at masked words.
+    The cross-entropy over a vocabulary is computed in chunks, and for BERT only at masked words.
     """
     if getattr(model.config, "head", None) == "masked_lm":
         states = model.encode(*inputs).flatten(0, 1)

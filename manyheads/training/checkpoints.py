@@ -118,7 +118,9 @@ class Checkpoints:
         copies = self._copies[kind] = {name: _cpu_copy(t, self._copies[kind].get(name)) for name, t in tensors.items()}
 
         def run() -> None:
-            if self._failed:  # a checkpoint must not become valid if writing one of its files failed
+            # After a failed write nothing is written, because a checkpoint must not become valid without one of its
+            # files.
+            if self._failed:
                 return
             self._failed = True
             write(copies)
@@ -173,7 +175,7 @@ class Checkpoints:
             raise UserError(f"{path.with_suffix('.safetensors')}: not a safetensors file ({error})") from error
 
     def _verify(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
-        """Return the JSON content of a checkpoint, and the errors of its weights files.
+        """Return the JSON content of a checkpoint, and a list of the errors in its weights files.
 
         The entry `files` of the content omits weights files that are missing or damaged. Raises an error if another
         part of the checkpoint is damaged.

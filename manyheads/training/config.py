@@ -56,8 +56,8 @@ class TrainingConfig(Config):
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     validate_every: Count | None = None  # steps between validations; None: at the end of every epoch
     checkpoint_every: Count = 500  # steps between checkpoints
-    # Epochs between models saved as kept/epoch-0 (before training), kept/epoch-N, ..., which show how a model changes.
-    # None: no models are saved.
+    # Number of epochs between two saved models: kept/epoch-0 (before training), kept/epoch-N, ... They show how a model
+    # changes during training. None: no models are saved.
     keep_every: Count | None = None
     log_every: Count = 50  # steps between two entries of the training log
     # The run stops if more than this number of steps were skipped because their loss or gradient was not finite. A
@@ -65,7 +65,7 @@ class TrainingConfig(Config):
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
     # name of a validation metric; if set, the weights with its best value become the final weights
     metric: str | None = None
-    # stop the run after this number of validations in a row without a new best value of `metric`
+    # number of validations in a row without a new best value of `metric`, after which the run stops
     patience: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
 
@@ -97,11 +97,11 @@ class TrainingConfig(Config):
         return {**asdict(self), "betas": list(self.betas)}
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
-        """Return the settings that differ from those of a saved run, as texts `key: saved -> now`.
+        """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
-        The result is empty if this configuration can resume the saved run. A resumed run may have a later end if the
-        learning-rate schedule does not depend on it, a higher skip_nonfinite, and other values of shard or
-        checkpointing. Settings that are missing in the saved run have their default values.
+        Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. A resumed run may have a
+        later end if the learning-rate schedule does not depend on it, a higher skip_nonfinite, and other values of
+        shard or checkpointing. A setting that is missing in the saved run had its default value.
         """
         now = self.as_dict()
         saved = with_defaults(self, saved)

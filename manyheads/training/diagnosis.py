@@ -21,8 +21,8 @@ from manyheads.training.state import Counters, seed_step
 def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
     """Return the name of the first tensor with NaN or infinite values, given the gradients and losses of the step.
 
-    Collective: all ranks must call it. With several ranks, the gradients have already been averaged, so each rank
-    computes its local gradients again.
+    Collective: all ranks must call it. With several ranks, the given gradients are averages over the ranks, which do
+    not show their origin. So each rank computes its local gradients again.
     """
     if session.ranks.world > 1:
         session.optimizer.zero_grad()

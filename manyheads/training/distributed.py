@@ -123,7 +123,10 @@ class DistributedContext:
 
     @property
     def shown(self) -> dict[str, int]:
-        """Return the number of ranks as an entry for result.json; empty for a single process."""
+        """Return the number of ranks as a dictionary with one entry for result.json.
+
+        It is empty for a single process.
+        """
         return {"ranks": self.world} if self.world > 1 else {}
 
 
@@ -276,10 +279,7 @@ def failure_of_first_rank() -> str | None:
 
 @contextmanager
 def reraise_peer_failure() -> Iterator[None]:
-    """Turn a lost connection to another process into a one-line error for the user.
-
-    The other process must have ended.
-    """
+    """Raise a one-line error if the connection to another process is lost, which means that this process has ended."""
     try:
         yield
     except RuntimeError as error:

@@ -23,7 +23,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # The library prints long error reports; one line is printed below instead.
+    # The library prints long error reports. They are disabled here, and one line is printed instead.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     # the default grace period of older PyTorch versions is 30 seconds

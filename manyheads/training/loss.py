@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the cache of a CPU.
+# Number of token positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the
+# cache of a CPU.
 CHUNK = 512
 
 
@@ -102,7 +103,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 smooth = h @ weight_sum + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
                 total -= (confidence * true_log_p + spread * smooth).sum()
                 if not any(ctx.needs_input_grad):
-                    continue  # validation needs the loss without its gradients
+                    continue  # Without gradients, as in validation, only the loss is computed.
                 probability = log_p.exp_()
                 probability[at, t] -= confidence
                 if grad_bias is not None:
