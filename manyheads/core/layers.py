@@ -95,7 +95,7 @@ class PatchEmbedding(nn.Conv2d):
             raise UserError(f"expected images of shape (B, {self.in_channels}, Y, X), found {tuple(images.shape)}")
         for side in images.shape[2:]:
             count_patches(side, self.stride[0])
-        # patches in one axis: (B, D, Y / P, X / P) -> (B, N, D)
+        # one dimension for all patches: (B, D, Y / P, X / P) -> (B, N, D)
         return super().forward(images).flatten(2).transpose(1, 2)
 
 

@@ -31,8 +31,8 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     if layout not in get_args(Layout):
         raise UserError(f"unknown position layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
     table = torch.empty(length, width, dtype=torch.float64)
-    # On the meta device, the model is built only to count its parameters, so the table stays empty. Computing there
-    # would import PyTorch's compiler, which takes a second.
+    # On the meta device, a model is built only to count its parameters, so its position table stays empty. Computing a
+    # table there would import PyTorch's compiler, which takes a second.
     if table.is_meta:
         return table
     t = torch.arange(length, dtype=torch.float64)[:, None]

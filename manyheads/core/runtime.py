@@ -83,7 +83,7 @@ class ComputeConfig:
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
-        """Apply `settings`, and autocast to bf16 if the precision is bf16, while the block runs.
+        """Apply `settings`, and autocast to bf16 if the precision is bf16, while the `with` block runs.
 
         Every forward pass runs in this context.
         """
@@ -110,7 +110,8 @@ class ComputeConfig:
     def products_per_second(self) -> float:
         """Return the FLOP/s that this machine reaches in matrix products of the configured precision.
 
-        Multiplies matrices of 1024 x 1024, and larger ones or more of them if these do not keep the device busy.
+        Measures products of 1024 x 1024 matrices, each repeated for a minimum time. If a product of this size does not
+        keep the device busy, larger matrices are measured, too.
         """
         dtype, best = torch.bfloat16 if self.precision == "bf16" else torch.float32, 0.0
 
@@ -173,9 +174,9 @@ CACHED = 2**25  # size in bytes of data that stays in the CPU cache
 
 
 def bytes_per_second(threads: int | None = None, size: int = BUFFER_BYTES) -> float:
-    """Return the rate at which the processor reads memory, in bytes per second.
+    """Return the speed of memory reads by this processor, in bytes per second.
 
-    Reads a buffer of `size` bytes five times with this number of threads, and returns the best rate.
+    Reads a buffer of `size` bytes five times with this number of threads, and returns the highest speed.
     """
     with prepare(threads=threads, device="cpu").settings():
         memory = torch.ones(size // 4)
@@ -229,7 +230,8 @@ def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
 
 @contextlib.contextmanager
 def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
-    """Keep freed memory in the process while the block runs, because the next training step needs the same amount.
+    """Keep freed memory in the process while the `with` block runs, because the next training step needs the same
+    amount.
 
     By default the C library returns a large block to the system as soon as it is freed, and the system clears every
     page of the next block. This takes 20% of a training step of BERT base. Only glibc is supported; other C libraries
@@ -296,7 +298,9 @@ def physical_memory() -> int:
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Disable dropout and gradients while the block runs, then restore the training or eval mode of the model."""
+    """Disable dropout and gradients while the `with` block runs, then restore the training or eval mode of the
+    model.
+    """
     training = model.training
     model.eval()
     try:

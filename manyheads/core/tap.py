@@ -86,7 +86,7 @@ class _Recording:
 class Tap(nn.Module):
     """Hook inside a model that can record or edit activations.
 
-    It has no effect unless a recording or an edit is active.
+    The hook has no effect unless a recording or an edit is active.
     """
 
     def __init__(self, place: Place = "attention") -> None:
@@ -181,7 +181,7 @@ def record(
     *,
     of: Place = "attention",
 ) -> Iterator[Maps]:
-    """Record attention maps (per call and head, before dropout) or states of a model while the block runs.
+    """Record attention maps (per call and head, before dropout) or states of a model while the `with` block runs.
 
     layers   layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list; None:
              all.
@@ -202,9 +202,7 @@ def record(
 def record_calculations(
     model: nn.Module, layers: Layers = None, heads: Sequence[int] | None = None
 ) -> Iterator[dict[str, list[Calculation]]]:
-    """Record the inputs of the attention while the block runs.
-
-    They are queries, keys, values, scale and bias of each attention map.
+    """Record the queries, keys, values, scale and bias of each attention while the `with` block runs.
 
     The arguments are those of `record`. Raises UserError for an attention whose weights are not a softmax over products
     of queries and keys.
@@ -234,11 +232,11 @@ def _recording_calls(
 
 
 class Edit:
-    """Edits of the activations of a model. They are undone when the `edit` block ends.
+    """Edits of the activations of a model. They are undone when the `with` block of `edit` ends.
 
-    `new` is a tensor that broadcasts to the replaced part, or a function that receives this part and returns the new
-    one. Examples: `torch.zeros_like` for ablation, a mean over other runs for mean ablation, states that `record`
-    stored in another run for activation patching.
+    `new` is a tensor that broadcasts to the replaced part, or a function that receives the replaced part and returns
+    its replacement. Examples: `torch.zeros_like` for ablation, a mean over other runs for mean ablation, states that
+    `record` stored in another run for activation patching.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -309,9 +307,9 @@ class Edit:
 
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
-    """Edit activations of a model while the block runs.
+    """Edit activations of a model while the `with` block runs.
 
-    They are attention maps, outputs of heads or feed-forward networks, or the residual stream.
+    Attention maps, outputs of heads, outputs of feed-forward networks and the residual stream can be edited.
     """
     changes = Edit(model)
     try:
@@ -326,7 +324,7 @@ def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]
     for name, module in model.named_modules():
         tap = getattr(module, "tap", None)
         if isinstance(tap, Tap) and tap.place == place:
-            # a model with fused inference kernels contains some modules under two names
+            # A model with fused inference kernels contains some modules twice, under two names.
             by_tap.setdefault(tap, (name, module))
     return dict(by_tap.values())
 

@@ -41,7 +41,7 @@ def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mappi
 def checksum(tensors: Mapping[str, Tensor]) -> str:
     """Return the CRC-32 of the names and values of tensors, as 8 hexadecimal digits.
 
-    It is fast and detects flipped bits.
+    This checksum is fast and detects flipped bits.
     """
     crc = 0
     for name in sorted(tensors):

@@ -221,7 +221,10 @@ class ContinuousBatch(Generic[F]):
         return self._step(last, cache)[:, -1]
 
     def _append_read(self, reading: _Reading[F]) -> list[Tensor]:
-        """Add cache rows for texts whose prompts have been read. Returns the logits of their next tokens, (R, V)."""
+        """Add texts to the batch whose prompts have been read, with their cache rows.
+
+        Returns the logits of their next tokens, (R, V).
+        """
         keep = [row for row, text in enumerate(reading.texts) if text not in self._finished]
         self._finished -= {*reading.texts}
         if not keep:

@@ -19,10 +19,8 @@ MAX_PENDING = 16  # if this number of tokens gives no complete text, some of the
 class TextStream:
     """Text that continues a prompt, built token by token.
 
-    The pieces that `push` and `finish` return add up to the text.
-
-    A token may end inside a character or a stop string. So characters that the next token can still change are not yet
-    returned.
+    `push` and `finish` return the text in pieces, which add up to the whole text. A token may end inside a character or
+    a stop string. So characters that the next token can still change are not yet returned.
 
     prompt  token ids before the first token, which can affect the spelling of a token (leading space).
     stop    stop strings; the text ends before the first one that appears.
@@ -48,8 +46,8 @@ class TextStream:
         # change.
         complete = text.rstrip(INVALID) if len(self._ids) - self._done <= MAX_PENDING else text.removesuffix(INVALID)
         piece, self._returned = complete[self._returned :], max(self._returned, len(complete))
-        # Start a new window with the latest tokens, if they have a text. After a single special token without text, the
-        # next word would be decoded as the first word of a text, without its leading space.
+        # Start a new window with the latest tokens, if they have a text. If a window began with a special token without
+        # text, the next word would be decoded as the first word of a text, without its leading space.
         if complete == text and piece:
             self._ids = self._ids[self._done :]
             self._done, self._returned = len(self._ids), len(self._decode(self._ids))

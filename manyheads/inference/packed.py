@@ -179,5 +179,5 @@ class Team:
                 other.result()
 
     def _reset(self) -> None:
-        """Discard the threads of the parent in a forked process, because threads do not survive a fork."""
+        """Discard the thread pool in a process created by fork, because threads do not survive a fork."""
         self._pool, Team._turn = None, threading.Lock()

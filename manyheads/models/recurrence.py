@@ -259,7 +259,7 @@ class Recurrence(nn.Module):
         cache: StepCache | None = None,
         offset: int | Tensor | None = None,
     ) -> tuple[Tensor, PonderState | None]:
-        """Return the output (B, T, D) for x (B, T, D), and the ponder state with the steps of each position.
+        """Return the output (B, T, D) for x (B, T, D), and the ponder state, which contains the steps of each position.
 
         Row b of the batch starts at position offset[b].
         With a key-value cache, all steps are computed, because later positions may take more steps and attend to the
@@ -296,7 +296,8 @@ class Recurrence(nn.Module):
 
 @contextmanager
 def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
-    """Record the number of steps of every position while the block runs, by the names of the model's repeated blocks.
+    """Record the number of steps of every position while the `with` block runs. The result has an entry for each
+    repeated block of the model, by name.
 
     If the model is called several times, the last call counts. The result is empty for a model without halting.
     """

@@ -81,7 +81,8 @@ class Seq2SeqLSTM(nn.Module):
     ) -> Tensor:  # fmt: skip
         """Return the hidden states of the decoder, (B, Tt, D).
 
-        Target lengths and offsets have no effect, because no state depends on later padding or on absolute positions.
+        The arguments for target lengths and offsets have no effect, because no state depends on later padding or on
+        absolute positions.
         """
         return self._write(target, self._read(source, source_lengths))[0]
 

@@ -44,7 +44,7 @@ _PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
 class Setting:
     """Value that the user sets for one dotted key: text, a list of texts, or a Python value.
 
-    place  location of the setting for error messages, such as `run.yaml:3`
+    place  file and line of the setting for error messages, such as `run.yaml:3`
     """
 
     key: str

@@ -88,9 +88,9 @@ class Step:
 
 
 class _CostCounter(TorchDispatchMode):
-    """PyTorch dispatch mode that counts time and memory of all operations in its block.
+    """PyTorch dispatch mode that counts time and memory of all operations in its `with` block.
 
-    known  tensors that exist before the block
+    known  tensors that exist before the `with` block
     """
 
     def __init__(self, machine: Machine, known: list[Tensor]) -> None:

@@ -114,7 +114,7 @@ class DistributedContext:
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        """Run the block on rank 0 first, then on the other ranks, which can read the files that rank 0 wrote."""
+        """Run the `with` block on rank 0 first, then on the other ranks, which can read the files that rank 0 wrote."""
         if not self.first:
             self.wait()
         yield

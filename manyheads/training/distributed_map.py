@@ -20,7 +20,7 @@ SINGLE_PROCESS = DistributedContext()
 
 
 class _Division(NamedTuple):
-    """Settings that say how the current block divides batches among the ranks.
+    """Settings that say how the current `with` block divides batches among the ranks.
 
     same_calls  True if every rank must compute the same number of batches
     """
@@ -42,12 +42,13 @@ class _RemoteError(NamedTuple):
 
 @contextmanager
 def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
-    """Divide the batches of all `distributed_map` calls in this block among the ranks.
+    """Divide the batches of all `distributed_map` calls in this `with` block among the ranks.
 
     Collective: all ranks make the same calls.
 
     same_calls  True: if a rank has no batch left in the last round, it computes the batch of another rank and drops the
-                result. Sharded models need this, because all ranks take part when a block is gathered.
+                result. Sharded models need this, because all ranks take part when the weights of a model block are
+                gathered.
     """
     with reraise_peer_failure():
         before = _division.set(_Division(distributed_context(), same_calls))

@@ -14,7 +14,7 @@ from manyheads.training.task import Loss
 
 
 class LossSums(NamedTuple):
-    """Losses of the micro-batches of one step on this rank. Their gradients have been added to the parameters.
+    """Losses of the micro-batches of one step on this rank. The gradients of these losses are stored in the parameters.
 
     losses       loss of each micro-batch without gradient, scaled by `Loss.scaled`
     window       sums for the next log entry: the loss and the number of correctly predicted targets

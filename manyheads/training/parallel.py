@@ -217,9 +217,9 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
-    """Convert every batch normalization of the model to one that computes its statistics over all ranks.
+    """Convert every batch normalization of the model to a version that computes the mean and variance over all ranks.
 
-    The statistics are sent in a separate process group, so that they do not mix with the gradients.
+    These statistics are sent in a separate process group, so that they do not mix with the gradients.
     """
     import torch.distributed as dist
 

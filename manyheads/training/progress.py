@@ -124,7 +124,7 @@ class Metrics:
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
         self.path = out / "metrics.jsonl"
-        if self.path.exists():  # if the process was killed, the last line may be incomplete
+        if self.path.exists():  # If the process was killed while writing, the last line of the file may be incomplete.
             earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
@@ -167,7 +167,8 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a metrics.jsonl file. Invalid lines, such as one cut off by a kill, are skipped.
+    """Return the entries of a metrics.jsonl file. Invalid lines are skipped, such as a line that is incomplete after a
+    kill.
 
     Returns an empty list if the file does not exist, as for runs without training steps.
     """

@@ -66,7 +66,7 @@ def describe_unfinished(directory: Path) -> str | None:
 
 def resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`."""
-    file = out / "state" / COMMAND  # runs of older versions lack this file
+    file = out / "state" / COMMAND  # Runs that were started by an older version of this package lack this file.
     return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
 
 
@@ -87,7 +87,8 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
-        # resume with the saved command, because the current settings may differ from those of the unfinished run
+        # The error message names the saved command of the run, because the current settings may differ from the
+        # settings of the run.
         if not resume and status == "unfinished":
             raise UserError(f"{out} contains an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":

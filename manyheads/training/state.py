@@ -40,7 +40,7 @@ class Counters:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
-        """Drop the records of saved weights whose files are not in `files`.
+        """Drop the records of saved weights whose files are missing in `files`.
 
         Return a warning for each dropped record.
         """
