@@ -144,7 +144,9 @@ class Tap(nn.Module):
         return pattern
 
     def on_output(self, output: Tensor) -> Tensor:
-        """Apply the active edits to the outputs of the heads (B, H, ..., Tq, Dv), or to states, and return them."""
+        """Apply the active edits to the outputs of the heads (B, H, ..., Tq, Dv), or to states, and return the edited
+        tensor.
+        """
         for change in self.output_edits:
             output = change(output)
         return output

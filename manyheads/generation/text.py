@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 
-INVALID = "\ufffd"  # Unicode replacement character for bytes that are not a character, or only a part of one
+# Unicode replacement character, which stands for bytes that form no character, or only a part of a character.
+INVALID = "\ufffd"
 MAX_BYTES = 4  # maximum number of bytes, and therefore of tokens, of a character
 MAX_PENDING = 16  # if this number of tokens gives no complete text, some of them are dropped
 

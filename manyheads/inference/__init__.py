@@ -185,9 +185,9 @@ def _relative_error(model: nn.Module, lowered: nn.Module) -> float:
 
 
 def _cross_inputs(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
-    """Return a cache and masks for a stack with cross-attention, where x is also the encoder output.
+    """For a stack with cross-attention, return a cache and masks with which x is also the encoder output.
 
-    Empty for other stacks.
+    For other stacks, the result is empty.
     """
     cache = stack.new_cache(len(x), x.shape[1], x)
     for layer, block in enumerate(blocks):

@@ -86,7 +86,8 @@ def kernel(function: Any) -> Any:
 
 
 RELU, SILU, GELU, GELU_TANH = range(4)
-# Codes for no activation and for no norm. They are np.int64, because Numba recompiles for each Python int literal.
+# Codes that mean "no activation" and "no norm". They are np.int64, because Numba recompiles a function for each Python
+# int literal.
 NONE = np.int64(-1)
 
 # Constants in float32. A Python float is float64 and would make a loop compute in float64.

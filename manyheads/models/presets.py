@@ -138,7 +138,7 @@ def _gpt2(layers: int, width: int, heads: int) -> Settings:
 def _nano(layers: int, width: int, heads: int, positions: int, rate: float) -> Settings:
     """Return nanoGPT's settings for a character model of the text tiny-shakespeare.
 
-    They include its variant of GELU and its vocabulary size.
+    The settings include nanoGPT's variant of GELU and its vocabulary size.
     """
     return {
         "vocab": 65, "layers": layers, "width": width, "heads": heads, "max_positions": positions, "bias": False,
@@ -244,7 +244,7 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", _LOCAL),
     # The stem of these networks is a convolution, as in the paper's best models.
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
-    # models with the sizes that their papers give
+    # models with the sizes that the papers give
     **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),
 }

@@ -44,7 +44,7 @@ class Tfidf(nn.Module):
     def __init__(self, config: TfidfConfig) -> None:
         super().__init__()
         self.config = config
-        self.idf = nn.Parameter(torch.zeros(config.vocab))  # ignored tokens, such as padding, keep the weight zero
+        self.idf = nn.Parameter(torch.zeros(config.vocab))  # Ignored tokens, such as padding, have the weight zero.
         size = config.components
         self.components = None if size is None else nn.Parameter(torch.zeros(size, config.vocab))
         self.output = nn.Linear(size or config.vocab, units(config.labels))

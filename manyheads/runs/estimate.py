@@ -19,9 +19,9 @@ MAX_LABELS = 12  # maximum number of labels that the printed configuration shows
 class Plan:
     """Model and batch whose training cost is estimated.
 
-    model  model, which may be on the meta device
+    model  model to train; it may be on the meta device
     batch  size of a micro-batch in `unit`s ("token" or "image")
-    items  units per epoch, if known before the data are read
+    items  number of units per epoch, if it is known before the data are read
     """
 
     model: nn.Module

@@ -118,7 +118,7 @@ class Run:
 
 
 class Data(Protocol[D]):
-    """Interface of a run's data, which `Source` (`data/sources/source.py`) implements."""
+    """Interface of the data of a run. The class `Source` (`data/sources/source.py`) implements it."""
 
     unit: ClassVar[str]
 

@@ -18,7 +18,7 @@ def validation_due(config: TrainingConfig, counters: Counters) -> bool:
 
 
 def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the model is to be saved under `kept/` after this epoch."""
+    """Return True if a copy of the model must be saved under `kept/` after this epoch."""
     return config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0
 
 

@@ -1,6 +1,6 @@
 """Distributed evaluation: each batch is computed by one rank, and every rank gets the results of all batches.
 
-The batches do not depend on the number of ranks, so the results do not either.
+The division into batches does not depend on the number of ranks. So the results do not depend on it either.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class ProgressMeter:
     def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
         self._report, self._unit, self._measure_peak = report, unit, peak
         self._peak: float | None = None
-        # time after the first step, and the fraction of the run that was finished then
+        # time at the end of the first step, and the fraction of the run that was finished then
         self._start: tuple[float, float] | None = None
         self._reported = time.monotonic()
         self._counted = 0  # number of units (tokens, images, ...) since the first step
@@ -161,7 +161,7 @@ class Metrics:
     def sync(self) -> None:
         """Write all logged entries to disk.
 
-        Called before a checkpoint is written, because the checkpoint relies on them.
+        Called before a checkpoint is written, because a resumed run expects all log entries up to its checkpoint.
         """
         os.fsync(self._file.fileno())
 

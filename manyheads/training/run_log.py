@@ -41,7 +41,7 @@ class RunLog:
         self._contexts.__exit__(*error)
 
     def sync(self) -> None:
-        """Write all logged entries to disk, and return when this is done."""
+        """Write all logged entries to disk. Returns after they are on disk."""
         if self._metrics is not None:
             self._metrics.sync()
 

@@ -86,7 +86,7 @@ def _is_better(session: TrainingSession, value: float, than: float) -> bool:
 
     The metric that selects the final weights says if higher or lower is better.
     """
-    if math.isnan(than):  # any number is better than NaN, the metric of a diverged model
+    if math.isnan(than):  # Any number is better than NaN, the metric of a model whose training diverged.
         return not math.isnan(value)
     assert session.config.metric is not None
     return value < than if session.task.metrics[session.config.metric] == "lower" else value > than

@@ -155,7 +155,7 @@ def restore(
 ) -> Counters:
     """Restore the training state that `capture` returned.
 
-    Raises UserError for another model or an invalid checkpoint.
+    Raises UserError if the state is of another model, or if the checkpoint is invalid.
     """
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
