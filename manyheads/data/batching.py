@@ -24,9 +24,10 @@ _MIN_STRIP_BATCHES = (
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the indices of those rows of a batch that belong to one rank; empty if the batch has too few rows.
+    """Return the row indices in a batch that one rank processes; empty if the batch has fewer rows than there are
+    ranks.
 
-    size  number of rows in the whole batch
+        size  number of rows in the whole batch
     """
     return np.arange(rank, size, world)
 
