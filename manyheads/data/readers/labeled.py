@@ -187,7 +187,8 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
     """Check that all labels of `data` are in the list of known labels, and return the data.
 
-    If a label is unknown, raise UserError. With `skip_bad_lines`, leave out and count such items instead.
+    If a label is unknown, raise UserError. If `skip_bad_lines` is true, leave out and count the items with unknown
+    labels instead.
 
     unit  noun for the items in messages, such as "texts"
     """

@@ -1,1 +1,3 @@
-"""Data sources: one object describes the data of a run (location, splits, held-out validation data and report)."""
+"""Data sources: a data source object describes the data of a run (location, splits, held-out validation data,
+report).
+"""
