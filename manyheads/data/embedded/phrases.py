@@ -45,7 +45,7 @@ _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
 class Fragment(NamedTuple):
     source: str
     target: str
-    needs: tuple[str, ...]  # names and patterns of the fragment, which must also occur in training
+    needs: tuple[str, ...]  # names and patterns of the fragment, which must also occur in the training data
 
 
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
@@ -105,7 +105,7 @@ class Writer:
         return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
-        """Compose `size` distinct phrases, including the fragments in `alone`.
+        """Compose `size` distinct phrases, including the fragments in `alone` as phrases of their own.
 
         All kinds of fragments have equal probability.
         """
@@ -178,9 +178,9 @@ class Writer:
         return date.fromordinal(self.random.randint(_EARLIEST, _LATEST))
 
     def _amount(self, digits: int, *, decimal: bool) -> float:
-        """Draw a random amount of up to `digits` digits; each length is equally probable.
+        """Draw a random number (an amount) of up to `digits` digits; each number of digits is equally probable.
 
-        `decimal` adds one decimal place.
+        If `decimal` is true, the number is rounded to one decimal place, otherwise to an integer.
         """
         number = 10 ** self.random.uniform(0, digits)
         return round(number, 1) if decimal else int(number)
@@ -212,7 +212,7 @@ class Writer:
     def _spans(self) -> Iterator[Fragment]:
         for unit, seconds in dates.TIMEDELTA_UNITS:
             for number in range(1, 100):
-                for sign in (0, 1, -1):  # a span without a direction, in the future, or in the past
+                for sign in (0, 1, -1):  # a time span without a direction, in the future, or in the past
                     needs = (f"span {unit} {sign} {self._plural(number)}",)
                     delta = timedelta(seconds=seconds * number * (sign or 1))
                     yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)

@@ -224,9 +224,9 @@ def cut(contents: Iterable[str]) -> Iterator[str]:
 
 
 def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield the content of a file as one text, divided into pieces.
+    """Yield the content of a file as rows that each contain one piece of the text.
 
-    If the file is not UTF-8, the last piece is marked as faulty.
+    If the file is not UTF-8, the last row contains the fault instead of a piece.
     """
     decoder, line = getincrementaldecoder("utf-8")(), 1
 

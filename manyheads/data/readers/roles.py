@@ -180,7 +180,7 @@ def class_folders_in(folder: Path) -> Path:
 def check_unmixed(files: Sequence[Path]) -> None:
     """Check a directory in which all files together form one corpus.
 
-    Raise UserError if some files are named as splits.
+    Raise UserError if some files are named as the splits of a corpus (train.txt and test.txt).
     """
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:

@@ -86,7 +86,7 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self, after: int = 0) -> Iterator[Part]:
-        """Yield the pieces of all texts in order, beginning with the piece after the one that has index `after`.
+        """Yield the pieces of all texts in order, beginning with the piece that has index `after`.
 
         Raises UserError if a file has changed.
         """

@@ -74,8 +74,9 @@ class Report(Generic[S]):
         self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
 
     def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
-        """Add rows with the number of items per label: one row for each of the first labels, one for all remaining
-        labels.
+        """Add rows with the number of items for each label.
+
+        There is one row for each of the first labels, and one row for all remaining labels together.
         """
         counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
         for label in order[:_MAX_LABELS]:
@@ -94,8 +95,9 @@ class Report(Generic[S]):
         self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
 
     def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
-        """Add the same rows as `repetitions`, but compare items by their 64-bit hashes, to use little memory for
-        large data.
+        """Add the same rows as `repetitions`, but compare items by their 64-bit hashes.
+
+        This takes little memory, also for large data.
         """
         train, *others = self.splits
         known = np.unique(hashes(self.splits[train]))

@@ -66,8 +66,8 @@ def train_wordpiece(
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The trainer numbers "##a" in the order of a hash table with a random seed, and breaks ties by these numbers. Fixed
-    # ids make training deterministic.
+    # The library's trainer numbers "##a" (a character inside a word) in the order of a hash table with a random seed,
+    # and breaks ties by these numbers. Fixed ids make training deterministic.
     inner = [f"##{c}" for c in _characters(pieces, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(vocabulary, 0),
@@ -79,7 +79,7 @@ def train_wordpiece(
     _check_size(
         tokenizer.get_vocab_size(), vocabulary, "special tokens and all characters, at the start of a word and inside,"
     )
-    # The trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
+    # The library's trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
     trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     trained.add_special_tokens(list(BERT_TOKENS))
@@ -159,7 +159,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         model_writer=trained, model_type="unigram", vocab_size=vocabulary - 1, hard_vocab_limit=False,
         character_coverage=1.0, normalization_rule_name="identity", add_dummy_prefix=False,
         remove_extra_whitespaces=False, max_sentence_length=1 << 30, eos_id=0, unk_id=1, bos_id=-1, pad_id=-1,
-        num_threads=4, minloglevel=2,  # The number of threads is fixed, because sums depend on it.
+        num_threads=4, minloglevel=2,  # The number of threads is fixed, because floating-point sums depend on it.
     )  # fmt: skip
     pieces = SentencePieceProcessor(model_proto=trained.getvalue())
     # Scores are rounded, because a JSON reader may lose the last digits of a float.
@@ -310,7 +310,8 @@ def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
 
 
 def _check_size(size: int, vocabulary: int, required: str) -> None:
-    if size > vocabulary:  # A trainer keeps all required tokens, even if they exceed the requested vocabulary size.
+    # The library's trainer keeps all required tokens, even if they exceed the requested vocabulary size.
+    if size > vocabulary:
         raise UserError(
             f"vocabulary={vocabulary}: {required} require at least {size:,} ids; request a larger vocabulary"
         )
