@@ -50,7 +50,8 @@ _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40
 def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of tokenizer_config.json, which the class AutoTokenizer of transformers reads.
 
-    It does not describe the special tokens around a text, because the post-processor in tokenizer.json adds them.
+    The content does not describe the special tokens around a text, because the post-processor in tokenizer.json adds
+    these tokens.
     """
 
     def token(name: str) -> str | None:
@@ -134,9 +135,9 @@ def _from_file(file: Path) -> Tokenizer:
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:
-    """Check a tokenizer from an untrusted file. Return a fault that makes it expand texts, run for hours or crash.
+    """Check a tokenizer from an untrusted file for faults that make it expand texts, run for hours or crash.
 
-    Returns None if there is no such fault.
+    Return a description of the first fault, or None.
     """
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
@@ -152,7 +153,9 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             raise
         except (
             BaseException
-        ) as error:  # One cause is a character without a token. Panics of Rust code are not instances of Exception.
+            # One cause of this exception is a character without a token. Panics of Rust code are not instances of
+            # Exception.
+        ) as error:
             return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None
 

@@ -63,7 +63,8 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                     for name, part in parts.items()
                 }
-            except RuntimeError as error:  # example: for a shape with a zero among large sizes, the strides overflow
+            # torch also rejects a shape with a zero among large sizes, because the strides overflow
+            except RuntimeError as error:
                 raise UserError(f"{file}: damaged ({error}); copy or save the model again") from None
 
     return _read(path, SAFE, read)

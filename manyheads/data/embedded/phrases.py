@@ -105,7 +105,7 @@ class Writer:
         return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
-        """Compose `size` distinct phrases, including the fragments in `alone` as phrases of their own.
+        """Compose `size` distinct phrases, including each fragment in `alone` as a separate phrase.
 
         All kinds of fragments have equal probability.
         """

@@ -83,7 +83,7 @@ def _read(name: str) -> Columns | None:
 
 
 def _babel(name: str) -> AbstractContextManager[None]:
-    """Return a context manager for code that uses the library Babel. If Babel is missing, it raises a helpful error.
+    """Return a context manager that reports an error if the code inside it needs the library Babel, which is missing.
 
     The error names the extra to install, and the corpora that do not require Babel.
     """
