@@ -10,7 +10,7 @@ A model directory written by Manyheads contains these files:
 Directories written by other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
 
 A translator with a joint vocabulary is saved as a Marian directory (post-norm, no final norms) or as a Pegasus
-directory (pre-norm, final norms). Models that no other tool supports get a model type `manyheads-...`.
+directory (pre-norm, final norms). The model type of a model that no other tool supports begins with `manyheads-`.
 
 This module never loads a pickle. It uses the network only for models whose name begins with `hub:`.
 """

@@ -42,7 +42,9 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 
 def stdin() -> Iterator[list[str]]:
-    """Yield chunks of the lines that are available on stdin, so that a slow input gets an answer after each line."""
+    """Yield chunks of the lines that are available on stdin, so that each line of a slow input is answered as it
+    arrives.
+    """
     from manyheads.training.distributed_map import read_once
 
     return read_once(_read())

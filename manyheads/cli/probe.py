@@ -38,10 +38,11 @@ def _probe(options: argparse.Namespace) -> None:
     from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.data.readers.treebank import read_treebank
 
+    # Read the data before the model, because the model takes longer to load and the data may be faulty.
     treebank, train = (
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
         for file in (options.treebank, options.train)
-    )  # Read the data before the model, because the model takes longer to load and the data may be faulty.
+    )
     from manyheads.tasks.heads.probing import probe
     from manyheads.tasks.loading import load
 

@@ -76,8 +76,9 @@ def _report(error: BaseException, status: int, message: str, debug: bool) -> int
 
 
 def _print_once(message: str, *, quietly: bool) -> None:
-    """Print an error on one rank. Ranks other than 0 print nothing if rank 0 reports the same error or has caused this
-    one.
+    """Print an error on one or more ranks.
+
+    Ranks other than 0 print nothing if rank 0 reports the same error, or if rank 0 has caused the error.
 
     quietly  True: never print on ranks other than 0, because rank 0 certainly reports the error
     """

@@ -57,9 +57,8 @@ _EMBEDDINGS = {
         Weight("output.weight", _OUTPUT),
     ],
 }
-_BIAS = Weight(
-    "output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0]
-)  # shape (V,) in Manyheads, (1, V) in the file
+# shape (V,) in Manyheads, (1, V) in the file
+_BIAS = Weight("output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0])
 
 
 def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:

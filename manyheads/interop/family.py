@@ -28,8 +28,9 @@ def _unstated(_: Mapping[str, Any]) -> None:
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a model (tied ones once) and the persistent buffers, such as running statistics of
-    batch norms.
+    """Return all tensors of a model that are saved, by name.
+
+    They are the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms.
     """
     persistent = module.state_dict().keys()
     return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}

@@ -282,8 +282,7 @@ def weights_to_ours(
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Return a triple for each row of a conversion table: the Manyheads names, the row, and the possible names in a
-    file.
+    """Return a triple for each row of a conversion table: Manyheads names, row, possible names in a file.
 
     Of the possible names in a file, the first is used for writing.
     """

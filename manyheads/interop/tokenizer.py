@@ -59,7 +59,8 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         return None if index is None else tokenizer.id_to_token(index)
 
     around = tokenizer.encode("").tokens
-    starts_with_end = not hasattr(config, "start")  # A decoder-only model starts a text with its end token.
+    # A decoder-only model uses the end token as the first token of a text.
+    starts_with_end = not hasattr(config, "start")
     special = {
         "pad_token": token("pad"),
         "bos_token": token("end") if starts_with_end else None,
@@ -78,7 +79,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **({} if most is None else {"model_max_length": most}),
         "clean_up_tokenization_spaces": False,
-        # Read the characters "</s>" in a text as ordinary text.
+        # With this setting, the characters "</s>" in a text are read as ordinary text.
         "split_special_tokens": tokenizer.encode_special_tokens,
     }
 
@@ -151,11 +152,8 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
         except (KeyboardInterrupt, SystemExit):
             raise
-        except (
-            BaseException
-            # One cause of this exception is a character without a token. Panics of Rust code are not instances of
-            # Exception.
-        ) as error:
+        # One cause is a character without a token. BaseException includes panics of Rust code, unlike Exception.
+        except BaseException as error:
             return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None
 

@@ -109,7 +109,7 @@ _BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls
 
 
 def _byte_level(path: Path, prefix: bool) -> Tokenizer:
-    """Return a byte-level BPE tokenizer. If `prefix` is true, it adds a space before each text."""
+    """Return a byte-level BPE tokenizer. If `prefix` is true, the tokenizer adds a space before each text."""
     tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()

@@ -2,13 +2,13 @@
 
 The corpus requires no download.
 
-A fragment is a date, a time, a span, a relative time, an interval, a number, a percentage, an amount of money, a
+A fragment is a date, a time, a time span, a relative time, an interval, a number, a percentage, an amount of money, a
 quantity with a unit, or a list or combination of territory and language names. A phrase consists of one to three
 fragments or names, joined by the patterns of the two locales.
 
-The splits are as follows. A hash of a fragment's source text determines its split, and all fragments of a phrase are
-from one split. A held-out combination (date x pattern, amount x unit, list) therefore does not occur in training, not
-even inside a longer phrase. There is one exception: a date with a time, or an interval, is a separate fragment, and
+A hash of a fragment's source text determines the split of the fragment, and all fragments of a phrase are from one
+split. A held-out combination (a date in a pattern, an amount with a unit, a list) therefore does not occur in training,
+not even inside a longer phrase. There is one exception: a date with a time, or an interval, is a separate fragment, and
 the date inside it may be held out as another fragment. Names and patterns cannot be inferred, so all names and patterns
 of held-out phrases also occur in training. No-break and thin spaces are replaced by plain spaces, which users type.
 """
@@ -82,7 +82,7 @@ class Writer:
         self.locales = (source, target)
         self.random = random
         self.targets: dict[str, str] = {}  # Each source text has exactly one target text.
-        # Only official languages are used: a model that is trained for three minutes can learn their names.
+        # Only official languages are used, because a model can learn the names of these few languages in three minutes.
         codes = {
             str(language).split("_")[0]
             for territory in filter(str.isalpha, source.territories)

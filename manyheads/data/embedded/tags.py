@@ -3,8 +3,8 @@
 The parts are the fragments of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities,
 numbers, percentages, places and languages. A phrase is one fragment, or several that are joined by the locale's list
 pattern, by its pattern of date and time, or by punctuation. The test split contains new combinations: a held-out
-combination (date x pattern, amount x unit) does not occur in training. Names cannot be inferred, so phrases of names
-are held out as a whole.
+combination (a date in a pattern, an amount with a unit) does not occur in training. Names cannot be inferred, so
+phrases of names are held out as a whole.
 """
 
 from __future__ import annotations

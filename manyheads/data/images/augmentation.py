@@ -1,8 +1,8 @@
-"""Random image augmentation for training, as for DeiT (Touvron 2021, table 9). Each part can be disabled.
+"""Random image augmentation for training, as for DeiT (Touvron 2021, table 9). Each operation can be disabled.
 
-The operations and their strengths are those of the library timm, which was used to train DeiT. Pillow performs them on
-8-bit pixels. Random numbers are seeded with (seed, epoch, item, copy) for operations on one image, and with
-(seed, epoch, batch) for operations on a batch.
+The operations and their strengths are those of the library timm, which was used to train DeiT. Pillow performs the
+operations on 8-bit pixels. Random numbers are seeded with (seed, epoch, item, copy) for operations on one image, and
+with (seed, epoch, batch) for operations on a batch.
 """
 
 from __future__ import annotations

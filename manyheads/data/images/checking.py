@@ -80,7 +80,8 @@ def append_checks(file: Path, checks: Iterable[Check]) -> None:
     """Append validation results of images to the file in which they are saved. Raises UserError if writing fails."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
-        with file.open("a") as memory:  # Start with a newline, because the last line of the file may be incomplete.
+        # The appended text begins with a newline, because the last line of the file may be incomplete.
+        with file.open("a") as memory:
             memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
         raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
@@ -139,7 +140,7 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    # A new exception is raised, because the traceback of this one would keep the image in memory.
+    # A new exception is raised, because the traceback of the original exception would keep the image in memory.
     except ImageFault as error:
         # The path was read from a table, so the message must also name the image file.
         if isinstance(source, Path) and str(source) != place:
@@ -189,7 +190,7 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # The failure is reported later, when the file is opened.
+    except (OSError, ValueError):  # The failure is reported later, when the image file is opened.
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()

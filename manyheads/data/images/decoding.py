@@ -167,7 +167,7 @@ def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
     """
     width, height, depth, color, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-    # Pillow read other values from a second header in the file.
+    # The sizes differ if Pillow has read a second header in the file.
     if (width, height) != size or color not in channels:
         return True
     bits = depth * channels[color]

@@ -206,10 +206,8 @@ def _split(line: str) -> list[str]:
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
-    one_cell = format_suffix(file) in (
-        ".csv",
-        ".tsv",
-    )  # A cell contains all words or tags of a sentence, separated by spaces.
+    # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
+    one_cell = format_suffix(file) in (".csv", ".tsv")
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []

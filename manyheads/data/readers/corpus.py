@@ -1,4 +1,4 @@
-"""Reader of running text that yields a short piece of a text at a time, so that a corpus may exceed memory.
+"""Reader of running text that yields long texts in pieces, so that a corpus may exceed memory.
 
 A corpus is a file, several files joined by commas, or a directory. Directories are searched recursively; hidden files
 are ignored. In a table (`rows.py`), each row is a text; any other file is one text. All formats except Parquet may be

@@ -101,9 +101,8 @@ def read_labeled(
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal selected
-        selected = selected or _choose(
-            columns or Columns(), row
-        )  # The first row without a fault determines the names of the columns.
+        # The first row without a fault determines the names of the columns.
+        selected = selected or _choose(columns or Columns(), row)
         text, pair, label = selected
         if fault := score_fault(row.cells.get(label), label):
             scores.append(row.place)

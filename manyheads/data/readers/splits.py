@@ -96,7 +96,7 @@ def parts_of(corpus: str) -> list[Path]:
     """Split the name of a corpus into its files or directories: one path, or several joined by commas."""
     try:
         whole = "," not in corpus or Path(corpus).exists()
-    except OSError:  # example: the name is too long for a path
+    except OSError:  # This happens, for example, if the name is too long for a path.
         whole = False
     return [Path(corpus)] if whole else [Path(part.strip()) for part in corpus.split(",")]
 

@@ -110,7 +110,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None
 
 def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
     words: list[_Word] = []
-    tokens: list[_Word] = []  # the multiword tokens of the sentence
+    tokens: list[_Word] = []  # multiword tokens of the current sentence
     empty = 0
     for number, line in block:
         if line is None:

@@ -100,9 +100,8 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(
-                _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0)
-            )  # This header has the same size as the final one, which replaces it at the end.
+            # This preliminary header has the same size as the final header, which replaces it at the end.
+            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0))
             row = 0
             while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
                 after = row + len(sequences)

@@ -165,9 +165,8 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     # Scores are rounded, because a JSON reader may lose the last digits of a float.
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
-    tokenizer.add_special_tokens(
-        [END, UNKNOWN, PAD]
-    )  # The vocabulary already contains the first two tokens; <pad> gets a new id.
+    # The vocabulary already contains the first two tokens; <pad> gets a new id.
+    tokenizer.add_special_tokens([END, UNKNOWN, PAD])
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
     return _special_tokens_as_text(tokenizer)
 
@@ -337,7 +336,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The tokenizers library raises plain Exception.
         raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write the file again") from None
-    return _special_tokens_as_text(tokenizer)  # The file tokenizer.json does not store this flag.
+    # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
+    return _special_tokens_as_text(tokenizer)
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -351,7 +351,8 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     If `as_text` is true, the copy encodes "[MASK]" in a text as ordinary text, otherwise as the special token.
     """
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = as_text  # The file tokenizer.json does not store this flag.
+    # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
+    copy.encode_special_tokens = as_text
     return copy
 
 
