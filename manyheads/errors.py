@@ -14,7 +14,7 @@ class UserError(ValueError):
 
 
 class MissingExtra(UserError):
-    """Error for a missing library that belongs to an optional extra of the package (`pip install manyheads[EXTRA]`)."""
+    """Error for a missing library that belongs to an optional extra of the package."""
 
 
 @contextmanager

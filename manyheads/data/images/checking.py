@@ -232,7 +232,7 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     if str(label) == "-1":
         return ImageFault("the label -1 means unlabeled", "label or remove the image")
     if re.fullmatch(r"-\d+", str(label).strip()):
-        return ImageFault(f"the label is {label!r}", "number labels from 0, or write names")
+        return ImageFault(f"the label is {label!r}", "use labels from 0, or names")
     if lone_surrogate(str(label)) is not None:
         return ImageFault(f"the label {label!r} is not valid Unicode", "correct it")
     if fault := number_fault(str(label).strip()):

@@ -73,7 +73,7 @@ def _read(file: Path, label: str) -> Row[tuple[str, str]]:
     except UnicodeDecodeError as error:
         return Row(file, data.count(b"\n", 0, error.start) + 1, ("", label), *UTF8)
     if not text.strip():
-        return _fault(file, "the text is blank", "write a text, or remove the file")
+        return _fault(file, "the text is blank", "add text to the file, or remove it")
     return Row(file, 1, (text, label), *(character_fault(text, "the text") or ()))
 
 

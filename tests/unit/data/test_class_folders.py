@@ -101,7 +101,7 @@ def test_a_record_finds_its_texts(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"train/pos/9_9.txt": b"fine\n\xff"}, r"train/pos/9_9\.txt:2: invalid UTF-8; convert the file"),
-        ({"train/neg/9_9.txt": ""}, r"train/neg/9_9\.txt:1: the text is blank; write a text, or remove the file"),
+        ({"train/neg/9_9.txt": ""}, r"train/neg/9_9\.txt:1: the text is blank; add text to the file, or remove it"),
         ({"val/neg/9_9.txt": " \n"}, r"val/neg/9_9\.txt:1: the text is blank"),
         ({"test/pos/9_9.txt": "a\0"}, r"test/pos/9_9\.txt:1: contains a NUL byte"),
         ({"train/pos/9_9.txt": "long " * 250_000}, r"9_9\.txt:1: the text is longer than 1,000,000 characters: it has"),

@@ -39,7 +39,7 @@ def test_the_chapters_run_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--data", str(data / "test")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "neg/empty.txt:1: the text is blank; write a text, or remove the file, or skip such files with" in line
+    assert "neg/empty.txt:1: the text is blank; add text to the file, or remove it, or skip such files with" in line
 
 
 @pytest.mark.parametrize(("rows", "refused"), [(20, True), (1000, False)])  # of so many, not all are read

@@ -220,7 +220,7 @@ def test_bad_images_are_reported_or_counted(tmp_path: Path, kind: str) -> None:
         ({"image": "i/1.png"}, ":1: the object has no 'label'; write"),
         ({"image": "i/1.png", "label": None}, ":1: the label is None"),
         ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
-        ({"image": "i/1.png", "label": -2}, ":1: the label is -2; number labels from 0"),
+        ({"image": "i/1.png", "label": -2}, ":1: the label is -2; use labels from 0"),
         ({"image": "i/1.png", "label": "9" * 5000}, r":1: label 9{20}\.\.\. has 5,000 digits"),
         (
             {"image": "i/1.png", "label": 3.52},
