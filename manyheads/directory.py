@@ -207,8 +207,9 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
 
 
 def family_of(model: Any) -> tuple[Family, list[str]]:
-    """Return the first format that can represent a model, and for each format before it in the list, the reason why
-    not.
+    """Return the first format in the list of formats that can represent a model.
+
+    Also return the reason why each earlier format in the list cannot represent the model.
     """
     obstacles = []
     for family in FAMILIES.values():

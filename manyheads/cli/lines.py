@@ -42,8 +42,9 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 
 def stdin() -> Iterator[list[str]]:
-    """Yield chunks of the lines that are available on stdin, so that each line of a slow input is answered as it
-    arrives.
+    """Yield the lines of stdin in chunks. A chunk contains the lines that are available.
+
+    Each line of a slow input is therefore answered as it arrives.
     """
     from manyheads.training.distributed_map import read_once
 

@@ -22,8 +22,9 @@ _MIN_STRIP_BATCHES = 4
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the row indices in a batch that one rank processes; empty if the batch has fewer rows than there are
-    ranks.
+    """Return the indices of the rows of a batch that one rank processes.
+
+    If the batch has fewer rows than there are ranks, some ranks get no rows.
 
         size  number of rows in the whole batch
     """

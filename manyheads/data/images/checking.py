@@ -35,7 +35,7 @@ from manyheads.files import parse_json
 MAX_FILE_BYTES = 2**30
 MAX_SMALL_BYTES = 2**20  # Images whose pixels need at most this number of bytes may stay in memory.
 _MAX_NAMES = 8  # maximum number of labels in an error message
-_IMAGES_PER_TASK = 16  # number of images that a thread checks in one task
+_IMAGES_PER_TASK = 16  # number of images that a thread validates in one task
 
 
 class Check(NamedTuple):

@@ -1,3 +1,1 @@
-"""Data sources: a data source object describes the data of a run (location, splits, held-out validation data,
-report).
-"""
+"""Data sources. Each describes the data of a run: location, splits, held-out validation data and report."""
