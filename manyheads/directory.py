@@ -10,7 +10,7 @@ A model directory written by Manyheads contains these files:
 Directories written by other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
 
 A translator with a joint vocabulary is saved as a Marian directory (post-norm, no final norms) or as a Pegasus
-directory (pre-norm, final norms). Models that no other tool supports get a model type `manyheads-...`.
+directory (pre-norm, final norms). The model type of a model that no other tool supports begins with `manyheads-`.
 
 This module never loads a pickle. It uses the network only for models whose name begins with `hub:`.
 """
@@ -68,7 +68,7 @@ FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)
 
 @dataclass(frozen=True)
 class Loaded:
-    """Contents of a model directory. If there is no tokenizer, the model accepts only token ids.
+    """Contents of a model directory. If `tokenizer` is None, the model accepts only token ids.
 
     target_tokenizer  tokenizer of the target language; the same object as `tokenizer` if the vocabulary is joint
     family            model type in config.json
@@ -108,7 +108,8 @@ def save(
         target_tokenizer = None
     family, _ = family_of(model)
     if target_tokenizer is not None and not family.own:
-        # Other tools ignore a second tokenizer.json and would decode the target with the source tokenizer.
+        # Other tools ignore a second tokenizer.json, and would therefore decode the target text with the source
+        # tokenizer.
         family = OWN_TRANSFORMER
     sizes = vocabulary_sizes(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
@@ -148,7 +149,8 @@ def load(path: str | Path) -> Loaded:
                 f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
                 f" 'manyheads convert {path} OUT'"
             )
-        # only the needed files of the repository were downloaded, so a missing file is expected
+        # Only the required files were downloaded from the repository on the Hub, so other files are expected to be
+        # missing.
         if str(source).startswith("hub:"):
             raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
         raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
@@ -185,7 +187,7 @@ def load(path: str | Path) -> Loaded:
 def resolve(model: str | Path, *, pickled: bool = False) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
-    pickled  True: download weights in pickle format instead of safetensors (for the verb `convert`)
+    pickled  True: download weights in pickle format instead of safetensors, for the command `manyheads convert`
     """
     if not str(model).startswith("hub:"):
         return Path(model)
@@ -205,10 +207,13 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
 
 
 def family_of(model: Any) -> tuple[Family, list[str]]:
-    """Return the first format that can represent a model, and the reason why each earlier format in the list cannot."""
+    """Return the first format in the list of formats that can represent a model.
+
+    Also return the reason why each earlier format in the list cannot represent the model.
+    """
     obstacles = []
     for family in FAMILIES.values():
-        if type(model) is family.module:  # The type must match exactly, because a subclass has a different format.
+        if type(model) is family.module:  # The type must match exactly, because the format of a subclass is different.
             try:
                 family.settings_of(model.config)
             except UserError as error:

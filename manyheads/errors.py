@@ -8,7 +8,8 @@ class UserError(ValueError):
     """Invalid input, setting or file that the user can correct.
 
     The message is one line: the problem, its place (file and line), and a remedy. The command line prints the
-    message and exits with status 2. The class is a subclass of `ValueError`, so Python callers can catch either.
+    message and exits with status 2. Because this class is a subclass of `ValueError`, Python callers can catch
+    `UserError` or `ValueError`.
     """
 
 

@@ -103,7 +103,7 @@ def convert(
     except UserError as error:
         raise misfit(path, error) from None
     check_finite(path, weights)
-    once: dict[int, str] = {}  # Tied weights share memory, so they are written once, under the first name.
+    once: dict[int, str] = {}  # Tied weights share memory, so each of them is written once, under its first name.
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
@@ -193,7 +193,7 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
     """Return the reason why the CTranslate2 converter would fail or produce a different model; None if it works."""
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
-        # Reasons why a translation model can be saved neither as Marian nor as Pegasus.
+        # The format search gives the reasons why a translation model can be saved neither as Marian nor as Pegasus.
         _, obstacles = family_of(loaded.model)
         why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
         return f"expected a Marian or Pegasus model, found {loaded.family}{why}"
@@ -214,7 +214,7 @@ def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
 
 
 def _without_pad(model: Transformer) -> Transformer:
-    """Return a copy of the model whose output bias prevents the padding token.
+    """Return a copy of a model with an output bias that prevents the padding token from being generated.
 
     Such a copy is exported to tools that cannot suppress a token.
     """

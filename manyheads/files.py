@@ -46,7 +46,7 @@ def replacing_all(paths: Sequence[Path]) -> Iterator[list[Path]]:
             temporary.chmod(mode)
             _sync(temporary)
         for target in targets:
-            if target.is_dir():  # Reject a directory as target before the first file is replaced.
+            if target.is_dir():  # Check that no target is a directory before the first file is replaced.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         for temporary, target in zip(temporaries, targets, strict=True):
             os.replace(temporary, target)
@@ -144,8 +144,8 @@ def parse_json(text: str | bytes) -> Any:
 def fingerprint(parts: Iterable[str | bytes | Path]) -> str:
     """Return a fingerprint of the given parts as 32 hexadecimal digits.
 
-    The fingerprint depends on all parts and on the boundaries between them. For a part that is a Path, the content
-    of the file counts.
+    The fingerprint depends on the content of every part and on the boundaries between parts. A part that is a Path
+    stands for the content of the file.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:

@@ -1,7 +1,7 @@
 """The command `manyheads`. Results are written to stdout, everything else to stderr.
 
-Each subcommand ("verb", such as `train` or `translate`) imports its dependencies when it runs, so that `--help` is
-fast.
+Each subcommand, such as `train` or `translate`, imports its dependencies only when it runs, so that `--help` is fast.
+In the code, a subcommand is called a "verb".
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def _run(given: list[str]) -> None:
     if sys.stdout is None:
         raise UserError("standard output is closed: results cannot be printed")
     if is_rank() and not hasattr(options, "processes"):
-        distributed_context()  # Join the process group before the verb runs, so that only rank 0 prints an error.
+        # Join the process group of distributed training before the subcommand runs, so that only rank 0 prints an
+        # error.
+        distributed_context()
         raise UserError(f"{options.name} runs in one process: start it without torchrun")
     options.verb(options)
     sys.stdout.flush()

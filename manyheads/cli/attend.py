@@ -142,9 +142,9 @@ def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMa
 
 
 def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return those options of ONLY_FOR that the user has set.
+    """Return the options that the user has set, out of those that only some types of models accept (ONLY_FOR).
 
-    Raise UserError for an option that the model does not support.
+    Raise UserError for an option that this model does not support.
     """
     given = {name: value for name in ONLY_FOR if (value := getattr(options, name, None)) not in (None, False)}
     for name in given:

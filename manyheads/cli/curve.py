@@ -1,4 +1,4 @@
-"""The command `manyheads curve`: plot the accuracy of digit-task runs by string length."""
+"""The command `manyheads curve`: plot the accuracy of runs on digit-string tasks by the length of the string."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
 
 
-MAX_NEW_TOKENS = 100_000  # Copy of the limit in tasks/language/predictor.py, whose import would take seconds.
+# This limit repeats the one in tasks/language/predictor.py, because to import that module would take seconds.
+MAX_NEW_TOKENS = 100_000
 TELLING = 5.0  # seconds between two progress messages
 
 
@@ -81,7 +82,8 @@ def _generate(options: argparse.Namespace) -> None:
             sys.stdout.write(shown(piece))
             sys.stdout.flush()
 
-        model.encode(texts)  # Check the whole input first, so that an error is raised before any output is printed.
+        # The whole input is checked first, so that an error is raised before any output is printed.
+        model.encode(texts)
         written = []
         # Stream the texts one after another, not in a batch, so that the output of different texts is not mixed.
         for text, seed in zip(texts, seeds, strict=True):

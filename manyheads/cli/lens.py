@@ -1,4 +1,4 @@
-"""The command `manyheads lens`: show the prediction of each layer as if it were the last (logit lens)."""
+"""The command `manyheads lens`: show what the model would predict if each layer were its last (logit lens)."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of
 def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
     """Yield (number, text, answer) for each text in `texts`, or for each line of stdin if `texts` is empty.
 
-    Numbers count from 1. Lines of stdin are answered as they arrive.
+    Texts and lines are numbered from 1. Lines of stdin are answered as they arrive.
 
-    `answer` computes the results of a chunk of texts. If it raises ItemError, whose index counts from the start of
-    the chunk, a UserError with the line number of stdin is raised instead.
+    `answer` is a function that computes the results of a chunk of texts. If this function raises ItemError (with
+    the index of a text in the chunk), a UserError with the line number in stdin is raised instead.
     """
     from manyheads.data.text.text_faults import ItemError
 
@@ -42,7 +42,10 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
 
 
 def stdin() -> Iterator[list[str]]:
-    """Yield chunks of the lines that are available on stdin, so that a slow writer gets an answer after each line."""
+    """Yield the lines of stdin in chunks. A chunk contains the lines that are available.
+
+    Each line of a slow input is therefore answered as it arrives.
+    """
     from manyheads.training.distributed_map import read_once
 
     return read_once(_read())

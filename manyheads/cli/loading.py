@@ -57,10 +57,10 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
 
 
 def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
-    """Return a model and the config of its recipe; the config is None for a model directory.
+    """Return a model and the config of its recipe. For a model directory, the config is None.
 
-    `name` is a preset, a recipe file (to which `settings` apply) or a model directory. The model of a preset or a
-    recipe is created on the meta device, so its parameters use no memory.
+    `name` is a preset, a recipe file or a model directory; `settings` override values in a recipe file. The model of
+    a preset or a recipe is created on the meta device, so its parameters use no memory.
     """
     from manyheads.runs.overrides import apply, from_arguments
     from manyheads.tasks.registry import RECIPES

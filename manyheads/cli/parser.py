@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Verbs:
-    """Parser of the command `manyheads`. Each verb (`train`, `translate`, ...) is a subparser."""
+    """Parser of the command `manyheads`. Each subcommand (`train`, `translate`, ...) has a subparser."""
 
     def __init__(self, parser: Parser) -> None:
         self._subparsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
@@ -38,11 +38,11 @@ class Verbs:
         self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
         as_json: bool = False, example: str,
     ) -> Parser:  # fmt: skip
-        """Add the subparser of a verb.
+        """Add the parser of a subcommand.
 
-        function     function that runs the verb, called with the parsed options
+        function     function that runs the subcommand, called with the parsed options
         positionals  name and help text of each positional argument
-        as_json      True if the verb has the option --json
+        as_json      True if the subcommand has the option --json
         example      command line that is printed below the help text
         """
         parser = self._subparsers.add_parser(
@@ -66,7 +66,10 @@ class Verbs:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return an argparse type for integers from `least` to `most`, to detect wrong values before any loading."""
+    """Return an argparse type for integers from `least` to `most`.
+
+    It rejects wrong values before anything is loaded.
+    """
 
     def convert(text: str) -> int:
         try:
@@ -83,7 +86,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
     """Return an argparse type for finite numbers that satisfy the function `fits`.
 
-    `expected` describes them in errors.
+    `expected` describes the valid numbers in error messages.
     """
 
     def convert(text: str) -> float:

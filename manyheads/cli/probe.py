@@ -38,10 +38,11 @@ def _probe(options: argparse.Namespace) -> None:
     from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.data.readers.treebank import read_treebank
 
+    # Read the data before the model, because the model takes longer to load and the data may be faulty.
     treebank, train = (
         None if file is None else read_treebank(file, skip_bad_lines=options.skip_bad_lines)
         for file in (options.treebank, options.train)
-    )  # Read the data before the model, because the model takes longer to load and the data may be faulty.
+    )
     from manyheads.tasks.heads.probing import probe
     from manyheads.tasks.loading import load
 
@@ -52,7 +53,7 @@ def _probe(options: argparse.Namespace) -> None:
         document(results.document(options.minimum))
     else:
         _print(results, options.minimum)
-    if options.out is not None:  # Draw the figure last, so that the results are printed even if drawing fails.
+    if options.out is not None:  # The figure is drawn last, so that the results are printed even if drawing fails.
         draw_heads(results.dependencies, options.out, options.minimum)
 
 
@@ -69,7 +70,7 @@ def _print(results: Probe, minimum: int) -> None:
 
 
 def _tell(results: Probe, minimum: int) -> None:
-    """Report on stderr which sentences were left out."""
+    """Print on stderr which sentences were left out."""
     counts = results.counts
     rare = sum(count < minimum for count in results.dependencies.counts().values())
     for number, what in (
@@ -102,7 +103,10 @@ def _relations(results: Probe, minimum: int) -> None:
 
 
 def _published(results: Probe, minimum: int) -> None:
-    """Print the table of the paper next to the measured one. Heads are counted from 1 here, as in the paper."""
+    """Print the table of the paper next to the measured table.
+
+    In this output, heads are counted from 1, as in the paper.
+    """
     from manyheads.analysis.heads.stanford import PUBLISHED
 
     print("\nrelations of the paper (Clark et al. 2019, table 1) in Stanford Dependencies; heads are counted"

@@ -15,7 +15,7 @@ PLAIN_SECONDS = 30.0  # seconds between two lines of progress if stderr is not a
 
 
 class ProgressDisplay:
-    """Progress callback for training, also a context manager. A call displays the values that are passed to it."""
+    """Progress callback for training. Each call displays the values that are passed to it. Also a context manager."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)

@@ -48,7 +48,7 @@ def exit_status(error: BaseException, debug: bool) -> int:
     Errors that users can fix take one line: `UserError`, errors of the operating system, too little memory, and texts
     that the library `tokenizers` cannot read. All other errors are bugs and are printed with their traceback.
     """
-    if isinstance(error, BrokenPipeError):  # the program that reads our output has closed the pipe
+    if isinstance(error, BrokenPipeError):  # The program that reads the output of this command has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
@@ -76,7 +76,9 @@ def _report(error: BaseException, status: int, message: str, debug: bool) -> int
 
 
 def _print_once(message: str, *, quietly: bool) -> None:
-    """Print an error. Other ranks stay silent if rank 0 reports the same error or has caused this one.
+    """Print an error on one or more ranks.
+
+    Ranks other than 0 print nothing if rank 0 reports the same error, or if rank 0 has caused the error.
 
     quietly  True: never print on ranks other than 0, because rank 0 certainly reports the error
     """

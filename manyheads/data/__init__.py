@@ -1,4 +1,4 @@
 """Data pipeline from files to batches of token ids: readers, tokenizers and batching.
 
-It does not import PyTorch or models.
+This package does not import PyTorch or `manyheads.models`.
 """

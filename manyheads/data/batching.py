@@ -16,17 +16,17 @@ from manyheads.errors import UserError
 R = TypeVar("R")
 B = TypeVar("B")
 
-_MIN_STRIP_BATCHES = (
-    # minimum number of batches per strip of lengths; 2 to 6 differ little, 4 gives the least padding (measured on
-    # Multi30k)
-    4
-)
+# Minimum number of batches in each strip of similar target lengths. Values from 2 to 6 differ little; 4 gives the least
+# padding (measured on Multi30k).
+_MIN_STRIP_BATCHES = 4
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the indices of those rows of a batch that belong to one rank; empty if the batch has too few rows.
+    """Return the indices of the rows of a batch that one rank processes.
 
-    size  number of rows in the whole batch
+    If the batch has fewer rows than there are ranks, some ranks get no rows.
+
+        size  number of rows in the whole batch
     """
     return np.arange(rank, size, world)
 
@@ -85,9 +85,9 @@ def token_batches(
             " or shorten the sentence"
         )
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch])))
-    # Each strip of similar target lengths holds about _STRIP batches, so that one batch covers a small range of source
-    # lengths.
-    tokens = np.bincount(target, weights=longest)  # number of tokens in the sentences of each target length
+    # Each strip of similar target lengths holds at least _MIN_STRIP_BATCHES batches, so that one batch covers a small
+    # range of source lengths.
+    tokens = np.bincount(target, weights=longest)  # total number of tokens in all sentences of each target length
     strips, strip_tokens = np.zeros(len(tokens), dtype=np.int64), random.uniform(0, _MIN_STRIP_BATCHES * budget)
     for length in range(1, len(tokens)):
         full = strip_tokens >= _MIN_STRIP_BATCHES * budget

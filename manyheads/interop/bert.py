@@ -62,7 +62,7 @@ class _Names:
         def row(ours: str, theirs: str, *also: str) -> Weight:
             """Return the row of the conversion table for an encoder tensor.
 
-            Its name in a file may or may not include the prefix.
+            The tensor's name in a file may begin with the prefix of the encoder or not.
             """
             return Weight(ours, written + theirs, (other + theirs, *also))
 
@@ -98,10 +98,10 @@ class _Names:
         return tensors
 
     def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the head that `architectures` of config.json names, and its class labels.
+        """Return the model head that `architectures` of config.json names, and the class labels of this head.
 
-        bert-base-uncased names BertForMaskedLM but contains both pretraining heads; then the head is
-        "pretraining".
+        bert-base-uncased names BertForMaskedLM but contains both pretraining heads; in this case, "pretraining" is
+        returned.
         """
         heads = {name: head for head, name in self.architectures.items()}
         head = heads[architecture(settings, list(heads))]
@@ -168,15 +168,16 @@ _DISTILBERT = _Names(
 
 
 class _OffsetPositions(Setting):
-    """Conversion of the number of positions of RoBERTa.
+    """Rule that converts RoBERTa's number of positions.
 
-    Position numbers start after the padding id, so the first rows of the position table are unused.
+    RoBERTa numbers positions from the padding id plus 1, so the first rows of its position table are unused.
     """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         rows, pad = super().to_ours(theirs)[self.ours], _ROBERTA_PAD.to_ours(theirs)["pad"]
         if not (isinstance(rows, int) and isinstance(pad, int)):
-            return {self.ours: rows}  # The Manyheads configuration reports the error in this value.
+            # An invalid value is returned unchanged, because the Manyheads configuration reports the error.
+            return {self.ours: rows}
         offset = pad + 1
         if rows <= offset:
             raise UserError(f"'max_position_embeddings' is {rows}; expected more than {offset} ('pad_token_id' + 1)")
@@ -189,7 +190,10 @@ class _OffsetPositions(Setting):
 
 
 class _Rate(Setting):
-    """Conversion of the dropout rate before a classifier. In Manyheads, None means the general rate."""
+    """Rule that converts the dropout rate before a classifier.
+
+    In Manyheads, None stands for the general dropout rate.
+    """
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         rate = ours[self.ours]
@@ -211,7 +215,7 @@ _SIZES: tuple[SettingRow, ...] = (  # settings that BERT and RoBERTa share
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.1),
     Setting("head_dropout", "classifier_dropout", default=None),
 )
-# Keys of config.json that do not change the output in transformers, and keys that are read by `infer` instead.
+# Keys of config.json that do not change the output in transformers, and keys that the function `infer` reads.
 _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head sinusoidal_pos_embds tie_weights_

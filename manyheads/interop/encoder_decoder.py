@@ -27,7 +27,7 @@ _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output":
 _LAYER = {
     **{f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
     "attention_norm": "self_attn_layer_norm",
-    # These tensors exist only in the decoder.
+    # These tensors occur only in the layers of the decoder.
     **{f"cross.{ours}": f"encoder_attn.{theirs}" for ours, theirs in _PROJECTIONS.items()},
     "cross_norm": "encoder_attn_layer_norm",
     "feed_forward.expand": "fc1",
@@ -57,9 +57,8 @@ _EMBEDDINGS = {
         Weight("output.weight", _OUTPUT),
     ],
 }
-_BIAS = Weight(
-    "output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0]
-)  # shape (V,) in Manyheads, (1, V) in the file
+# shape (V,) in Manyheads, (1, V) in the file
+_BIAS = Weight("output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0])
 
 
 def _weights(config: TransformerConfig, names: Iterable[str]) -> list[Weight]:
@@ -75,7 +74,7 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 class _OnePad:
-    """Conversion of the padding token ids of source and target. The file has no separate key for the source."""
+    """Rule that converts the padding token ids of source and target. In the file, one key stands for both."""
 
     keys: tuple[str, ...] = ()
 
@@ -136,7 +135,8 @@ def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[s
 
 
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    bias = tensors.get("final_logits_bias")  # Every Marian file contains this bias; in most files it is zero.
+    # Every Marian file contains this bias (`final_logits_bias`); in most files it is zero.
+    bias = tensors.get("final_logits_bias")
     return {"output_bias": bias is not None and (bias.is_meta or bool(bias.count_nonzero()))}
 
 

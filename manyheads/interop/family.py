@@ -28,7 +28,10 @@ def _unstated(_: Mapping[str, Any]) -> None:
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms."""
+    """Return all tensors of a model that are saved, by name.
+
+    They are the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms.
+    """
     persistent = module.state_dict().keys()
     return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
 
@@ -78,9 +81,9 @@ class Family:
     ) -> tuple[Any, dict[str, Tensor]]:
         """Read a configuration, parameters and buffers. Raises UserError if anything cannot be represented exactly.
 
-        shapes  tensors of the file, on the meta device. They are compared with the configuration before any
-                memory is allocated
-        load    function that reads the tensors with their values; called only after this check
+        shapes  tensors of the file, on the meta device (without values). Their shapes are compared with the
+                configuration before any memory is allocated
+        load    function that reads the tensors with their values; called only after the comparison
         """
         shapes = {self.renamed(name): shape for name, shape in shapes.items()}
         stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings)}
@@ -93,11 +96,10 @@ class Family:
                 module = self.module(config)
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
-        except RuntimeError as error:  # a shape that torch rejects, because the tensor would have 2^63 bytes or more
+        except RuntimeError as error:  # torch rejects a shape if the tensor would have 2^63 bytes or more
             raise UserError(f"the sizes require more memory than possible ({error})") from None
-        computed = sum(
-            buffer.numel() for buffer in module.buffers()
-        )  # One such tensor is the table of sinusoidal position vectors.
+        # One of the computed tensors is the table of sinusoidal position vectors.
+        computed = sum(buffer.numel() for buffer in module.buffers())
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
             raise UserError(
                 f"expected at most {LARGEST_TABLES:,} values in computed tables, or the number of weights; found"
@@ -105,7 +107,7 @@ class Family:
                 ". The number of positions may be wrong"
             )
         tensors = {self.renamed(name): tensor for name, tensor in load().items()}
-        # This time, `infer` also uses the values of the weights, not only their shapes.
+        # The first call of `infer` had only the shapes of the weights. This call also has their values.
         exact = replace(config, **self.infer(settings, tensors))
         if exact != config:
             with torch.device("meta"), skip_init():
@@ -121,7 +123,7 @@ class Family:
         return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
 
     def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the weights of a model under the names of this format; a tied weight occurs once."""
+        """Return the weights of a model under the tensor names of this format. A tied weight is returned once."""
         config: Any = model.config
         ours = {name: tensor.detach() for name, tensor in saved_tensors(model).items()}
         like = next(iter(ours.values()))

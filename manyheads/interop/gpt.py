@@ -122,9 +122,9 @@ _IGNORED = """
 
 
 class _End(Setting):
-    """Conversion of the id of the end token.
+    """Rule that converts the id of the end token.
 
-    In transformers, it may exceed the vocabulary; then no text contains it.
+    In transformers, this id may exceed the vocabulary size; then no text contains the end token.
     """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": Fa
 def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
     """Return the architecture that `architectures` in config.json names.
 
-    If it names none, return the first entry of `known`.
+    If the key `architectures` names none, return the first entry of `known`.
     """
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):
@@ -56,7 +56,7 @@ def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
 def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh") -> Choice:
     """Return the row of the conversion table for the activation function of the feed-forward networks.
 
-    default  value, in the terms of the file, if the key is missing
+    default  value that applies if the key is missing, as written in the file
     tanh     name to write for the tanh approximation of GELU, which has several names
     """
     return Choice(

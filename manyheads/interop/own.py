@@ -16,10 +16,10 @@ from manyheads.models.presets import FAMILIES
 
 @dataclass(frozen=True)
 class _Field:
-    """Configuration field that is saved under its own name. The configuration class checks its type and range.
+    """Configuration field that is saved under the same name. The configuration class checks the field's type and range.
 
-    default  value if the key is missing, for a field that was added after the model was saved. The model then
-             behaves as it did before
+    default  value if the key is missing, for a field that was introduced after the model was saved. With this value,
+             the model behaves as it did before
     """
 
     name: str
@@ -59,7 +59,7 @@ def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
 
 
 # One format for each configuration class in the table of presets. ViT and DeiT share a class, as do GPT and GPT-2.
-_SAVED_AS = {"directions": "reader"}  # former name, used in existing model directories
+_SAVED_AS = {"directions": "reader"}  # former model type, which existing model directories contain
 _GENERATION: dict[str, Callable[[Any], dict[str, Any] | None]] = {"transformer": translation, "gpt": continuation}
 OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))

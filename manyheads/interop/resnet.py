@@ -53,9 +53,9 @@ _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "sta
 
 
 class _Downsampling(Setting):
-    """Conversion of the position of the stride within a bottleneck block.
+    """Rule that converts the position of the stride within a bottleneck block.
 
-    Other tools may also set the key for basic blocks, where it has no effect.
+    Other tools may also set this key for basic blocks, where it has no effect.
     """
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,9 +90,8 @@ RESNET = Family(
 def _from_timm(name: str) -> str:
     """Convert a tensor name of timm to the name in transformers.
 
-    In timm, stages and the layers of a block count from 1.
-
-    A name without a counterpart is returned unchanged, and is later reported as unexpected.
+    In timm, stages and the layers of a block count from 1. A name without a counterpart is returned unchanged, and is
+    later reported as unexpected.
     """
     if name.startswith("fc."):
         return f"{_CLASSIFIER}.{name[3:]}"
@@ -128,7 +127,7 @@ _TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
 def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Infer all layer sizes from the weights.
 
-    `architecture` serves to exclude variants that compute differently, for example with other pooling.
+    The name `architecture` is used only to reject variants that compute differently, for example with other pooling.
     """
     name = settings.get("architecture")
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):

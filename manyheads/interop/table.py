@@ -1,7 +1,7 @@
 """Tables that declare how configurations and weights are converted; each row works for reading and for writing.
 
-"Ours" is the format of Manyheads, "theirs" the format of the file. Unknown values, keys and tensors are never ignored:
-each is reported in an error.
+In names, "ours" means the format of Manyheads and "theirs" the format of the file. Unknown values, keys and tensors are
+never ignored: each is reported in an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 @dataclass(frozen=True)
 class Setting:
-    """Setting that both configurations contain with the same value.
+    """Row for a setting that the Manyheads configuration and the file contain with the same value.
 
     The Manyheads configuration checks the type and the range of the value.
 
@@ -63,7 +63,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """Manyheads setting that has other values, or several keys, in the file.
+    """Row for a setting that has different values in Manyheads and in the file, or several keys in the file.
 
     values   mapping from a value in Manyheads to the equivalent tuples of values in the file; the first is written
     default  values in the file that apply if a key is missing
@@ -168,7 +168,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Weight:
-    """Tensor that exists in Manyheads and in the file; `{}` in a name stands for a layer number.
+    """Row for a tensor that exists in Manyheads and in the file; `{}` in a name stands for a layer number.
 
     ours       name in Manyheads, or the names of several tensors that form one tensor in the file
     also       further names of the tensor in files, if it is tied; all copies must have equal values
@@ -218,10 +218,10 @@ def check_shapes(
 ) -> None:
     """Raise UserError unless a file contains exactly the expected tensors, each with the right shape.
 
-    known  further tensors that the file may contain; None instead of a tensor allows any shape (unused heads)
+    known  further tensors that the file may contain; None instead of a tensor allows any shape (for unused heads)
 
     All tensors may be on the meta device. The error lists missing and unexpected tensors, and tensors with another
-    shape or another kind of dtype.
+    shape or with a dtype of another kind (such as integers instead of floats).
     """
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
@@ -282,9 +282,9 @@ def weights_to_ours(
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Return a triple for each row: the Manyheads names, the row, and the names in a file.
+    """Return a triple for each row of a conversion table: Manyheads names, row, possible names in a file.
 
-    Of the names in a file, the first is used for writing.
+    Of the possible names in a file, the first is used for writing.
     """
     by_name = {name: row for row in rows for name in row.names}
     pairs = []

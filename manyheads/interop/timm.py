@@ -18,9 +18,9 @@ _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # resampling filters as constants of 
 
 
 def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model arguments in config.json.
+    """Return the model arguments in config.json. Raise UserError for an unsupported argument or value.
 
-    Names in `free` may have any value; each name in `fixed` has one valid value.
+    Arguments named in `free` may have any value; each argument in `fixed` has one valid value.
     """
     given = settings.get("model_args") or {}
     if not isinstance(given, dict):

@@ -50,7 +50,8 @@ _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40
 def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the content of tokenizer_config.json, which the class AutoTokenizer of transformers reads.
 
-    It does not describe the special tokens around a text, because the post-processor in tokenizer.json adds them.
+    The content does not describe the special tokens around a text, because the post-processor in tokenizer.json adds
+    these tokens.
     """
 
     def token(name: str) -> str | None:
@@ -58,7 +59,8 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         return None if index is None else tokenizer.id_to_token(index)
 
     around = tokenizer.encode("").tokens
-    starts_with_end = not hasattr(config, "start")  # A decoder-only model starts a text with its end token.
+    # A decoder-only model uses the end token as the first token of a text.
+    starts_with_end = not hasattr(config, "start")
     special = {
         "pad_token": token("pad"),
         "bos_token": token("end") if starts_with_end else None,
@@ -77,7 +79,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         **({} if most is None else {"model_max_length": most}),
         "clean_up_tokenization_spaces": False,
-        # Read the characters "</s>" in a text as ordinary text.
+        # With this setting, the characters "</s>" in a text are read as ordinary text.
         "split_special_tokens": tokenizer.encode_special_tokens,
     }
 
@@ -134,9 +136,9 @@ def _from_file(file: Path) -> Tokenizer:
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:
-    """Check a tokenizer from an untrusted file. Return a fault that makes it expand texts, run for hours or crash.
+    """Check a tokenizer from an untrusted file for faults that make it expand texts, run for hours or crash.
 
-    Returns None if there is no such fault.
+    Return a description of the first fault, or None.
     """
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
@@ -150,9 +152,8 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
         except (KeyboardInterrupt, SystemExit):
             raise
-        except (
-            BaseException
-        ) as error:  # One cause is a character without a token. Panics of Rust code are not instances of Exception.
+        # One cause is a character without a token. BaseException includes panics of Rust code, unlike Exception.
+        except BaseException as error:
             return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None
 

@@ -57,7 +57,7 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 def _stack(side: str, *sublayers: str) -> list[Weight]:
     """Return the rows of the conversion table for a stack of layers.
 
-    In the file, a norm has the number of the sublayer before it.
+    In the file, a layer norm has the same number as the sublayer before it.
     """
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
@@ -79,7 +79,10 @@ WEIGHTS = [
 
 
 def unwrapped(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
-    """Remove the prefix that DistributedDataParallel or torch.compile added to all names. Return the prefix, too."""
+    """Remove the prefix that DistributedDataParallel or torch.compile added to all names.
+
+    Return the names and the prefix.
+    """
     wrapper = next((re.match(_WRAPPERS, name)[0] for name in tensors), "")  # type: ignore[index]  # matches nothing, too
     if not all(name.startswith(wrapper) for name in tensors):
         return tensors, ""
@@ -103,8 +106,8 @@ def translator(
     try:
         check_shapes(WEIGHTS, expected, tensors, {_POSITIONS: table})
         ours = weights_to_ours(WEIGHTS, expected, tensors, {_POSITIONS: None})
-        # The file contains position vectors computed in float32; near position 5,000 they differ from ours by about
-        # 1e-3.
+        # The position vectors in the file were computed in float32. Near position 5,000 they differ from those of
+        # Manyheads by about 1e-3.
         if _POSITIONS in tensors and not torch.allclose(tensors[_POSITIONS].double(), table, rtol=0, atol=1e-2):
             raise UserError(f"{_POSITIONS} differs from its sines and cosines")
     except UserError as error:
@@ -120,7 +123,7 @@ def translator(
 def _config(
     tensors: Mapping[str, Tensor], source: Mapping[str, int], target: Mapping[str, int], heads: int
 ) -> TransformerConfig:
-    """Infer the configuration from the tensor shapes, whose consistency is checked later."""
+    """Infer the configuration from the tensor shapes. Whether the shapes are consistent is checked later."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
         names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"

@@ -46,7 +46,7 @@ _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
-    """Return the function that makes the rows of the conversion table for a family.
+    """Return a function that makes the rows of the conversion table for a model family, such as ViT.
 
     `name` is the prefix of the encoder's tensors if the model has a head.
     """
@@ -147,7 +147,8 @@ class _Ratio(Setting):
 
     def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
-        whole = type(ratio) is type(width) is int  # otherwise the Manyheads configuration reports the error
+        # An invalid value is returned unchanged, because the Manyheads configuration reports the error.
+        whole = type(ratio) is type(width) is int
         return {self.ours: ratio * width if whole else ratio}
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def marian_files(path: Path) -> dict[str, bytes]:
     names = (*MARIAN_FILES, *OPTIONAL_FILES)
     files = {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
     about = parse_json(files.get("tokenizer_config.json", b"{}"))
-    # Without this class name, a tokenizer.json in the directory would take precedence over these files.
+    # Without this class name, other tools would read a tokenizer.json in the directory instead of these files.
     about["tokenizer_class"] = "MarianTokenizer"
     return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
 
@@ -109,7 +109,7 @@ _BERT_TOKENS = {name: f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls
 
 
 def _byte_level(path: Path, prefix: bool) -> Tokenizer:
-    """Return a byte-level BPE tokenizer. If `prefix` is true, it adds a space before each text."""
+    """Return a byte-level BPE tokenizer. If `prefix` is true, the tokenizer adds a space before each text."""
     tokenizer = Tokenizer(models.BPE(*models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     tokenizer.decoder = decoders.ByteLevel()
@@ -121,7 +121,7 @@ def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer
     tokenizer = _byte_level(path, prefix)
     special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
-    # no id is None, because all special tokens were added
+    # All special tokens have been added, so each of them has an id.
     ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(

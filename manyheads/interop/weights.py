@@ -63,7 +63,8 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                     for name, part in parts.items()
                 }
-            except RuntimeError as error:  # example: for a shape with a zero among large sizes, the strides overflow
+            # example: a shape with a zero among large sizes, whose strides overflow
+            except RuntimeError as error:
                 raise UserError(f"{file}: damaged ({error}); copy or save the model again") from None
 
     return _read(path, SAFE, read)
@@ -107,7 +108,8 @@ def _pickled_tensors(file: Path) -> dict[str, Tensor]:
     try:
         with catch_warnings(action="ignore"):  # Suppress warnings about types that are rejected below.
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    # Damaged bytes may cause any exception. Its own message would recommend running the code in the file.
+    # Damaged bytes may cause any exception. The message of such an exception would recommend running the code in the
+    # file.
     except Exception:
         raise UserError(
             f"{file}: expected plain weights; the file is damaged or contains other objects, and was not loaded. "

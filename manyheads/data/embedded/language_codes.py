@@ -1,7 +1,7 @@
 """Codes of the 60 languages in the embedded corpus for text classification."""
 
-# Phrases are generated for two consecutive languages of this list at a time. Related languages are not paired, because
-# their phrases could be nearly identical.
+# Phrases are generated for two languages at a time: the first and second of this list, the third and fourth, and so on.
+# Related languages are not paired, because their phrases could be nearly identical.
 LANGUAGES = [
     "en", "ja", "de", "ru", "fr", "uk", "es", "el", "it", "bg", "pt", "tr", "nl", "ar", "sv",
     "cs", "da", "he", "nb", "hu", "fi", "sr", "is", "hi", "et", "ko", "lv", "th", "lt", "zh",

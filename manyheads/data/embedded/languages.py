@@ -1,9 +1,10 @@
 """Embedded corpus for text classification: phrases in 60 languages, labeled with the language. It requires no download.
 
-The phrases contain dates, times, spans, amounts, units, lists and names. They are generated from the Unicode CLDR data
-in the library Babel as in `phrases.py`, for two languages at a time. A phrase that is held out for validation or test
-does not occur in training, not even inside a longer phrase; only a date or time inside a moment or an interval may do
-so. Phrases without words (only numbers and codes), and phrases that are equal in two languages, are left out.
+The phrases contain dates, times, time spans, amounts, units, lists and names. They are generated from the Unicode CLDR
+data in the library Babel as in `phrases.py`, for two languages at a time. A phrase that is held out for validation or
+test does not occur in training, not even inside a longer phrase. As an exception, a date or time may occur in training
+inside a longer date with time, or inside an interval. Phrases without words (only numbers and codes), and phrases that
+are equal in two languages, are left out.
 """
 
 from __future__ import annotations

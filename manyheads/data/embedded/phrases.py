@@ -2,13 +2,13 @@
 
 The corpus requires no download.
 
-A fragment is a date, a time, a span, a relative time, an interval, a number, a percentage, an amount of money, a
+A fragment is a date, a time, a time span, a relative time, an interval, a number, a percentage, an amount of money, a
 quantity with a unit, or a list or combination of territory and language names. A phrase consists of one to three
 fragments or names, joined by the patterns of the two locales.
 
-The splits are as follows. A hash of a fragment's source text determines its split, and all fragments of a phrase are
-from one split. A held-out combination (date x pattern, amount x unit, list) therefore does not occur in training, not
-even inside a longer phrase. There is one exception: a date with a time, or an interval, is a separate fragment, and
+A hash of a fragment's source text determines the split of the fragment, and all fragments of a phrase are from one
+split. A held-out combination (a date in a pattern, an amount with a unit, a list) therefore does not occur in training,
+not even inside a longer phrase. There is one exception: a date with a time, or an interval, is a separate fragment, and
 the date inside it may be held out as another fragment. Names and patterns cannot be inferred, so all names and patterns
 of held-out phrases also occur in training. No-break and thin spaces are replaced by plain spaces, which users type.
 """
@@ -45,7 +45,7 @@ _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
 class Fragment(NamedTuple):
     source: str
     target: str
-    needs: tuple[str, ...]  # names and patterns of the fragment, which must also occur in training
+    needs: tuple[str, ...]  # names and patterns of the fragment, which must also occur in the training data
 
 
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
@@ -82,7 +82,7 @@ class Writer:
         self.locales = (source, target)
         self.random = random
         self.targets: dict[str, str] = {}  # Each source text has exactly one target text.
-        # Only official languages are used: a model that is trained for three minutes can learn their names.
+        # Only official languages are used, because a model can learn the names of these few languages in three minutes.
         codes = {
             str(language).split("_")[0]
             for territory in filter(str.isalpha, source.territories)
@@ -105,7 +105,7 @@ class Writer:
         return SplitData(splits[0], splits[1], splits[2])
 
     def phrases(self, pools: list[list[Fragment]], size: int, alone: list[Fragment]) -> list[Fragment]:
-        """Compose `size` distinct phrases, including the fragments in `alone`.
+        """Compose `size` distinct phrases, including each fragment in `alone` as a separate phrase.
 
         All kinds of fragments have equal probability.
         """
@@ -178,9 +178,9 @@ class Writer:
         return date.fromordinal(self.random.randint(_EARLIEST, _LATEST))
 
     def _amount(self, digits: int, *, decimal: bool) -> float:
-        """Draw a random amount of up to `digits` digits; each length is equally probable.
+        """Draw a random number (an amount) of up to `digits` digits; each number of digits is equally probable.
 
-        `decimal` adds one decimal place.
+        If `decimal` is true, the number is rounded to one decimal place, otherwise to an integer.
         """
         number = 10 ** self.random.uniform(0, digits)
         return round(number, 1) if decimal else int(number)
@@ -212,7 +212,7 @@ class Writer:
     def _spans(self) -> Iterator[Fragment]:
         for unit, seconds in dates.TIMEDELTA_UNITS:
             for number in range(1, 100):
-                for sign in (0, 1, -1):  # a span without a direction, in the future, or in the past
+                for sign in (0, 1, -1):  # a time span without a direction, in the future, or in the past
                     needs = (f"span {unit} {sign} {self._plural(number)}",)
                     delta = timedelta(seconds=seconds * number * (sign or 1))
                     yield from self._both(needs, dates.format_timedelta, delta, unit, 1e9, add_direction=sign != 0)

@@ -1,4 +1,4 @@
-"""Embedded corpora that are files of the package, so that the default corpora require no locale data.
+"""Embedded corpora that are stored as files in the package, so that the default corpora require no locale data.
 
 `python -m lab.embedded_corpora` writes these files. Corpora for other locales, seeds and sizes are generated with the
 library Babel (extra `locales`).
@@ -83,7 +83,7 @@ def _read(name: str) -> Columns | None:
 
 
 def _babel(name: str) -> AbstractContextManager[None]:
-    """Return a context manager that reports a missing library Babel.
+    """Return a context manager that reports an error if the code inside it needs the library Babel, which is missing.
 
     The error names the extra to install, and the corpora that do not require Babel.
     """

@@ -3,8 +3,8 @@
 The parts are the fragments of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities,
 numbers, percentages, places and languages. A phrase is one fragment, or several that are joined by the locale's list
 pattern, by its pattern of date and time, or by punctuation. The test split contains new combinations: a held-out
-combination (date x pattern, amount x unit) does not occur in training. Names cannot be inferred, so phrases of names
-are held out as a whole.
+combination (a date in a pattern, an amount with a unit) does not occur in training. Names cannot be inferred, so
+phrases of names are held out as a whole.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
 
 
 def _parts(writer: Writer) -> list[_Part]:
-    """Return each distinct fragment once, with the first of its kinds.
+    """Return each distinct fragment once, with exactly one kind.
 
-    For example, "May" is a month, even if it is also something else.
+    For example, "May" always counts as a month, even if other kinds of fragments have the same text.
     """
     parts = {f.source: _Part(f.source, "PLACE", f.needs) for f in writer.territories}
     parts |= {f.source: _Part(f.source, "LANGUAGE", f.needs) for f in writer.languages}
@@ -150,8 +150,11 @@ def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
 
 
 def _tagged(text: str, phrase: list[_Part]) -> tuple[list[str], list[str]] | None:
-    """Return the words and tags of a phrase, or None if a word belongs to two parts (as in locales without spaces)."""
-    kinds: list[tuple[str, int]] = []  # kind and index of the part to which each character belongs
+    """Return the words and tags of a phrase, or None if a word belongs to two parts of the phrase.
+
+    This happens in locales that write words without spaces between them.
+    """
+    kinds: list[tuple[str, int]] = []  # kind and index of the phrase part to which each character belongs
     for number, part in enumerate(phrase):
         kinds += [(part.kind, number)] * len(part.text)
     words, tags, before = [], [], -1

@@ -1,8 +1,8 @@
-"""Random image augmentation for training, as for DeiT (Touvron 2021, table 9). Each part can be disabled.
+"""Random image augmentation for training, as for DeiT (Touvron 2021, table 9). Each operation can be disabled.
 
-The operations and their strengths are those of the library timm, which was used to train DeiT. Pillow performs them on
-8-bit pixels. Random numbers are seeded with (seed, epoch, item, copy) for operations on one image, and with
-(seed, epoch, batch) for operations on a batch.
+The operations and their strengths are those of the library timm, which was used to train DeiT. Pillow performs the
+operations on 8-bit pixels. Random numbers are seeded with (seed, epoch, item, copy) for operations on one image, and
+with (seed, epoch, batch) for operations on a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.errors import UserError
 
-# Purpose of a random generator; generators for different purposes give independent numbers.
+# Purpose for which a random generator is used. Generators for different purposes give independent numbers.
 _ORDER, _ITEM, _BATCH = 1, 2, 3
 
 
@@ -31,7 +31,7 @@ _Strength = Annotated[float, Range(0, 100)]  # If the strength is 0, the operati
 
 @dataclass(frozen=True)
 class Augmentation(Config):
-    """Augmentation of training images. The operations are applied in this order; by default, all are disabled.
+    """Augmentation of training images. The operations are applied in the order listed; by default, all are disabled.
 
     crop         "resized": resize a random part with a fraction `scale` of the area and an aspect ratio from 3/4 to
                  4/3 (Szegedy 2015); "padded": pad the image with `padding` black pixels, then crop it at random (He
@@ -41,7 +41,7 @@ class Augmentation(Config):
     randaugment  number of operations that are drawn from a list of 15 (Cubuk 2019). Each is applied with
                  probability 1/2. Its strength is random with mean `magnitude` (maximum 10) and standard deviation
                  `magnitude_std`
-    erasing      probability of replacing 2% to a third of the area with noise (Zhong 2017)
+    erasing      probability of replacing a random box (2% to a third of the image area) with noise (Zhong 2017)
     mixup        parameter alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
     cutmix       parameter alpha: paste a box of one image into another; the area of the box is drawn from
                  Beta(alpha, alpha) (Yun 2019)
@@ -71,7 +71,7 @@ class Augmentation(Config):
 
     @property
     def mixes(self) -> bool:
-        """True if mixup or cutmix is enabled, so that labels become probabilities of several classes."""
+        """True if mixup or cutmix is enabled. Labels are then probabilities of several classes."""
         return self.mixup > 0 or self.cutmix > 0
 
     def image(self, image: Image.Image, preprocessing: Preprocessing, random: Generator) -> NDArray[np.float32]:
@@ -110,15 +110,15 @@ class Augmentation(Config):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Apply mixup or cutmix to images (B, C, Y, X) and labels (B,). Return images and soft labels (B, L).
 
-        Each image is combined with the image at the mirrored position in the batch, with one weight for the
-        whole batch, as in timm. If the given images are only part of a batch, `others` are the images to
+        The first image of the batch is combined with the last, the second with the second to last, and so on. All pairs
+        have the same weight, as in timm. If the given images are only part of a batch, `others` are the images to
         combine them with.
         """
         assert self.mixes
         other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
-        # weight of the image; the weight of the other image is 1 minus this value
+        # mixing weight of the image; the image that it is combined with has 1 minus this weight
         weight = float(random.beta(alpha, alpha))
         if cut:
             rows, columns = cutmix_box(images.shape[2], images.shape[3], weight, random)
@@ -133,8 +133,8 @@ class Augmentation(Config):
 
 # Default values of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
 DEIT = Augmentation(crop="resized", flip=0.5, randaugment=2, erasing=0.25, mixup=0.8, cutmix=1.0, repeats=3)
-# The same augmentation for images of 32 x 32. A crop to 8% of their area would be only a few pixels, so they are padded
-# and cropped instead.
+# The same augmentation for images of 32 x 32. A crop to 8% of the area of such an image would be only a few pixels, so
+# the image is padded and then cropped at random.
 DEIT_SMALL = replace(DEIT, crop="padded")
 CLASSIC = Augmentation(crop="padded", flip=0.5)  # Augmentation for CIFAR-10 from He 2015, section 4.2.
 
@@ -165,9 +165,9 @@ def _generator(*numbers: int) -> Generator:
 def resized_crop_box(
     width: int, height: int, scale: tuple[float, float], random: Generator
 ) -> tuple[int, int, int, int]:
-    """Return a random crop (left, top, right, bottom) of an image. Its area and aspect ratio are random.
+    """Return a random crop (left, top, right, bottom) of an image, with random area and aspect ratio.
 
-    If ten attempts do not fit into the image, the center crop is returned.
+    If ten random crops do not fit into the image, the center crop is returned.
     """
     for _ in range(10):
         wide, high = _sides(width * height, scale, 4 / 3, random)
@@ -191,7 +191,7 @@ def _sides(pixels: int, fractions: tuple[float, float], max_ratio: float, random
 
 
 def cutmix_box(height: int, width: int, weight: float, random: Generator) -> tuple[slice, slice]:
-    """Return the rows and columns of a box with a fraction 1 - `weight` of the image area and a random center.
+    """Return the rows and columns of a box with a random center. Its area is 1 - `weight` of the image area.
 
     The box is clipped at the borders of the image.
     """
@@ -259,8 +259,8 @@ def _solarize_add(image: Image.Image, level: float, sign: float, fill: Fill) -> 
     )
 
 
-# The 15 operations of RandAugment, in the order of `rand-...-inc1` in timm. Their strength increases with the level,
-# which is a tenth of timm's level.
+# The 15 operations of RandAugment, in the order of `rand-...-inc1` in timm. The strength of each operation increases
+# with its level. The level is between 0 and 1, a tenth of the level in timm.
 OPERATIONS: tuple[Operation, ...] = (
     lambda image, level, sign, fill: ImageOps.autocontrast(image),
     lambda image, level, sign, fill: ImageOps.equalize(image),

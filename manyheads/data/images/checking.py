@@ -1,8 +1,8 @@
-"""Check of all images before training.
+"""Validation of all images before training.
 
-Each image is decoded once, in threads, so that a faulty image stops a run early.
+Each image is decoded once, in threads, so that a faulty image stops a run before training begins.
 
-The results may be saved in a file, so that a restarted or resumed run need not decode all images again.
+The validation results may be saved in a file, so that a restarted or resumed run need not decode all images again.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from manyheads.files import parse_json
 MAX_FILE_BYTES = 2**30
 MAX_SMALL_BYTES = 2**20  # Images whose pixels need at most this number of bytes may stay in memory.
 _MAX_NAMES = 8  # maximum number of labels in an error message
-_IMAGES_PER_TASK = 16  # number of images that a thread checks in one task
+_IMAGES_PER_TASK = 16  # number of images that a thread validates in one task
 
 
 class Check(NamedTuple):
-    """Result of the check of one image.
+    """Validation result of one image.
 
     key     hash of the pixels
     size    (width, height) after rotation by the EXIF orientation
     mode    Pillow mode of the image file
     nbytes  size of the pixels in bytes
     notes   warnings of the decoder
-    stamp   key of the image in the file of saved checks; empty: the check is not saved
+    stamp   identifier under which this result is saved in the file of validation results; empty: it is not saved
     pixels  (Y, X) or (Y, X, 3) pixels of a small image that stays in memory
     """
 
@@ -60,10 +60,10 @@ class Check(NamedTuple):
 
 
 def read_checks(file: Path) -> dict[str, Check]:
-    """Read saved checks. Return a mapping from the stamp of an image to its check; damaged lines are ignored.
+    """Read saved validation results of images. Return a mapping from image identifiers to results.
 
-    The stamp of an image file is computed from its path, size and modification time. The stamp of an image in a
-    table cell is a hash of its bytes.
+    Damaged lines of the file are ignored. The identifier of an image file is computed from its path, size and
+    modification time. The identifier of an image in a table cell is a hash of its bytes.
     """
     checks: dict[str, Check] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else ():
@@ -77,10 +77,11 @@ def read_checks(file: Path) -> dict[str, Check]:
 
 
 def append_checks(file: Path, checks: Iterable[Check]) -> None:
-    """Append checks to the file of saved checks. Raises UserError if writing fails."""
+    """Append validation results of images to the file in which they are saved. Raises UserError if writing fails."""
     lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
     try:
-        with file.open("a") as memory:  # Start with a newline, because the last line of the file may be incomplete.
+        # The appended text begins with a newline, because the last line of the file may be incomplete.
+        with file.open("a") as memory:
             memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
         raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
@@ -89,16 +90,17 @@ def append_checks(file: Path, checks: Iterable[Check]) -> None:
 def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
 ) -> Iterator[tuple[Entry, Check | ImageFault]]:
-    """Yield each entry with the check of its image, or with the fault.
+    """Yield each entry of an image corpus with the validation result of its image, or with its fault.
 
     A few images at a time are decoded in threads. (Pillow releases the GIL.)
 
-    known  saved checks: a mapping from the stamp of an image to its check
-    room   maximum total size in bytes of the pixels in all checks. After the first image that is not small or
-           exceeds this size, checks contain no pixels, and images in `known` are not decoded again
+    known  saved validation results: a mapping from image identifiers to results
+    room   maximum total size in bytes of the pixels in all results. After the first image that is not small or
+           exceeds this size, results contain no pixels, and images in `known` are not decoded again
     """
     threads, rest = os.cpu_count() or 1, iter(entries)
-    # Results for large and for faulty images, because a table may name the same image in many rows.
+    # Validation results for large and for faulty images are stored, because a table may name the same image in many
+    # rows.
     large: dict[str, Check | ImageFault] = {}
 
     def check(part: list[Entry]) -> list[Check | ImageFault]:
@@ -138,7 +140,7 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    # A new exception is raised, because the traceback of this one would keep the image in memory.
+    # A new exception is raised, because the traceback of the original exception would keep the image in memory.
     except ImageFault as error:
         # The path was read from a table, so the message must also name the image file.
         if isinstance(source, Path) and str(source) != place:
@@ -147,7 +149,7 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
 
 
 def check_pixels(pixels: NDArray[np.uint8], mode: str, notes: Sequence[str] = ()) -> Check:
-    """Check pixels (Y, X) or (Y, X, 3), and return the result."""
+    """Validate the pixels (Y, X) or (Y, X, 3) of an image, and return the validation result."""
     digest = blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).reshape(-1).data)
     small = pixels if pixels.nbytes <= MAX_SMALL_BYTES else None
@@ -160,7 +162,8 @@ def open_image(
 ) -> Image.Image:  # fmt: skip
     """Open an image from a file, from the bytes of a file, or from pixels. The result is upright, in mode L or RGB.
 
-    Raises UserError. An image of more than `max_pixels` pixels is rejected before it is decoded.
+    Raises UserError if the image cannot be used. An image of more than `max_pixels` pixels is rejected before it is
+    decoded.
     """
     if isinstance(source, Stored):
         source = source.image()
@@ -187,7 +190,7 @@ def _stamp(source: bytes | Path | Member) -> str:
     file, place = (source.tar, f"\0{source.start}\0{source.size}") if isinstance(source, Member) else (source, "")
     try:
         status = file.stat()
-    except (OSError, ValueError):  # The failure is reported later, when the file is opened.
+    except (OSError, ValueError):  # The failure is reported later, when the image file is opened.
         return ""
     described = f"{file.absolute()}\0{status.st_size}\0{status.st_mtime_ns}{place}"
     return blake2b(os.fsencode(described), digest_size=16).hexdigest()
@@ -218,7 +221,7 @@ def content(source: bytes | Path | Member) -> bytes:
 
 
 def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
-    """Return a fault that can be found without opening the image; None if there is none."""
+    """Return a fault of an image that can be found without opening the image, or None."""
     label = entry.label
     if entry.fault:
         return entry.fault

@@ -44,7 +44,7 @@ def read_clip(path: str | Path, max_frames: int) -> Clip:
 
 
 def evenly_spaced(count: int, max_frames: int) -> list[int]:
-    """Return at most `max_frames` evenly spaced frame indices from 0 to count - 1, including both ends."""
+    """Return at most `max_frames` evenly spaced frame indices from 0 to count - 1, including 0 and count - 1."""
     if count <= max_frames:
         return list(range(count))
     return [round(i * (count - 1) / max(max_frames - 1, 1)) for i in range(max_frames)]

@@ -38,7 +38,7 @@ _DEFAULT_HINT = "save the image again, or remove it"
 
 
 class ImageFault(Exception):
-    """Exception for an image that cannot be used: the fault, and a hint on how to correct it."""
+    """Exception for an image that cannot be used. It contains the fault, and a hint on how to correct the fault."""
 
     def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
@@ -62,7 +62,7 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
         raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
-    except MemoryError:  # This exception is not a fault of the image.
+    except MemoryError:  # This exception does not mean that the image is faulty.
         raise
     except Exception:  # If the data are invalid, the parser of a format may raise any exception.
         raise _open_fault(data) from None
@@ -73,7 +73,7 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
 
 
 def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list[Image.Image], list[int]]:
-    """Decode some frames of a file. The function `choose` gets the number of frames and returns the indices to decode.
+    """Decode selected frames of a file. The argument `choose` is a function from the number of frames to frame indices.
 
     Returns the frames (in mode L or RGB) and their indices. Raises ImageFault.
     """
@@ -99,9 +99,9 @@ def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
-    """Convert an image to mode L or RGB and rotate it upright. It may be opened by Pillow, or in memory.
+    """Convert an image to mode L or RGB and rotate it upright. The image may be opened by Pillow, or in memory.
 
-    The result is the same as for an image file. Raises UserError; the message begins with `name`.
+    The result is the same as for an image file. Raises UserError; the error message begins with `name`.
     """
     try:
         return _upright(image, [])
@@ -115,7 +115,7 @@ def _upright(image: Image.Image, notes: list[str], max_pixels: int = MOST_PIXELS
     if image.width * image.height > max_pixels:
         raise ImageFault(*_too_large(f"{image.width:,} x {image.height:,} pixels", max_pixels))
     try:
-        image.load()  # This call loads the first frame, and raises an exception if the frame is truncated.
+        image.load()  # Loading the first frame raises an exception if the frame is truncated.
         with _warnings_into(notes):
             upright = ImageOps.exif_transpose(image)
         return _plain(upright)
@@ -127,7 +127,7 @@ def _upright(image: Image.Image, notes: list[str], max_pixels: int = MOST_PIXELS
         raise ImageFault(f"{kind} that is truncated or corrupt ({reason})") from None
 
 
-_warnings_lock = threading.Lock()  # All threads share Python's warning filters.
+_warnings_lock = threading.Lock()  # Python's warning filters are shared by all threads.
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def _lacks_rows(png: bytes, size: tuple[int, int]) -> bool:
     """
     width, height, depth, color, interlaced = struct.unpack(">IIBBxxB", png[16:29])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-    # Pillow read other values from a second header in the file.
+    # The sizes differ if Pillow has read a second header in the file.
     if (width, height) != size or color not in channels:
         return True
     bits = depth * channels[color]

@@ -127,7 +127,7 @@ def _splits_of(folder: Path) -> Splits:
     split_names = [path.name for path in split_folders(folders)]
     files = [path.name for path in visible(folder) if not path.is_dir() and _is_corpus(path)]
     if folders and not split_names and splits_among(folder, files, shards=NUMBERED) == (None, None, []):
-        return Splits(str(folder), None, [])  # a folder that contains class folders
+        return Splits(str(folder), None, [])  # a folder whose subfolders are named after classes
     splits = splits_among(folder, [*files, *split_names], shards=None if split_names else NUMBERED)
     if splits.train is not None and Path(splits.train).is_dir() and not folders_in(Path(splits.train)):
         expected = f"expected {splits.train}/CLASS/IMAGE; if it is a class itself, rename it"
@@ -176,7 +176,7 @@ def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
 def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
     """Yield an entry for each file in a folder and its subfolders.
 
-    `above` are the resolved paths of the parent folders, to detect cycles of links.
+    The argument `above` contains the resolved paths of the parent folders. It serves to detect cycles of links.
     """
     for path in visible(folder):
         if path.is_dir():
@@ -213,7 +213,8 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
         path = folder / value
         try:
             exists = path.is_file()
-        except (OSError, ValueError):  # examples: a name of a thousand characters, or with a NUL byte
+        # Examples of such paths: a path of a thousand characters, or one with a NUL byte.
+        except (OSError, ValueError):
             return _faulty_entry(
                 place, f"{value[:40]!r}... is not the path of an image", "write the bytes or the path of an image"
             )

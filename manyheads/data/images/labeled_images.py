@@ -1,7 +1,7 @@
 """Data set of labeled images.
 
 See `files.py` for the file formats, `decoding.py` for the conversion to grayscale or RGB, and `checking.py` for the
-check of every image.
+validation of every image.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from manyheads.errors import UserError, extra
 
 # If all images of a corpus are small and need at most this number of bytes, they stay decoded in memory.
 MAX_DECODED_BYTES = 256 * 2**20
-_CHECKS_FILE = "checked.jsonl"  # name of the file with saved checks, in the folder `cache_folder`
+_CHECKS_FILE = "checked.jsonl"  # name of the file with saved validation results, in the folder `cache_folder`
 
 
 class Item(NamedTuple):
@@ -97,12 +97,12 @@ def read_images(
     follows: bool = False,
     limit: int | None = None,
 ) -> ImageData:
-    """Read one corpus, in any of the formats of `files.py`, and decode every image once to check it.
+    """Read one corpus, in any of the formats of `files.py`, and decode every image once to validate it.
 
     names           label names, if labels are the numbers 0, 1, ... and there is no `labels.txt`
     columns         names of the table columns, if they differ from the defaults
     skip_bad_lines  True: leave out and count unusable images
-    cache_folder    folder for the results of the checks, so that unchanged images need not be decoded again, and
+    cache_folder    folder for saved validation results, so that unchanged images need not be decoded again, and
                     for a temporary file of images that are not in separate files. None: results are not saved
     follows         True if another process owns this folder and has read the same data: nothing is written to it
     limit           maximum number of images to read
@@ -136,7 +136,7 @@ def read_images(
             checking.append_checks(cache_folder / _CHECKS_FILE, new_checks)
     if not items:
         raise _no_images_error(path, skips)
-    if len(pixels) == len(items):  # All images are small, and they fit into memory together.
+    if len(pixels) == len(items):  # All images are small, and together they fit into memory.
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     return ImageData(items, names or label_order(item.label for item in items), file, dict(skips), notes)

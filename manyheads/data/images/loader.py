@@ -76,7 +76,7 @@ class _Maker:
     def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
         """Return only the rows `local_rows` of a batch.
 
-        Another row is decoded only if mixup or cutmix combines it with these.
+        Any other row is decoded only if mixup or cutmix combines it with one of these rows.
         """
         mixes = self.augmentation is not None and self.augmentation.mixes
         partners = len(rows) - 1 - local_rows
@@ -170,7 +170,7 @@ class _Epoch(Sequence[ImageBatch]):
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
         """Return the part of a batch that belongs to one rank.
 
-        All calls for the batches of an epoch must name the same rank.
+        The rank must be the same in all calls during an epoch.
         """
         return self._load(index, rank, world), rank < len(self._order[index])
 

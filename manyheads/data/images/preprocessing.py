@@ -169,7 +169,7 @@ class Preprocessing(Config):
         factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
             raise UserError(f"{_FILE}: rescale_factor is {factor}; expected a number above 0, such as 1/255")
-        # Value of a white pixel in the scale of the file's mean and std; here, a white pixel is 1.
+        # Value of a white pixel for the mean and std in the file. In Manyheads, the value of a white pixel is 1.
         white = 255 * factor
         mean, std = (tuple(value / white for value in values) for values in (mean, std))
         return cls(size, size / resized_side, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

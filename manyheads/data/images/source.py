@@ -26,7 +26,7 @@ PEEK_IMAGES = 16  # number of images that a dry run reads
 class ImageSource(ClassSource[ImageData]):
     """Data source of labeled images. If no data are given, scikit-learn's handwritten digits are used.
 
-    cache_folder  folder for the results of image checks; no other process may write to it (see `read_images`)
+    cache_folder  folder for saved validation results of images; no other process may write to it (see `read_images`)
     follows       True if the folder belongs to another process, so that nothing is written to it
     """
 
@@ -61,7 +61,7 @@ class ImageSource(ClassSource[ImageData]):
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.
 
-        A model cannot predict other labels.
+        Other labels are an error, because a model can only predict labels that it was trained on.
         """
         known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)

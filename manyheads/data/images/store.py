@@ -23,7 +23,7 @@ _PREFIX = "images-"
 class Store:
     """Temporary file of images. The file is removed when the object is no longer referenced.
 
-    If the object is pickled, its copy in the other process reads the same file.
+    If the object is pickled and loaded in another process, both processes read the same file.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -79,7 +79,7 @@ class Store:
 class Stored(NamedTuple):
     """Location of an image in the temporary file.
 
-    If `shape` is set, it contains pixels, otherwise the bytes of an image file.
+    If `shape` is set, the location contains pixels, otherwise the bytes of an image file.
     """
 
     store: Store

@@ -23,7 +23,7 @@ _UTF8_BYTES = 4  # maximum number of bytes of a character in UTF-8
 
 
 def class_folder_splits(folder: Path) -> Splits:
-    """Return the splits of a directory. If it directly contains class folders, all of it is training data."""
+    """Return the splits of a directory. If it directly contains class folders, all its texts are training data."""
     folders = folders_in(folder)
     if named := split_folders(folders):
         found = splits_among(folder, [path.name for path in named])

@@ -1,4 +1,7 @@
-"""Text column of a data set, which may exceed memory: a list, or a file from which single texts are read on demand."""
+"""Text column of a data set.
+
+It may exceed memory: it is a list, or a file from which single texts are read on demand.
+"""
 
 from __future__ import annotations
 

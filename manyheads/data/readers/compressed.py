@@ -54,7 +54,7 @@ class _Expanded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            # If read() of this stream raises an exception, it leaks its buffer.
+            # If read() of this stream raises an exception, the stream's buffer is never freed.
             size: int = self._inner.readinto(buffer)
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]

@@ -65,7 +65,7 @@ class Tagged(Dataset):
 
     @property
     def texts(self) -> list[str]:
-        """Each sentence with its tags as one string; the fingerprint of the data is computed from these strings."""
+        """Each sentence with its tags as one string. The fingerprint of the data is computed from these strings."""
         return ["\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(self.words, self.tags, strict=True)]
 
     def place(self, index: int, word: int = 0) -> str:
@@ -77,7 +77,7 @@ class Tagged(Dataset):
     def check_labels(self, known: Sequence[str]) -> None:
         """Raise UserError if the data contain a tag that is not in the list of known tags.
 
-        The message locates the tag.
+        The error message names the file and the line of the tag.
         """
         for s, tags in enumerate(self.tags):
             for w, tag in enumerate(tags):
@@ -102,9 +102,9 @@ class Tagged(Dataset):
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
-    """Find the first tag that violates the IOB2 rules.
+    """Find the first tag in a list that violates the IOB2 rules.
 
-    Return its index, the fault and a hint; None if all tags are valid.
+    Return the index of the tag, a description of the fault, and a hint; None if all tags are valid.
     """
     previous = OUTSIDE
     for i, tag in enumerate(tags):
@@ -206,10 +206,8 @@ def _split(line: str) -> list[str]:
 
 def _table(file: Path) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
-    one_cell = format_suffix(file) in (
-        ".csv",
-        ".tsv",
-    )  # A cell contains all words or tags of a sentence, separated by spaces.
+    # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
+    one_cell = format_suffix(file) in (".csv", ".tsv")
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
@@ -233,7 +231,8 @@ def _table(file: Path) -> Iterator[Row[Sentence]]:
 def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> Sentence:
     """Check the words and tags of a sentence and return the sentence. Raise BadRow for the first fault.
 
-    step  number of lines from one word to the next: 1 in a column file, 0 in a table, where a line is a sentence
+    step  number of lines from one word to the next: 1 in a column file (one word per line), 0 in a table (one sentence
+          per line)
     """
     if sum(map(len, words)) > LONGEST:
         raise BadRow(f"found a sentence of more than {LONGEST:,} characters", "split it into several sentences")

@@ -1,4 +1,4 @@
-"""Reader of running text that yields one piece of a text at a time, so that a corpus may exceed memory.
+"""Reader of running text that yields long texts in pieces, so that a corpus may exceed memory.
 
 A corpus is a file, several files joined by commas, or a directory. Directories are searched recursively; hidden files
 are ignored. In a table (`rows.py`), each row is a text; any other file is one text. All formats except Parquet may be
@@ -30,18 +30,19 @@ from manyheads.files import fingerprint, parse_json, replacing
 
 MAX_PIECE = 2**20  # maximum number of characters in a piece of text
 FIRST_BYTES = 2**20  # number of bytes read of each text file if a limit on the number of texts is set
-FORMAT = "corpus-1"  # Version of the survey format. Increase it when the content of a stored survey changes.
+# Version of the format in which facts about a corpus are stored. Increase it when the stored content changes.
+FORMAT = "corpus-1"
 
 
 class Piece(NamedTuple):
-    """Consecutive characters of a text; a long text is divided into several pieces.
+    """Piece of a text: consecutive characters. A long text is divided into several pieces.
 
     Texts are cut before a space or newline that follows a letter or digit. Byte-level BPE starts a new word there,
     too, so cutting does not change the tokens.
     """
 
     text: int  # index of the text within the corpus
-    content: str | None  # None in every piece of a text that has a fault; the fault was reported before
+    content: str | None  # None in every piece of a faulty text; the fault has already been reported
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class Corpus:
     limit: int | None = None
 
     def pieces(self, file: int, text: int) -> Iterator[Piece]:
-        """Yield all pieces of text, beginning with the file that has index `file`.
+        """Yield the text of all files in pieces, beginning with the file that has index `file`.
 
-        `text` is the index of its first text.
+        `text` is the index, within the corpus, of the first text in that file.
         """
         for number in range(file, len(self.files)):
             piece = None
@@ -70,9 +71,9 @@ class Corpus:
             text = text if piece is None else piece.text + 1
 
     def of_file(self, number: int, text: int, skips: Counter[str]) -> Iterator[Piece]:
-        """Yield all pieces of text in one file.
+        """Yield the text of one file in pieces.
 
-        `number` is the index of the file, `text` the index of its first text.
+        `number` is the index of the file. `text` is the index, within the corpus, of the first text in the file.
         """
         path = self.files[number]
         if format_suffix(path) in TABLES:
@@ -91,7 +92,7 @@ class Corpus:
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
     def check(self, survey: Survey) -> None:
-        """Raise UserError if a file has changed since the survey of the corpus."""
+        """Raise UserError if a file of the corpus has changed since the facts about the corpus were collected."""
         for file, (_, size, time) in zip(self.files, survey.state, strict=True):
             if (file.stat().st_size, file.stat().st_mtime_ns) != (size, time):
                 raise UserError(f"{file}: the file changed while it was being read; start again")
@@ -99,12 +100,12 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Survey of a corpus: facts about its texts, collected by reading it once.
+    """Facts about the texts of a corpus, collected by reading the corpus once.
 
     hashes  (N,) hash of each text
     usable  (N,) True for each text that has no fault and is not blank
     long    (K, 2) index and size in bytes of each text that consists of several pieces
-    starts  (F, 2) for each file, the index of its first text and of its first piece
+    starts  (F, 2) for each file, the index of its first text and the index of its first piece
     skips   number of skipped rows or files, by file and reason
     state   name, size and modification time of each file
     """
@@ -118,9 +119,9 @@ class Survey:
 
     @classmethod
     def of(cls, corpus: Corpus, cache_folder: Path | None) -> Survey:
-        """Survey a corpus.
+        """Read a corpus once and return facts about its texts.
 
-        If a directory `cache_folder` is given, the survey is stored there and used again by later calls.
+        If a directory `cache_folder` is given, the facts are stored there and used again by later calls.
         """
         if cache_folder is None:
             return cls._read(corpus)
@@ -130,7 +131,8 @@ class Survey:
             with np.load(path, allow_pickle=False) as arrays:
                 rest = parse_json(str(arrays["rest"]))
                 return cls(*(arrays[name] for name in _ARRAYS), **rest)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # the stored survey is missing or incomplete
+        # the stored facts about the corpus are missing or incomplete
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             survey = cls._read(corpus)
         cache_folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -142,7 +144,7 @@ class Survey:
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
         hashes, usable, long, starts = array("Q"), bytearray(), list[tuple[int, int]](), list[tuple[int, int]]()
-        count = used = 0  # running number of pieces, and of usable texts
+        count = used = 0  # number of pieces so far, and number of usable texts so far
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
             for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
@@ -222,9 +224,9 @@ def cut(contents: Iterable[str]) -> Iterator[str]:
 
 
 def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield the content of a file as one text, divided into pieces.
+    """Yield the content of a file as rows that each contain one piece of the text.
 
-    If the file is not UTF-8, the last row has a fault.
+    If the file is not UTF-8, the last row contains the fault instead of a piece.
     """
     decoder, line = getincrementaldecoder("utf-8")(), 1
 

@@ -32,7 +32,7 @@ class Dataset:
     """
 
     columns: ClassVar[tuple[str, ...]]  # names of the dataclass fields that are columns
-    # names of the text columns that may be moved to a temporary file (class `Column`)
+    # names of the text columns that may be moved to a temporary file if they exceed the memory limit
     large: ClassVar[tuple[str, ...]] = ()
 
     file: Path | None = field(default=None, kw_only=True)
@@ -49,7 +49,7 @@ class Dataset:
         rows     rows without a fault. The cells of a row are the values of the columns, in order; if there are
                  fewer cells than columns, the last columns keep their default values
         skips    counter of skipped items; it is still incremented while the rows are read
-        missing  beginning of the error message if there are no rows; `hint` is the rest
+        missing  beginning of the error message if there are no rows; the text `hint` follows it
         folder   directory for columns that exceed memory; None: the system's directory for temporary files
         """
         large = {name: SpillingTextBuffer(folder) for name in cls.large}
@@ -74,7 +74,7 @@ class Dataset:
         parts: dict[str, Any] = {}
         for name in self.columns:
             entries = getattr(self, name)
-            if entries:  # An optional column may be empty: single texts have no second texts.
+            if entries:  # An optional column may be empty; for example, a data set of single texts has no second texts.
                 parts[name] = entries.select(indices) if isinstance(entries, Column) else [entries[i] for i in indices]
         lines = array("q", [self.lines[i] for i in indices]) if self.lines else self.lines
         return replace(self, **parts, lines=lines)

@@ -101,9 +101,8 @@ def read_labeled(
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal selected
-        selected = selected or _choose(
-            columns or Columns(), row
-        )  # The first row without a fault determines the names of the columns.
+        # The first row without a fault determines the names of the columns.
+        selected = selected or _choose(columns or Columns(), row)
         text, pair, label = selected
         if fault := score_fault(row.cells.get(label), label):
             scores.append(row.place)
@@ -187,7 +186,8 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
 def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False, unit: str = "rows") -> D:
     """Check that all labels of `data` are in the list of known labels, and return the data.
 
-    If a label is unknown, raise UserError. With `skip_bad_lines`, leave out and count such items instead.
+    If a label is unknown, raise UserError. If `skip_bad_lines` is true, leave out and count the items with unknown
+    labels instead.
 
     unit  noun for the items in messages, such as "texts"
     """

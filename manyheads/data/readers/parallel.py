@@ -83,9 +83,10 @@ def read_parallel(
 
 
 def corpora_in(folder: Path, source: str, target: str) -> list[str]:
-    """Return the names of the corpora in a directory.
+    """Return the names of the parallel corpora in a directory.
 
-    They are tables, and name prefixes for which files in both languages exist.
+    A corpus is a table, or a pair of files with a common prefix, one for each language. Its name is the file name of
+    the table, or the prefix.
     """
     names = {path.name for path in folder.iterdir() if path.is_file()}
     plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}

@@ -22,7 +22,7 @@ NUMBERED = re.compile(r"\d+")  # example: train-0.txt
 PARTS = re.compile(r"-\d+-of-\d+")  # example: train-00000-of-00003.parquet
 _WORDS: dict[str, Role] = {
     **dict.fromkeys(("train", "training", "trainset", "trn"), "train"),
-    # CoNLL-2003 names its files eng.train, eng.testa and eng.testb
+    # CoNLL-2003 names its training, validation and test files eng.train, eng.testa and eng.testb
     **dict.fromkeys(("val", "valid", "validation", "valset", "dev", "devset", "development", "testa"), "validation"),
     # These words mean validation data, unless the directory contains other validation data.
     **dict.fromkeys(("eval", "evaluation"), "evaluation"),
@@ -54,7 +54,7 @@ _MAX_NAMES = 4  # maximum number of file names in a message
 
 
 def role_of(name: str) -> Role | None:
-    """Return the role (training, validation or test) of a name; None if the name has no role, or more than one."""
+    """Return the role (training, validation or test) that a file name states; None if it states no role or several."""
     words = _words(name)
     roles = {_WORDS[word] for word in words if word in _WORDS}
     if roles == {"validation", "evaluation"}:
@@ -170,7 +170,7 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
 def class_folders_in(folder: Path) -> Path:
     """Return the folder that directly contains the class folders of a split.
 
-    For `seg_train/seg_train/CLASS`, it is the inner folder.
+    This may be an inner folder: for `seg_train/seg_train/CLASS`, the inner `seg_train` is returned.
     """
     while len(inner := folders_in(folder)) == 1 and role_of(inner[0].name) == role_of(folder.name):
         (folder,) = inner
@@ -178,7 +178,10 @@ def class_folders_in(folder: Path) -> Path:
 
 
 def check_unmixed(files: Sequence[Path]) -> None:
-    """Check a directory that is read as a whole. Raise UserError if some of its files are splits of one corpus."""
+    """Check a directory in which all files together form one corpus.
+
+    Raise UserError if some files are named as the splits of a corpus (train.txt and test.txt).
+    """
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
         if (role := role_of(file.name)) and file.suffix.lower() not in _SOURCE_SUFFIXES:

@@ -73,7 +73,7 @@ class BadRow(Exception):
 
 
 def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
-    """Apply the function `parse` to the cells of each row, and yield rows that contain its results.
+    """Apply the function `parse` to the cells of each row. Yield the rows with the results in place of the cells.
 
     If `parse` raises BadRow, the row is marked as faulty.
     """
@@ -193,7 +193,7 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
 
     number = 0
     try:
-        # Without this buffer size, pyarrow loads whole columns.
+        # Without this buffer size, pyarrow loads each column completely into memory.
         content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)
         names = content.schema_arrow.names
         chosen = [name for name in names if name in columns or not columns]

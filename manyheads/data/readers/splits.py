@@ -36,7 +36,7 @@ class Splits(NamedTuple):
     test: list[str]
 
     def with_overrides(self, validation: str | None, test: str | None) -> Splits:
-        """Return the splits; the paths that the user has given replace the detected paths."""
+        """Return the splits. A path that the user has given replaces the path that was detected."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
     def mapped(self, path: Callable[[str], str]) -> Splits:
@@ -86,7 +86,7 @@ class SplitData(NamedTuple, Generic[D]):
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
-    """Return the test corpus of a directory; None if there is no test corpus. Raises UserError if there are several."""
+    """Return the test corpus of a directory, or None if there is none. Raises UserError if there are several."""
     if len(tests) > 1:
         raise UserError(f"{data}: found several test files ({', '.join(tests)}); select one of them")
     return tests[0] if tests else None
@@ -96,7 +96,7 @@ def parts_of(corpus: str) -> list[Path]:
     """Split the name of a corpus into its files or directories: one path, or several joined by commas."""
     try:
         whole = "," not in corpus or Path(corpus).exists()
-    except OSError:  # example: the name is too long for a path
+    except OSError:  # This happens, for example, if the name is too long for a path.
         whole = False
     return [Path(corpus)] if whole else [Path(part.strip()) for part in corpus.split(",")]
 
@@ -129,8 +129,8 @@ def hold_out(
 
     Items with equal keys are in the same part.
 
-    labels    labels of each item. A held-out item returns to the training data (with all items of equal key) if
-              otherwise a label would be missing there
+    labels    labels of each item. If a label would be missing in the training data, a held-out item with this label
+              returns to the training data, with all items of equal key
     fraction  approximate fraction of the keys in the validation part
     what      noun for a key in the error message
     """
@@ -170,7 +170,7 @@ def hash_of(key: str) -> int:
 def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
     """Return a boolean mask (N,) of the 64-bit hashes in the lowest `fraction` of the range of hashes.
 
-    The mask contains at least the lowest hash, and never the highest. Raises UserError if all hashes are equal.
+    The lowest hash is always selected, the highest never. Raises UserError if all hashes are equal.
     """
     assert 0 < fraction < 1
     lowest, highest = (int(hashes.min()), int(hashes.max())) if len(hashes) else (0, 0)

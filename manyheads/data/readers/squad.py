@@ -170,7 +170,7 @@ def _question(row: Row[Cells]) -> Question:
 
 
 def _answers(cells: Cells) -> Any:
-    """Return the answers of a question as a list in the structure of SQuAD's JSON, without checking them.
+    """Return the answers to a question as a list in the structure of SQuAD's JSON. The answers are not validated.
 
     Returns None if the lists of texts and offsets in a table differ in length.
     """

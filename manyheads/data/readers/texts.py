@@ -24,7 +24,7 @@ from manyheads.files import fingerprint, parse_json, write_json
 
 
 class Facts(NamedTuple):
-    """Facts about texts for reports: statistics, and the fingerprint of all texts (`files.fingerprint`)."""
+    """Facts about texts: statistics for reports, and the fingerprint of all texts (`files.fingerprint`)."""
 
     characters: int
     bytes: int  # total size of the texts in UTF-8, in bytes
@@ -52,9 +52,9 @@ class Texts:
     """Data set of running texts from a corpus, or from a sequence of strings in memory.
 
     mask          (N,) boolean mask of the selected texts of the corpus; None: all usable texts
-    cut           index of the text of which only a part is used; None: the only text
-    span          (start, end) character range that is used of the text `cut`; an end of None means the end of the
-                  text
+    cut           index of a text of which only a part is used; None: the only text
+    span          (start, end) range of characters that are used of the text `cut`. If `end` is None, the range extends
+                  to the end of the text
     skips         number of skipped texts, by reason
     cache_folder  directory in which facts about the files are cached
     """
@@ -86,7 +86,7 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self, after: int = 0) -> Iterator[Part]:
-        """Yield the pieces of all texts in order, beginning with piece `after`.
+        """Yield the pieces of all texts in order, beginning with the piece that has index `after`.
 
         Raises UserError if a file has changed.
         """
@@ -203,7 +203,7 @@ def compute_facts(*all_texts: Texts) -> list[Facts]:
             if place is not None and facts is not None:
                 write_json(place, facts._asdict())
     for texts, facts in zip(all_texts, facts_list, strict=True):
-        vars(texts)["facts"] = facts  # This assignment stores the value of a cached property.
+        vars(texts)["facts"] = facts  # This assignment sets the cached property, so that it is not computed again.
     return [facts for facts in facts_list if facts is not None]
 
 

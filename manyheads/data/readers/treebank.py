@@ -24,7 +24,8 @@ from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # value in place of a head index, for the root of a sentence
 COLUMNS = 10
-# Line number in a sentence: of a word, of a multiword token, or of an empty node (which may precede the first word).
+# Number at the beginning of a line: of a word, of a multiword token (1-2), or of an empty node (2.1; it may precede the
+# first word).
 _NUMBER = re.compile(r"([1-9][0-9]*)|([1-9][0-9]*)-([1-9][0-9]*)|(?:0|[1-9][0-9]*)\.[1-9][0-9]*")
 
 
@@ -96,7 +97,7 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
 
 
 def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
-    """Yield the sentences of a CoNLL-U file; None for a block of lines that contains only comments."""
+    """Yield the sentences of a CoNLL-U file. For a block of lines that contains only comments, yield None."""
     document = 0
 
     def sentence(row: Row[Block]) -> Sentence | None:
@@ -109,7 +110,7 @@ def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None
 
 def _sentence(block: Block, document: int, counts: Counter[str]) -> Sentence | None:
     words: list[_Word] = []
-    tokens: list[_Word] = []  # the multiword tokens of the sentence
+    tokens: list[_Word] = []  # multiword tokens of the current sentence
     empty = 0
     for number, line in block:
         if line is None:
@@ -169,7 +170,7 @@ def _heads(words: Sequence[_Word]) -> list[int]:
 class _Word(NamedTuple):
     """Parsed line of a CoNLL-U file.
 
-    It stands for the words `first` to `last` of the sentence; both are 0 for an empty node.
+    The line describes the words `first` to `last` of the sentence; both are 0 for an empty node.
     """
 
     line: int

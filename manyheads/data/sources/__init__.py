@@ -1,1 +1,1 @@
-"""Data sources: one object describes the data of a run (location, splits, held-out validation data and report)."""
+"""Data sources. Each describes the data of a run: location, splits, held-out validation data and report."""

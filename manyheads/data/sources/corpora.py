@@ -122,7 +122,8 @@ class LabeledSource(ClassSource[Labeled]):
     def peek(self) -> Labeled | None:
         """Read the first items of the training data.
 
-        If these are all items (class folders, small tables), also check that there are at least two labels.
+        If these are all items of the training data, also check that there are at least two labels. This is the case for
+        class folders and small tables.
         """
         first = super().peek()
         if first is not None and (first.files or len(first) < PEEK_ITEMS):
@@ -146,9 +147,9 @@ class LabeledSource(ClassSource[Labeled]):
         return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
-        """Check that the labels also occur in the training data, and that both are pairs or both are single texts.
+        """Check validation or test data against the training data, and return the validation or test data.
 
-        Return the data.
+        All labels must also occur in the training data. Both data sets must contain pairs, or both single texts.
         """
         if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(
@@ -184,7 +185,7 @@ class TaggedSource(Source[Tagged]):
     def corpora(self, folder: Path) -> list[str]:
         """Return the names of the corpora in a directory.
 
-        The name of a split is also accepted as a file suffix (in CoNLL-2003: eng.train).
+        The name of a split may also be a file suffix, as in eng.train of CoNLL-2003.
         """
         files = [path for path in visible(folder) if path.is_file()]
         return [path.name for path in files if format_suffix(path) in self.suffixes or role_of(format_suffix(path))]
@@ -196,7 +197,10 @@ class TaggedSource(Source[Tagged]):
         return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
-        """Check that all tags also occur in the training data, and return the data."""
+        """Check that all tags of validation or test data also occur in the training data.
+
+        Return the validation or test data.
+        """
         if self.skip_bad_lines:
             return data.only(train.labels)
         data.check_labels(train.labels)

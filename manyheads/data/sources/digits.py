@@ -77,6 +77,9 @@ class DigitSource(Source[Pairs]):
 
 
 def by_length(pairs: Pairs) -> dict[int, Pairs]:
-    """Group pairs of input and output by the length of the input. Pairs of equal length must be adjacent."""
+    """Group pairs of input and output by the length of the input.
+
+    Pairs with inputs of equal length must be adjacent.
+    """
     groups = groupby(range(len(pairs)), key=lambda row: len(pairs.sources[row]))
     return {length: pairs.subset(list(rows)) for length, rows in groups}

@@ -1,8 +1,9 @@
 """Hold out validation data of a given total size from texts. Text lengths may differ by a factor of a thousand.
 
-At first, a hash of each text decides, as for all other kinds of data. If this holds out less than half or more than
-twice the requested fraction of the characters, other whole texts are selected in the order of their hashes. If no
-selection of whole texts is close to the fraction, the end of the longest text is held out.
+At first, a hash of each text decides whether the text is held out, as for all other kinds of data. If this holds out
+less than half or more than twice the requested fraction of the characters, other whole texts are selected in the
+order of their hashes. If no selection of whole texts is close to the fraction, the end of the longest text is held
+out.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ def _select_items(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction
 
 
 def _longest_unique(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction: float) -> int:
-    """Return the index of the text to cut: the longest text that has no copy. Raises UserError if it is too short."""
+    """Return the index of the text whose end is cut off: the longest text that occurs once.
+
+    Raises UserError if it is too short.
+    """
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
     longest = int(single.argmax())

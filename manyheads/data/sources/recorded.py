@@ -52,7 +52,8 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
             check_fields(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
-        values.setdefault("whole", "kind" in data)  # A record with a kind names the file or folder of each split.
+        # A record that states the kind of data also names the file or folder of each split.
+        values.setdefault("whole", "kind" in data)
         values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
         known = {field.name for field in fields(source)}
         restored = source(**{name: value for name, value in values.items() if name in known})

@@ -31,7 +31,10 @@ _MAX_LABELS = 6  # maximum number of labels that are listed in separate rows
 
 
 class Counted(Protocol):
-    """Protocol of a data set in a report. `skips` contains the number of skipped items for each reason."""
+    """Protocol of a data set for which a report is made.
+
+    `skips` contains the number of skipped items for each reason.
+    """
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -71,7 +74,10 @@ class Report(Generic[S]):
         self.row(f"{name} (mean / 99% / longest)", lambda split: _statistics(lengths(split)))
 
     def labels(self, labels: Callable[[S], Sequence[str]], order: Sequence[str]) -> None:
-        """Add one row for each of the first labels, and one row for all remaining labels together."""
+        """Add rows with the number of items for each label.
+
+        There is one row for each of the first labels, and one row for all remaining labels together.
+        """
         counts = {id(split): Counter(labels(split)) for split in self.splits.values()}
         for label in order[:_MAX_LABELS]:
             self.count_row(f"label: {label}", lambda split, label=label: counts[id(split)][label])  # type: ignore[misc]
@@ -89,7 +95,10 @@ class Report(Generic[S]):
         self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
 
     def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
-        """Add the same rows as `repetitions`. Items are compared by their 64-bit hashes, which suits large data."""
+        """Add the same rows as `repetitions`, but compare items by their 64-bit hashes.
+
+        This takes little memory, also for large data.
+        """
         train, *others = self.splits
         known = np.unique(hashes(self.splits[train]))
         overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}

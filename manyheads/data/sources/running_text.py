@@ -72,7 +72,10 @@ class TextSource(Source[Texts]):
         return hold_out_texts(train, self.share, by_number=self.by_number)
 
     def held_out(self, splits: SplitData[Texts]) -> str:
-        """Describe the held-out validation data in one line: the number of characters, and whether a text was cut."""
+        """Describe the held-out validation data in one line.
+
+        The line states the number of characters, and whether a text was cut.
+        """
         sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
         part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
         return (

@@ -1,6 +1,6 @@
 """Data source: the location of a run's data and the options for reading them.
 
-The source is saved in the record of the run (result.json) and can be restored from it.
+The source is saved in the record of the run (result.json) and can be restored from this record.
 
 source = LabeledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                            # train, validation, test
@@ -46,8 +46,8 @@ class Source(ABC, Generic[D]):
                       sources of texts and documents accept them
     skip_bad_lines    True: leave out and count faulty items
     recorded          fingerprint of each split, if the source was restored from a record
-    whole             True: all of `data` is training data, whatever its files are named. Records that name each
-                      split set it
+    whole             True: all of `data` is training data, even if files in it are named as validation or test
+                      data. It is set if a record names the file of each split
     by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
     """
 
@@ -55,7 +55,7 @@ class Source(ABC, Generic[D]):
     unit: ClassVar[str] = "items"  # noun for the items, used in messages about held-out or skipped items
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # suffixes of the files that can be a corpus
     directories: ClassVar[bool] = False  # True if a directory can be a corpus
-    # If a directory contains several test corpora: True: read the first; False: raise an error.
+    # If a directory contains several test corpora: True reads the first of them, False raises an error.
     first_test: ClassVar[bool] = False
     mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
@@ -192,7 +192,7 @@ class Source(ABC, Generic[D]):
     def read(self) -> SplitData[D]:
         """Read all splits.
 
-        If there are no validation data, they are held out of the training data. Raises UserError.
+        If there are no validation data, a part of the training data is held out as validation data. Raises UserError.
         """
         path, validation_path, tests = self.splits()
         if self.data is None:
@@ -334,7 +334,7 @@ class ClassSource(Source[D]):
     def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return the names of numeric labels.
 
-        They come from the source or, if it has none, from the `labels` of a model.
+        They are the names given to this source or, if there are none, the `labels` of a model.
         """
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 

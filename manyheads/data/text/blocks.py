@@ -12,7 +12,8 @@ from manyheads.errors import UserError
 
 Ids = NDArray[np.unsignedinteger | np.signedinteger]
 Stream = Ids | TokenStream
-# Up to this number of blocks per epoch, their order is stored as a permutation; beyond, it is computed on demand.
+# Up to this number of blocks per epoch, the order of the blocks is stored as a permutation; beyond, it is computed on
+# demand.
 MAX_LISTED = 2**22
 
 
@@ -21,9 +22,8 @@ def block_starts(
 ) -> NDArray[np.int64] | PseudoRandomOrder:
     """Return the start offsets of the blocks of one epoch in a token stream.
 
-    They depend only on the seed and the epoch.
-
-    The block at `start` has the inputs [start, start + block) and the targets [start + 1, start + block + 1).
+    The offsets depend only on the seed and the epoch. The block at offset `start` has the input tokens
+    [start, start + block) and the target tokens [start + 1, start + block + 1).
 
     random  True: the starts are drawn uniformly with replacement; their number is the number of disjoint blocks in
             the stream.
@@ -49,7 +49,7 @@ def block_starts(
 
 
 class PseudoRandomOrder:
-    """Pseudo-random sequence of `count` values of the form first + step * k with k < `limit`.
+    """Pseudo-random sequence of `count` values of the form first + step * k with an integer k < `limit`.
 
     The values are computed when a slice is read. If count == limit, they are a permutation: a Feistel network
     permutes pairs of bit halves (Luby and Rackoff 1988), and is applied again to values outside the range.

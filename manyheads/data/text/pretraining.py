@@ -1,8 +1,8 @@
 """Pretraining examples for BERT: pairs of text spans with masked tokens (Devlin 2018, section 3.1 and appendix A).
 
 The rules follow the original code (create_pretraining_data.py). Examples are either sampled again in each epoch, or
-repeat after a fixed number of epochs. The examples of an epoch depend only on the texts, the settings, the seed and the
-epoch index.
+repeated after a fixed number of epochs. The examples of an epoch depend only on the texts, the settings, the seed and
+the epoch index.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Example(NamedTuple):
     """Pretraining example: the input [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the tokens to predict.
 
     positions  positions of the tokens to predict, ascending; `answers` are the original tokens at these positions
-    follows    True if span B follows span A in the document; None if there is no B
+    follows    True if span B follows span A in the document; None if the example has no span B
     """
 
     tokens: list[int]
@@ -290,13 +290,13 @@ class PretrainingData:
             else:
                 wanted = target - (before[middle - begin] - before[first - begin])
                 spans.append(Span(first, middle, *self._random_sentences(document, wanted, rng), False))
-                first = last = middle  # The sentences that this example does not use begin the next chunk.
+                first = last = middle  # The sentences that this example leaves unused begin the next chunk.
         return spans
 
     def _random_sentences(self, document: int, wanted: int, rng: Random) -> tuple[int, int]:
-        """Return consecutive sentences of another document, which is drawn at random.
+        """Return consecutive sentences of a random document other than the current one.
 
-        They have at least `wanted` tokens in total, unless the document ends before.
+        The sentences have at least `wanted` tokens in total, unless the document ends before.
         """
         other = document
         for _ in range(MAX_ATTEMPTS):
@@ -346,7 +346,8 @@ class PretrainingData:
         for word in words:
             if len(chosen) + len(word) <= count:
                 chosen += word
-        return sorted(chosen or words[0])  # If every word has more tokens than the limit, select a single word.
+        # If every word has more tokens than may be predicted, select a single word nevertheless.
+        return sorted(chosen or words[0])
 
     def _replacement(self, token: int, rng: Random) -> int:
         roll = rng.random()

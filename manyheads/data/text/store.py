@@ -62,7 +62,7 @@ class TokenStore(Sequence[NDArray[np.int64]]):
             )
         self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
         self.lengths: NDArray[np.int64] = np.diff(offsets)
-        # The ids are read, not memory-mapped, because mapped pages count as memory of the process.
+        # The ids are read, not memory-mapped, because memory-mapped pages count as memory of the process.
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
 
@@ -100,9 +100,8 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(
-                _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0)
-            )  # This header has the same size as the final one, which replaces it at the end.
+            # This preliminary header has the same size as the final header, which replaces it at the end.
+            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0))
             row = 0
             while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
                 after = row + len(sequences)
@@ -163,10 +162,9 @@ class TokenStream:
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
         """Open the file of token ids for the running text `texts` in the directory `cache`.
 
-        If the file is missing, it is written.
-
-        If an earlier process was interrupted, writing resumes after its last complete chunk. Each piece of text
-        is encoded separately, so the ids depend neither on the number of threads nor on interruptions.
+        If the file is missing, it is written. If an earlier process was interrupted while it wrote the file, writing
+        resumes after the last complete chunk. Each piece of text is encoded separately, so the ids depend neither on
+        the number of threads nor on interruptions.
 
         end  token that is inserted before the first piece of each text; None: no token
         """
@@ -249,9 +247,9 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
 
 
 def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
-    """Return the last entry of the journal whose data are completely in the partial file.
+    """Return the last journal entry whose token ids are completely in the partial file.
 
-    Remove an incomplete last line.
+    Remove an incomplete last line of the journal.
     """
     if not journal.is_file() or not partial.is_file():
         return None
@@ -273,7 +271,7 @@ def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
         raise UserError(f"expected .npy format version (1, 0), found {version}")
     try:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except Exception as error:  # The header is a Python literal, and parsing it may raise various exceptions.
+    except Exception as error:  # The header is a Python literal; to parse it may raise various exceptions.
         raise UserError(f"damaged .npy header ({type(error).__name__})") from None
     rest = os.fstat(file.fileno()).st_size - file.tell()
     if len(shape) != 1 or dtype.kind not in "iu" or not 0 <= shape[0] * dtype.itemsize <= rest:

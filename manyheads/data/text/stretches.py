@@ -2,8 +2,8 @@
 
 Byte-level BPE merges tokens only within words, and a single space between two other characters always starts a word
 (Radford et al. 2019, section 2.2; regular expression in their code). A text can therefore be split at such spaces
-into "stretches" that are encoded independently. Most stretches occur many times, and a table lookup takes a tenth of
-the time of encoding.
+into parts that are encoded independently, here called "stretches". Most stretches occur many times, and to look up a
+stretch in a table takes a tenth of the time of encoding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks that a text can be processed by a tokenizer and a model."""
+"""Functions that check whether a text can be processed by a tokenizer and a model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> st
 
     In a message, the description follows the name of the text.
 
-    Faults are a lone surrogate, and too many characters. The limit is the number of characters that `room` tokens
-    can represent; for None, a general limit. It exists because tokenizing ten million characters takes half a
-    minute and two gigabytes.
+    A text is invalid if it contains a lone surrogate or too many characters. The limit is the number of characters that
+    `room` tokens can represent; if `room` is None, a general limit applies. It exists because tokenizing ten million
+    characters takes half a minute and two gigabytes.
     """
     if room is not None and len(text) > room * CHARACTERS:
         return f"has {len(text):,} characters, but the model takes {room:,} tokens: {hint}"

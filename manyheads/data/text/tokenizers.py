@@ -66,8 +66,8 @@ def train_wordpiece(
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    # The trainer numbers "##a" in the order of a hash table with a random seed, and breaks ties by these numbers. Fixed
-    # ids make training deterministic.
+    # The library's trainer numbers "##a" (a character inside a word) in the order of a hash table with a random seed,
+    # and breaks ties by these numbers. Fixed ids make training deterministic.
     inner = [f"##{c}" for c in _characters(pieces, tokenizer.normalizer) if _continues_a_word(tokenizer, c)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(vocabulary, 0),
@@ -79,7 +79,7 @@ def train_wordpiece(
     _check_size(
         tokenizer.get_vocab_size(), vocabulary, "special tokens and all characters, at the start of a word and inside,"
     )
-    # The trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
+    # The library's trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
     trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     trained.add_special_tokens(list(BERT_TOKENS))
@@ -159,15 +159,14 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         model_writer=trained, model_type="unigram", vocab_size=vocabulary - 1, hard_vocab_limit=False,
         character_coverage=1.0, normalization_rule_name="identity", add_dummy_prefix=False,
         remove_extra_whitespaces=False, max_sentence_length=1 << 30, eos_id=0, unk_id=1, bos_id=-1, pad_id=-1,
-        num_threads=4, minloglevel=2,  # The number of threads is fixed, because sums depend on it.
+        num_threads=4, minloglevel=2,  # The number of threads is fixed, because floating-point sums depend on it.
     )  # fmt: skip
     pieces = SentencePieceProcessor(model_proto=trained.getvalue())
     # Scores are rounded, because a JSON reader may lose the last digits of a float.
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
-    tokenizer.add_special_tokens(
-        [END, UNKNOWN, PAD]
-    )  # The vocabulary already contains the first two tokens; <pad> gets a new id.
+    # The vocabulary already contains the first two tokens; <pad> gets a new id.
+    tokenizer.add_special_tokens([END, UNKNOWN, PAD])
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
     return _special_tokens_as_text(tokenizer)
 
@@ -310,7 +309,8 @@ def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
 
 
 def _check_size(size: int, vocabulary: int, required: str) -> None:
-    if size > vocabulary:  # A trainer keeps all required tokens, even if they exceed the requested vocabulary size.
+    # The library's trainer keeps all required tokens, even if they exceed the requested vocabulary size.
+    if size > vocabulary:
         raise UserError(
             f"vocabulary={vocabulary}: {required} require at least {size:,} ids; request a larger vocabulary"
         )
@@ -336,7 +336,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The tokenizers library raises plain Exception.
         raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write the file again") from None
-    return _special_tokens_as_text(tokenizer)  # The file tokenizer.json does not store this flag.
+    # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
+    return _special_tokens_as_text(tokenizer)
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -350,7 +351,8 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     If `as_text` is true, the copy encodes "[MASK]" in a text as ordinary text, otherwise as the special token.
     """
     copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = as_text  # The file tokenizer.json does not store this flag.
+    # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
+    copy.encode_special_tokens = as_text
     return copy
 
 

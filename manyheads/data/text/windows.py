@@ -51,9 +51,9 @@ def owners(spans: Sequence[Window]) -> list[int]:
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """Special tokens before, between and after the texts of a single text or pair.
+    """Special tokens before, between and after the texts of a model input (a single text or a pair).
 
-    Each is a pair (token id, segment id).
+    Each special token is a pair (token id, segment id).
     """
 
     before: list[tuple[int, int]]
@@ -87,8 +87,8 @@ class WordWindow(NamedTuple):
     """Window of a tokenized sentence, with the words for which a model predicts tags in this window.
 
     sentence   index of the sentence
-    words      indices of these words in the sentence
-    positions  position in `ids` of the first token of each word
+    words      indices, within the sentence, of the words to predict
+    positions  position in `ids` of the first token of each of these words
     """
 
     ids: list[int]
@@ -121,7 +121,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
         firsts = []  # index of the first token of each word
         for piece in pieces:
             firsts.append(len(ids))
-            ids += piece or [unknown]  # The tokenizer gives no tokens to a word that consists of control characters.
+            ids += piece or [unknown]  # The tokenizer yields no tokens for a word that consists of control characters.
         parts = windows(len(ids), room, max(1, room // 2)) if ids else []
         owner = owners(parts)
         words: list[list[int]] = [[] for _ in parts]  # words that are predicted in each window
