@@ -1,6 +1,6 @@
 """Recipes for image classification: ViT, DeiT, ResNet, and networks with both attention and convolutions.
 
-All recipes on one data set have the same budget, so that results compare the models.
+All recipes for one data set have the same training budget, so that their results are comparable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ImageConfig(DataConfig):
 
     data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
     columns       names of the columns of a table, if they are not `image` and `label`
-    names         names of the labels, for data whose labels are the numbers 0, 1, ...
+    names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     mean, std     mean and standard deviation of each color channel, or one number for all channels; for models trained
@@ -66,7 +66,7 @@ class ImageConfig(DataConfig):
 
 @dataclass(frozen=True)
 class TheoremConfig(Config):
-    """Settings of the check that attention can compute convolutions, on random kernels and random images.
+    """Settings of a numerical check that attention can compute convolutions, on random kernels and random images.
 
     kernels   kernel sizes; 3 means 3 x 3
     alphas    values for the sharpness of attention; the error falls with exp(-alpha)
@@ -146,7 +146,7 @@ PAPER = ImageConfig(
 ABLATE = replace(
     CIFAR_VIT, augmentation=DEIT_SMALL, smoothing=PAPER.smoothing, model={**CIFAR_VIT.model, "stochastic_depth": 0.1},
     training=replace(CIFAR_VIT.training, epochs=4, clip=None),
-    scored="validation",  # The recipe scores the validation data; the test data remain unused.
+    scored="validation",  # The recipe reports metrics on the validation data. The test data remain unused.
 )  # fmt: skip
 
 
