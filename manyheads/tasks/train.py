@@ -38,8 +38,7 @@ def train(
     overrides  settings by dotted key, such as {"training.steps": 100}; they take precedence over the YAML file `config`
     out        run directory; None: `runs/RECIPE`
     init       model to start from
-    processes  number of processes that the command was started with; repeated in the printed command that resumes the
-               run
+    processes  number of processes that the user's command started; the printed command for resuming the run repeats it
     progress   callback that receives the training progress every half second; `progress=print` prints one line each
                time
 

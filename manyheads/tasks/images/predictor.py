@@ -36,7 +36,7 @@ from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
-# Upper limits for values in config.json. For the image size, the weights of a model do not show if the value is right.
+# Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
 
 

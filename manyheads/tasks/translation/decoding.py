@@ -16,7 +16,7 @@ from manyheads.training.distributed_map import distributed_map
 
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
-DECODING_TOKENS = 4096  # maximum number of source tokens in a batch, multiplied by the beam width
+DECODING_TOKENS = 4096  # maximum number of source tokens in a batch times beam width
 # maximum target length times beam width times number of texts in a batch: about 3 GB of KV cache for the base model of
 # Vaswani 2017
 MAX_POSITIONS = 65_536
@@ -88,9 +88,9 @@ def max_target_length(model: Any, length: int) -> int:
 
 
 def never_written(model: Any) -> list[int]:
-    """Return the token ids that no translation contains.
+    """Return the ids of tokens that must not occur in a translation.
 
-    They are the padding, and the start token unless it is also the end token.
+    They are the padding token, and the start token unless it is also the end token.
     """
     c = model.config
     return [token for token in {c.pad, c.start} if token != c.end]
