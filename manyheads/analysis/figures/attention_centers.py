@@ -28,10 +28,10 @@ COLUMNS = 4  # maximum number of panels in a row of the figure
 
 @dataclass(frozen=True)
 class Centers:
-    """Attention center and width of each layer and head, in pixels of the layer's grid.
+    """Attention center and width of each head in each layer, in pixels of the layer's grid.
 
-    centers  (L, H, 2) mean shift of the attended pixel from the query, down and to the right
-    widths   (L, H) standard deviation of the attended position along one axis
+    centers  (L, H, 2) mean shift from the query pixel to the attended pixel, down and to the right
+    widths   (L, H) standard deviation of the attended position in one dimension (height or width)
     """
 
     layers: tuple[str, ...]
@@ -94,7 +94,7 @@ def mean_maps(
 ) -> MeanMaps:
     """Return the attention maps of every layer and head, averaged over normalized images (N, C, Y, X).
 
-    query  (row, column) of the query token, one token per 2 x 2 pixels; default: the middle token
+    query  (row, column) of the query token, where a token stands for 2 x 2 pixels; default: the middle token
     batch  number of images per forward pass; does not change the result
     """
     if not len(images):

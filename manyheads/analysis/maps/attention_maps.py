@@ -23,10 +23,10 @@ class AttentionMaps(RecordedMaps):
         return frame([self])
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """Write an interactive HTML page that needs no other file. Return notes about omitted parts.
+        """Write an interactive HTML page that needs no other file. Returns notes about the parts that the page omits.
 
         others  attention maps of other inputs or models, shown side by side with these maps
-        first   index of the first token shown, from 0, for a text that is too long for a page
+        first   if the text is too long for a page: index, from 0, of the first token that the page shows
 
         Raises UserError for weights that are not finite, and for `first` outside the text.
         """

@@ -46,7 +46,8 @@ class MapOptions:
 class _Recording(NamedTuple):
     """Data recorded in one forward pass.
 
-    They are the attention map and input shape of each layer, and the number of steps of halting positions.
+    The data are the attention map and the input shape of each layer. For a model with adaptive halting, they include
+    the number of steps of each position.
     """
 
     maps: Mapping[str, list[Tensor]]
@@ -94,7 +95,10 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
-        """Check the selected axis, layers and heads against the model. `called` is the model's name in errors."""
+        """Raise an error if the model does not have the selected axis, layers or heads.
+
+        `called` is the model's name in errors.
+        """
         layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
         every = _by_axis(model)
         if not every:
@@ -170,13 +174,15 @@ def _calculation(call: tap.Calculation, heads: int) -> Calculation:
 
 
 def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
-    """Return the map (1, H, Tq, Tk) and the token names for a layer that attends over image patches, otherwise None.
+    """Return the map (1, H, Tq, Tk) and the names of queries and keys, for a layer that attends over image patches.
+
+    The result is None for other layers.
 
     shape  shape of the layer's input
     """
     if hasattr(module, "grids"):
         grids = module.grids(shape)
-    # A ViT is a plain encoder, so the shape of its layers' input does not reveal the grid of patches.
+    # A ViT arranges patches in a sequence, so the input shape of a layer does not show the grid of patches.
     elif hasattr(model, "grids"):
         grids = model.grids()
     else:
@@ -211,7 +217,7 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
 
 
 def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    # For an axis with a single layer, `layers` selects steps of this layer: see `_chosen_steps`.
+    # If an axis has a single layer, the option `layers` selects the steps of this layer, see `_chosen_steps`.
     if layers is None or len(names) == 1:
         return names
     return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
@@ -228,7 +234,7 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
 def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
     """Return the selected steps of a layer that is applied several times, from 1.
 
-    The option `layers` selects them if the layer is the only one of its axis. Otherwise all steps are selected.
+    If the layer is the only layer of an axis, the option `layers` selects the steps. Otherwise all steps are selected.
     """
     if layers is None or len(names) > 1:
         return range(1, count + 1)
@@ -243,14 +249,14 @@ def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] |
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")
-    # A model with the axis "self" has only one stack of layers.
+    # A model with the axis "self" has a single stack of layers, so the steps of this stack are used.
     return (taken.get(axis) or next(iter(taken.values()), None),) * 2
 
 
 def _fitting(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
     """Return the names of the queries and keys of an attention map (1, H, Tq, Tk).
 
-    Positions after the text are padding.
+    Positions after the end of the text are named as padding.
     """
     sizes = call.shape[-2:]
     if sides is None:

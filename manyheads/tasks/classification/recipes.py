@@ -35,7 +35,8 @@ class ClassificationConfig(DataConfig):
     max_length    maximum number of tokens in a training text; longer texts are an error, or are cut with truncate=true
     tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is
                   frozen, and a new BiLSTM reads its last one or last four layers
-    scratch       true: train from random weights, to measure the effect of pretraining
+    scratch       true: replace the pretrained weights by random ones before training, to measure the effect of
+                  pretraining
     auxiliary     weight of the language-modeling loss next to the classification loss, for a GPT; lambda in Radford
                   2018, section 3.2 (0.5 in the paper, where it helped on large data sets but not on small ones)
     batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of

@@ -36,7 +36,7 @@ from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
-CHUNK_TEXTS = 2000  # number of texts that are tokenized in one call
+CHUNK_TEXTS = 2000  # number of texts that are passed to the tokenizer at once
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class DirectionsTask:
     def validate(self) -> dict[str, float]:
         """Return the validation loss per predicted word.
 
-        The three encoders predict different words, so their losses are not comparable.
+        The losses of the three encoders are not comparable, because each encoder predicts different words.
         """
 
         def run_batch(batch: Batch) -> tuple[float, int]:

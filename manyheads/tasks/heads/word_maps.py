@@ -147,8 +147,8 @@ class WordReader:
     def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Return the attention maps between tokens for each layer and step, (B, H, T, T).
 
-        In a model with adaptive halting, a halted position has weights of zero, even if other positions of the batch
-        continue.
+        In a model with adaptive halting, the attention weights of a halted position are zero, even if other positions
+        of the batch continue.
         """
         tokens, model, config = padded.shape[1], self.model, self.model.config
         with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:

@@ -43,8 +43,7 @@ MAX_TOTAL_WORDS = 10_000  # maximum number of predicted words for all masks of a
 
 
 class Fill(NamedTuple):
-    """Predicted word for the mask of a text. For several masks, it is a string of one word per mask, separated by
-    spaces.
+    """Predicted word for the mask of a text; for several masks, one word per mask, separated by spaces.
 
     probability  probability of the word; for several masks the product, because each mask is predicted independently
     text         text with the masks replaced; a subword such as "##s" is joined to the word before it

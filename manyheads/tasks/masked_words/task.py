@@ -143,7 +143,7 @@ class MaskedLMTask:
 
 
 class Score(NamedTuple):
-    """Predictions for the masked words of one example: the sum of the losses of these words, and the likeliest words."""
+    """Predictions for the masked words of one example: the likeliest words, and the sum of the losses."""
 
     example: Example
     loss: float

@@ -17,8 +17,8 @@ from manyheads.training.distributed_map import distributed_map
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
 DECODING_TOKENS = 4096  # maximum number of source tokens in a batch times beam width
-# maximum target length times beam width times number of texts in a batch: about 3 GB of KV cache for the base model of
-# Vaswani 2017
+# maximum number of target tokens in a batch: target length x beam width x number of texts. The KV cache then takes
+# about 3 GB for the base model of Vaswani 2017.
 MAX_POSITIONS = 65_536
 
 
