@@ -1,7 +1,7 @@
-"""Logit lens: the prediction of each layer as if it were the last layer of the model.
+"""Logit lens: the prediction that the model would make if a given layer were the last one.
 
-The residual stream after each layer passes through the final norm, if the model has one, and the output matrix. After
-the last layer, the result is the model's prediction. Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+The residual stream after the layer passes through the final norm, if the model has one, and the output matrix. For the
+last layer, the result is the model's prediction. Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """
 
 from __future__ import annotations

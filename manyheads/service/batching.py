@@ -1,4 +1,6 @@
-"""Dynamic batching of whole texts: the requests that arrive while a model is busy form its next batch."""
+"""Dynamic batching of whole texts: requests that arrive while a model computes a batch form the next batch of this
+model.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class FairLock:
                 gate.acquire()
                 self._waiting.append(gate)
             self._taken = True
-        gate.acquire()  # Wait until the previous holder of the lock releases it.
+        gate.acquire()  # Wait until the computation that has the lock is finished.
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
@@ -156,7 +158,7 @@ class Batcher(Worker):
             try:
                 with self._turns:
                     self._compute([*parts])
-            # The error has another cause than a single item: a bug, or too little memory.
+            # The cause of this error is not a single item, but a bug or a lack of memory.
             except BaseException as error:
                 log.exception("a batch failed", extra={"more": {"model": self.name}})
                 for request, _ in parts:

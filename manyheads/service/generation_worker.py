@@ -108,7 +108,7 @@ class GenerationWorker(Worker):
                 with self._turns, self._compute.autocast():
                     sampled = self._batch.step()
                 self._send_pieces(sampled)
-            except BaseException as error:  # The cause of this error is a bug, or too little memory.
+            except BaseException as error:  # The cause of this error is a bug or a lack of memory, not the request.
                 log.exception("a step failed", extra={"more": {"model": self.name}})
                 for request in {request for request, _ in self._owners.values()}:
                     _send(request, [error])

@@ -99,8 +99,8 @@ class AccessMiddleware:
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = service.names
-        # This check prevents DNS rebinding, where a page of another site reaches this service by a name that resolves
-        # to its address.
+        # This check prevents DNS rebinding: a page of another site could reach this service by a name that resolves to
+        # the service's address.
         if names and _host_name(host) not in names:
             raise Refused(421, f"expected one of {', '.join(names)}", field="Host", code="wrong_host")
         origin = headers.get(b"origin")  # Browsers add the header Origin to requests from pages of other sites.

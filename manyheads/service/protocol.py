@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# maximum number of seconds from the first byte of a connection or request to the end of its headers
+# maximum number of seconds in which a client must send the headers of a request, from the first byte
 HEAD_SECONDS = 10.0
 # A client must read at least SLOWEST bytes in this number of seconds while a part of the response is still unsent.
 STALLED_SECONDS = 30.0

@@ -51,9 +51,7 @@ class Served:
 
     @property
     def kind(self) -> str:
-        """Names of the commands that the model supports, such as "fill", and the type of its input, such as "classify
-        images".
-        """
+        """Commands that the model supports, with the type of input for "classify", such as "classify images"."""
         return " ".join([*self.verbs, *([self.predictor.reads] if "classify" in self.verbs else [])])
 
 

@@ -25,7 +25,7 @@ COUNTERS = ("step", "epoch", "seconds", "tokens")
 
 
 class Runs:
-    """Training runs by name. The curves of a run are read again when its file changes."""
+    """Training runs by name. The curves of a run are read again when the run's file changes."""
 
     def __init__(self, directories: Mapping[str, Path]) -> None:
         self._directories = dict(directories)

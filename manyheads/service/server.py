@@ -77,7 +77,7 @@ class Settings:
 
 
 def is_local(host: str) -> bool:
-    """Return True if an address is reachable only from this machine."""
+    """Return True if an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -383,7 +383,7 @@ def _startup_error(process: Any, pipe: Connection) -> str:
 
 
 def _restart_error(pipe: Connection) -> str:
-    """Return the error of a restarted process at its startup, or an empty string if it became ready."""
+    """Return the error that a restarted process had at startup, or an empty string if the process became ready."""
     try:
         return str(pipe.recv()) if pipe.poll() else ""
     except (EOFError, OSError):

@@ -81,7 +81,7 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
         text = tokenizer.decode(ids[:after])
         ends.append(len(text.removesuffix(INVALID)))
     starts = [0, *ends[:-1]]
-    # Several tokens may form one character. Each of them is displayed as the whole character.
+    # Several tokens may together form one character. Then the whole character is displayed for each of these tokens.
     for index in reversed(range(len(ids) - 1)):
         if starts[index] >= ends[index] and ids[index] not in special:
             ends[index] = ends[index + 1]

@@ -111,9 +111,8 @@ def mean_maps(
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
-            # An attention map that does not depend on the images has batch size one, so its mean over the batch is
-            # still right.
-            # attention maps of all layers and heads for one query, (L, H, 1, T)
+            # An attention map that does not depend on the images has batch size one, and the mean over the batch is
+            # still right. The result has the maps of all layers and heads for one query, (L, H, 1, T).
             total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
@@ -143,7 +142,7 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
     # radii of the circles in standard deviations, for a Gaussian in two dimensions
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]
     reach = float(centers.centers.abs().max() + radii[0] * centers.widths.median()) + 1
-    # The width of a head with uniform attention is unbounded, so its circles are clipped to just outside the picture.
+    # The circles of a head with uniform attention would be too large, so they are clipped to just outside the picture.
     widths = centers.widths.clamp(max=4 * reach)
     for layer, panel in enumerate(places.flat):
         if layer >= layers:

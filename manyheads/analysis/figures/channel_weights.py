@@ -170,7 +170,7 @@ def channel_weights(
     """Return the channel weights for batches of images (B, C, Y, X), normalized as in training and averaged by row.
 
     rows    names of the rows, such as the classes
-    row_of  row index of each image, in the order of the batches; default: one row per image
+    row_of  index of the row that each image belongs to, in the order of the batches; default: one row per image
 
     `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
     squeeze-and-excitation blocks, and for a row without images.

@@ -142,7 +142,8 @@ def fading(
     length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
     seed: int = 1,
 ) -> Fading:  # fmt: skip
-    """Train the four networks on the recall task, and measure their influence curves and accuracy.
+    """Train the four networks on the recall task, and measure influence and accuracy at every distance of the marked
+    word.
 
     Raises UserError for invalid sizes.
 

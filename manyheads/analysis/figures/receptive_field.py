@@ -65,7 +65,8 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 
 
 def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
-    """Measure the receptive fields of stacks of 1 to `layers` random layers with tanh between them.
+    """Measure the receptive fields of stacks of 1 to `layers` layers with random weights, and with tanh between the
+    layers.
 
     One type of stack has convolutions of width `kernel`, the other has attention.
     """

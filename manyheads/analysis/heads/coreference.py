@@ -22,7 +22,7 @@ from torch import Tensor
 
 from manyheads.analysis.heads.selections import ALL, Hits, picks
 
-# names of the two directions, as attending word -> attended word
+# names of the two directions of attention, written as attending word -> attended word
 DIRECTIONS = ("mention->antecedent", "antecedent->mention")
 # Type of a mention, by the universal part of speech of the mention's head word. All other mentions are nominal.
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}

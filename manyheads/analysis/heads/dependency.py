@@ -23,8 +23,9 @@ from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.analysis.heads.stanford import MARKS
 from manyheads.errors import extra
 
-DIRECTIONS = ("dep->head", "head->dep")  # names of the two directions, as attending word -> attended word
-# Baseline offsets from a dependent to its syntactic head, in words; 0 would be the word itself.
+# names of the two directions of attention, written as attending word -> attended word
+DIRECTIONS = ("dep->head", "head->dep")
+# Offsets in words from a dependent to its predicted syntactic head, for the baselines. The offset 0 is left out.
 OFFSETS = (-3, -2, -1, 1, 2)
 POSSESSIVE = ("poss", "nmod:poss")
 

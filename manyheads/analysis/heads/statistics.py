@@ -212,12 +212,12 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
 
 
 def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) -> dict[str, Tensor]:
-    """Return the increase of the loss when a single attention head is removed, (H,) for each layer.
+    """Return the increase of the loss when a single attention head is removed, as a tensor (H,) for each layer.
 
     This measures the importance of a head (Michel, Levy & Neubig 2019, section 3).
 
-    loss    function that computes the loss with the current model, without dropout; called once per head, and once for
-            the whole model
+    loss    function that computes the loss with the current model, without dropout; it is called once for the whole
+            model and once with each head removed
     layers  selected layers, as in `record`: names, name patterns or indices; default: all layers
     """
     # This recording stores as little as possible. It only finds the attention layers that the loss uses.

@@ -14,9 +14,10 @@ from manyheads.files import write
 
 @dataclass(frozen=True, repr=False)
 class AttentionMaps(RecordedMaps):
-    """Attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+    """Attention maps of one input, grouped by kind of attention (axis).
 
-    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
+    The axes are "encoder", "decoder" and "cross", or only "self". For example, `maps["cross"][0].weights` is the first
+    cross-attention map, an array (1, heads, queries, keys).
     """
 
     def _repr_html_(self) -> str:

@@ -71,7 +71,8 @@ class Layer:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Mask (queries,) of query positions that halted before this step, in a model with adaptive halting.
+        """Mask (queries,) that is true at query positions that halted before this step, in a model with adaptive
+        halting.
 
         The hidden state of a halted position is still updated, because other positions may attend to it. The output of
         the position is frozen.
@@ -81,9 +82,9 @@ class Layer:
         return np.array(self.queries.steps) < self.step
 
     def words(self) -> Layer:
-        """Merge the tokens of each word: attention is summed over its key tokens and averaged over its query tokens.
+        """Merge the tokens of each word, as in Clark et al. 2019, section 4.1.
 
-        Source: Clark et al. 2019, section 4.1.
+        Attention to a word is the sum over the tokens of this word. Attention from a word is the mean over its tokens.
         """
         queries, keys = self.queries.merged(), self.keys.merged()
         # matrix (words, tokens) that is 1 if the token belongs to the word, otherwise 0
@@ -97,9 +98,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class RecordedMaps:
-    """Recorded attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+    """Recorded attention maps of one input, grouped by kind of attention (axis).
 
-    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
+    The axes are "encoder", "decoder" and "cross", or only "self". For example, `maps["cross"][0].weights` is the first
+    cross-attention map, an array (1, heads, queries, keys).
 
     model     name of the model
     title     description of the input
@@ -193,7 +195,7 @@ class RecordedMaps:
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
-    """Return the name of the selected axis. Raise UserError if the model does not have this axis."""
+    """Return the name of the selected axis (kind of attention). Raise UserError if the model does not have it."""
     if axis not in axes:
         raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
     return axis

@@ -33,7 +33,7 @@ from manyheads.errors import UserError
 
 SHOWN = 256  # maximum number of tokens of a text on a page
 PATCHES = 32 * 32  # maximum number of image patches on a page
-NUMBERS = 2**20  # maximum number of values of queries, keys and values on a page, about 5 MB of the file
+NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
 SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")

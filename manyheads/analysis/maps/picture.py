@@ -178,7 +178,7 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
 
 
 def _check_lines(layers: list[Layer], pictured: bool) -> None:
-    """Raise UserError if the picture would have too many lines to distinguish them."""
+    """Raise UserError if the picture would have so many lines that a reader could not distinguish them."""
     if pictured:
         raise UserError("style 'lines' applies to texts: use 'matrix' for an image")
     heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)

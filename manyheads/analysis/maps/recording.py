@@ -28,11 +28,11 @@ Sides = Mapping[str, tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class MapOptions:
-    """Selection of attention maps by axis, layer and head.
+    """Selection of attention maps by axis (kind of attention), layer and head.
 
-    axis    kind of attention, one of AXES; None for all kinds that the model has
-    layers  layer indices within each axis; for an axis with a single layer that is applied several times, its steps,
-            from 1. Negative indices count from the end; None for all
+    axis    name of the axis, one of AXES; None for all axes that the model has
+    layers  layer indices within each axis, None for all. Negative indices count from the end. If an axis has a single
+            layer that is applied several times, its steps, from 1
     heads   head indices in each layer. Negative indices count from the end; None for all
     calculation  true to record also the queries, keys and values of the attention, `Layer.calculation`
     """
@@ -131,7 +131,7 @@ def _record(
 def _layers(
     model: nn.Module, recording: _Recording, selection: _Selection, axis: str, sides: tuple[Side, Side] | None
 ) -> list[Layer]:
-    """Return the recorded attention maps of one axis.
+    """Return the recorded attention maps of one axis (kind of attention).
 
     A layer that the model applies several times appears once for each selected step.
     """
@@ -232,7 +232,7 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
 
 
 def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
-    """Return the selected steps of a layer that is applied several times, from 1.
+    """Return the selected steps of a layer that is applied several times. Steps are counted from 1.
 
     If the layer is the only layer of an axis, the option `layers` selects the steps. Otherwise all steps are selected.
     """
@@ -245,7 +245,7 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
 
 
 def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the number of steps of each query and each key of one axis, for a model with adaptive halting."""
+    """Return the number of halting steps of each query and each key, for one axis (kind of attention)."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")

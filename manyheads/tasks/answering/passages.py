@@ -123,9 +123,10 @@ def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConf
 
 
 class FoundAnswer(NamedTuple):
-    """Predicted answer to a question: its text, and its characters `start` to `end` in the context.
+    """Predicted answer to a question.
 
-    An empty text means "no answer". The probability is normalized over the n-best answers.
+    The answer is the part of the context from character `start` up to but not including `end`. An empty text means "no
+    answer". The probability is normalized over the n-best answers.
     """
 
     text: str

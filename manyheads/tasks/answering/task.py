@@ -51,7 +51,7 @@ class Batch:
     lengths: Tensor
     segments: Tensor
     targets: Tensor
-    items: int  # number of passages in the batch; each has one answer
+    items: int  # number of passages in the batch, where each passage has one answer
 
 
 @dataclass(eq=False)

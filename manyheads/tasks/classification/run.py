@@ -94,7 +94,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    """Return the BERT or GPT that `--init` names, with a new classification head, and its tokenizer."""
+    """Return the BERT or GPT that `--init` names, with a new classification head, and the tokenizer of the model."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:

@@ -65,7 +65,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         if longest > model.config.max_positions:  # number of tokens in the longest text, including the end token
             raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # The list of each metric has one value for each string length.
+        curve: dict[str, dict[str, float]] = {}  # Each metric has a list, with one value for each string length.
         examples: dict[str, Any] = {}
 
         def score(strings: Pairs) -> Metrics:

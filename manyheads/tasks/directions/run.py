@@ -107,7 +107,10 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
 
 
 def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
-    """Train one encoder in its own directory, and return its result with the tagging metrics of its frozen features."""
+    """Train one encoder in its own directory, and return the result of the run.
+
+    The result includes the tagging metrics of a linear classifier on the frozen features of the encoder.
+    """
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:

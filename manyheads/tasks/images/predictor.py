@@ -69,8 +69,8 @@ class ImageEncoder(TrainedModel):
     ) -> AttentionMaps | ChannelWeights:
         """Return the attention weights of every head in every layer for an image, given as a file or as a Pillow image.
 
-        For a network with squeeze-and-excitation instead of attention, the result is its channel weights, and `layers`
-        are the indices of its blocks.
+        For a network with squeeze-and-excitation instead of attention, the method returns the channel weights of the
+        network, and `layers` are indices of squeeze-and-excitation blocks.
 
         layers, heads  indices of the layers and heads to return, None for all
         """

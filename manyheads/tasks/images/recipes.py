@@ -35,8 +35,8 @@ class ImageConfig(DataConfig):
     teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
                   same labels
     distillation  "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
-    share         weight of the distillation loss; with model.distilled=true a separate token learns it. None: the
-                  paper's weight, 0.5 for hard and 0.1 for soft distillation
+    share         weight of the distillation loss; with model.distilled=true, this loss applies to a separate token.
+                  None: the paper's weight, 0.5 for hard and 0.1 for soft distillation
     batch_items   number of images in a micro-batch
     workers       number of processes that decode and augment images; 0: the training process does it. A script that
                   calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker imports
@@ -90,7 +90,7 @@ class ClipConfig(Config):
     """Settings of a training run on video clips of moving digits.
 
     size         number of training clips
-    tested       number of validation clips, and of test clips
+    tested       number of validation clips, which is also the number of test clips
     frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
     side         height and width of a frame in pixels
     model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks

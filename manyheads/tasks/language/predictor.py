@@ -242,7 +242,7 @@ class LanguageModel(ModelWithTokenizer):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
-                piece_of_token.append(max(0, len(pieces) - 1))  # The end-of-text token belongs to the text before it.
+                piece_of_token.append(max(0, len(pieces) - 1))  # An end-of-text token belongs to the text that it ends.
             offsets = _piece_offsets(text)
             starts = [start for start, _ in encoding.offsets]
             piece_of_token += (np.searchsorted(offsets, starts, "right") + len(pieces) - 1).tolist()
@@ -270,7 +270,7 @@ class LanguageModel(ModelWithTokenizer):
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of every prompt, at least one token each.
+        """Return the token ids of every prompt. Every prompt gets at least one token.
 
         Raises UserError for a text that the model cannot read.
         """

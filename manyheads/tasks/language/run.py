@@ -80,7 +80,10 @@ def _task(
 
 
 def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
-    """Train the tokenizer, or load it from the cache. For a large corpus, it is trained on a sample."""
+    """Train the tokenizer, or load it from the cache.
+
+    For a large corpus, the tokenizer is trained on a sample of the text.
+    """
     if config.tokenizer == "character":
         # The vocabulary includes the characters of the test data. A character without an id would make the test score
         # impossible.

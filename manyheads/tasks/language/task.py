@@ -34,7 +34,7 @@ SCORED_TOKENS = 16_384  # maximum number of tokens that the model reads at once 
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of token blocks: the model's input tokens `read` and its target tokens `write`, both (B, T)."""
+    """Batch of token blocks, both (B, T): `read` holds the input tokens of the model, `write` the target tokens."""
 
     read: Tensor
     write: Tensor

@@ -184,10 +184,10 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _split_at_masks(self, text: str) -> list[str]:
-        """Split a text at its mask tokens, and remove the spaces that belong to a mask token."""
+        """Split a text at the mask tokens, and remove spaces that are part of a mask token."""
         added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
         parts = text.split(self.mask)
-        # In RoBERTa, the predicted word includes the space before it, so that space is removed from the text.
+        # In RoBERTa, the predicted word includes the space before the word, so that space is removed from the text.
         if added is not None and added.lstrip:
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         return parts

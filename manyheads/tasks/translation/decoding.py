@@ -117,6 +117,6 @@ def source_batches(
 
 
 def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
-    """Return the padded sources (B, Ts) and their lengths (B,), on the device of the model."""
+    """Return the sources padded to equal length, (B, Ts), and the original lengths (B,), on the device of the model."""
     padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
     return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)

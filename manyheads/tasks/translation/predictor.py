@@ -119,7 +119,9 @@ class Translator(ModelWithTokenizer):
         return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
-        """Return the score and log-probability that the model gives to each target as a translation of its source."""
+        """Return the score and log-probability that the model gives to each target text as a translation of the
+        source text.
+        """
         if len(sources) != len(targets):
             raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
         c = self.model.config

@@ -178,9 +178,9 @@ class TranslationTask:
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
         def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """Return the sum of the losses, the number of positions in each stack, and their halting steps.
+            """Return the sum of the losses, the number of positions, and the number of halting steps.
 
-            The stacks are the encoder and the decoder.
+            Positions and steps are counted separately for each stack of layers: encoder and decoder.
             """
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
