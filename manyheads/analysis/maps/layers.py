@@ -71,8 +71,7 @@ class Layer:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Mask (queries,) that is true at query positions that halted before this step, in a model with adaptive
-        halting.
+        """Mask (queries,), true at queries that halted before this step, in a model with adaptive halting.
 
         The hidden state of a halted position is still updated, because other positions may attend to it. The output of
         the position is frozen.

@@ -32,7 +32,7 @@ class MapOptions:
 
     axis    name of the axis, one of AXES; None for all axes that the model has
     layers  layer indices within each axis, None for all. Negative indices count from the end. If an axis has a single
-            layer that is applied several times, its steps, from 1
+            layer that is applied several times, the values select applications (steps), from 1
     heads   head indices in each layer. Negative indices count from the end; None for all
     calculation  true to record also the queries, keys and values of the attention, `Layer.calculation`
     """
