@@ -22,8 +22,8 @@ from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
-# Modules whose size depends on the size of the vocabulary or on the maximum text length. The module `output` of a
-# classifier has one row per label instead.
+# Modules whose size depends on the size of the vocabulary or on the maximum text length. An exception is the module
+# `output` of a classifier, which has one row per label.
 EMBEDDINGS = (
     "source_embedding", "target_embedding", "embedding", "segments", "positions", "output", "output_bias",
 )  # fmt: skip
@@ -98,7 +98,10 @@ def shapes(model: nn.Module) -> dict[str, str]:
 
 
 def _owner(name: str) -> str:
-    """Return the name of the module that owns a parameter, or the parameter's name if it belongs to the whole model."""
+    """Return the name of the module that contains a parameter.
+
+    For a parameter that belongs to the whole model, return the parameter's name.
+    """
     return name.rpartition(".")[0] or name
 
 
@@ -127,14 +130,14 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     lengths  number of tokens in the text, or in the source and in the target; ignored for an image, which has the
              model's input size and counts as one token
 
-    `forward_per_token` is the forward cost divided by the last length. The entry `scores` of the result holds the cost
-    of the attention scores and of the weighted sums of values.
+    In the result, `forward_per_token` is the cost of a forward pass divided by the number of tokens (of the target, for
+    a pair). The entry `scores` holds the cost of the attention scores and of the weighted sums of values.
     """
     config: Any = model.config
     lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
-        # With gradients enabled, the FLOP counter would fail on modules that take a parameter as input.
+        # Gradients are disabled because the FLOP counter fails on modules that take a parameter as input.
         twin: Any = type(model)(config).eval().requires_grad_(False)
         inputs = example(twin, *lengths)
         twin(*inputs)
@@ -188,7 +191,10 @@ def memory(model: nn.Module) -> dict[str, int]:
 
 
 def _kept(model: nn.Module, block: Block) -> int:
-    """Return the number of cached values per token, counted once for each time that the block is applied."""
+    """Return the number of values that a KV cache stores per token.
+
+    A block that is applied several times counts once for each application.
+    """
     looks_back = block.attention.output.out_features if isinstance(block, SeparableBlock) else 0
     attention = block.attention
     # `KVCache` stores keys and values with equal width, the larger of the two widths.

@@ -48,9 +48,9 @@ def save(figure: Figure, path: str | Path) -> None:
 def save_and_report(figure: Figure, path: str | Path, elsewhere: str) -> list[str]:
     """Save a matplotlib figure, and return matplotlib's warnings, one line each.
 
-    Warnings about characters that the font lacks are joined into one line.
+    All warnings about characters that the font lacks are joined into one line.
 
-    elsewhere  name of another output format that can show these characters, for the warning
+    elsewhere  name of another output format that can show these characters, which the warning recommends
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

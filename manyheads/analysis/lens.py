@@ -1,7 +1,7 @@
-"""Logit lens: the prediction of each layer as if it were the last layer of the model.
+"""Logit lens: the prediction that the model would make if a given layer were the last one.
 
-The residual stream after each layer passes through the final norm, if the model has one, and the output matrix. After
-the last layer, the result is the model's prediction. Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
+The residual stream after the layer passes through the final norm, if the model has one, and the output matrix. For the
+last layer, the result is the model's prediction. Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
 
-EMBEDDING = "embedding"  # name of the first row of the lens, the embeddings before any layer
+# name of the first row of the logit lens, which shows the predictions from the embeddings, before any layer
+EMBEDDING = "embedding"
 LONGEST = 80  # maximum number of token positions in a picture
 SHOWN = 12  # maximum number of characters of a word in a picture
 
@@ -78,8 +79,8 @@ class Lens:
     def draw(self, path: str | Path) -> list[str]:
         """Draw a picture, PNG or SVG, with layers from bottom to top and token positions from left to right.
 
-        The words that the last layer predicts are bold. Returns notes about characters that the font lacks. Raises
-        UserError for a text of more than LONGEST tokens.
+        Words that the last layer predicts at the same position are bold. Returns notes about characters that the font
+        lacks. Raises UserError for a text of more than LONGEST tokens.
         """
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure

@@ -82,7 +82,10 @@ ENDPOINTS = (
 
 
 def application(service: Service) -> Any:
-    """Return the ASGI application for uvicorn. On shutdown, it finishes all requests that it has accepted."""
+    """Return the ASGI application for the uvicorn server.
+
+    When the server stops, the application first finishes all requests that it has accepted.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

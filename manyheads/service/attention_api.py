@@ -1,6 +1,6 @@
 """Handlers that return the attention maps of one input.
 
-The data have the format of the pages that `manyheads attend` writes.
+The responses have the data format of the HTML pages that the command `manyheads attend` writes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from manyheads.service.state import Service
 from manyheads.service.verbs import decode_base64
 from manyheads.tasks.tokenized_text import tokenized_ids
 
-MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, which has one byte for each weight
+MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, where each weight takes one byte
 MAX_NEXT = 5
 
 
 async def attend(service: Service, payload: schemas.AttendRequest, request: Request) -> Any:
     """Return the attention maps of one input.
 
-    Each input is a separate batch, because attention maps need much memory and other requests should not wait for
-    several inputs.
+    Each input is computed alone, not in a batch: attention maps need much memory, and other requests should not have to
+    wait for several inputs.
     """
     served = service.registry.of(payload.model, None)
     if not served.attends:
@@ -51,7 +51,7 @@ async def attend(service: Service, payload: schemas.AttendRequest, request: Requ
 
 
 def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]:
-    """Return the arguments for the model's method `attend`, with `text` or `image` first.
+    """Return the keyword arguments for the model's method `attend`. The first one is the input, `text` or `image`.
 
     Raises Refused for fields of the request that the model does not accept.
     """
@@ -111,7 +111,7 @@ def _check_length(predictor: Any, arguments: dict[str, Any]) -> None:
 
 
 def _next(predictor: Any, text: str) -> list[schemas.Next]:
-    """Return the likeliest next tokens of a text, for a language model."""
+    """Return the likeliest next tokens after a text, as predicted by a language model."""
     ids = torch.tensor(predictor.encode([text]), device=predictor.compute.device)
     with predictor.compute.autocast():
         probabilities = predictor.model.project(predictor.model.hidden(ids)[:, -1])[0].float().softmax(-1)

@@ -1,4 +1,6 @@
-"""Dynamic batching of whole texts: the requests that arrive while a model is busy form its next batch."""
+"""Dynamic batching of whole texts: requests that arrive while a model computes a batch form the next batch of this
+model.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ from manyheads.service.errors import Refused, busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
 
-# maximum number of seconds that a worker waits for clients of the last batch to send their next requests
+# After a batch, a worker waits at most this number of seconds for new requests from the same clients.
 LINGER_SECONDS = 0.004
-QUIET_SECONDS = 0.001  # The worker stops waiting if no request arrives for this number of seconds.
+QUIET_SECONDS = 0.001  # The worker stops waiting earlier if no request arrives for this number of seconds.
 
 
 class FairLock:
     """Fair lock for computation: the models of a process compute one at a time, in the order of their requests.
 
-    Thread counts and kernel settings apply to the whole process, and a kernel uses all processors anyway.
+    Two models cannot have different thread counts and kernel settings at the same time, because these apply to the
+    whole process. A single kernel uses all processors anyway.
     """
 
     def __init__(self) -> None:
@@ -41,7 +44,7 @@ class FairLock:
                 gate.acquire()
                 self._waiting.append(gate)
             self._taken = True
-        gate.acquire()  # Wait until the previous holder of the lock releases it.
+        gate.acquire()  # Wait until the computation that has the lock is finished.
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
@@ -51,7 +54,7 @@ class FairLock:
                 self._taken = False
 
 
-# function from a list of items to their results; raises ItemError for an unusable item
+# Function that computes the results for a list of items. Raises ItemError for an item that the model cannot read.
 Run = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -64,7 +67,7 @@ def characters(item: Any) -> int:
 class Request:
     """Items of one client's request, such as texts, with the function that computes their results.
 
-    key    requests with equal keys can be computed in one batch, by the function `run` of any of them
+    key    requests with equal keys can share a batch, which is computed by the function `run` of any of these requests
     field  field of the client's request that holds the items, for error messages
     """
 
@@ -77,9 +80,10 @@ class Request:
     results: list[Any] = dataclasses.field(default_factory=list)
 
     def part(self, max_items: int, max_characters: int, *, alone: bool) -> list[Any]:
-        """Return the remaining items of the request that fit into the limits of a batch.
+        """Return the items of this request that are not yet computed and fit into the limits of a batch.
 
-        If `alone` is true, return at least one item of any length.
+        If `alone` is true, the batch has no other request. Then the first item is returned even if it exceeds the
+        limits.
         """
         items = self.items[self.taken : self.taken + max_items]
         fits = sum(size <= max_characters for size in accumulate(map(characters, items)))
@@ -113,8 +117,8 @@ class Worker(ABC):
 class Batcher(Worker):
     """Queue of requests for a model, with the thread that processes them in batches.
 
-    max_items, max_characters  limits of a batch, because all other models wait for it; a longer text is a separate
-                               batch
+    max_items, max_characters  limits of a batch, so that other models do not wait long for it; a text that exceeds them
+                               is computed alone
     max_waiting                maximum number of items in the queue
     """
 
@@ -125,7 +129,7 @@ class Batcher(Worker):
         self._max_items, self._max_characters = max_items, max_characters
         self._requests: deque[Request] = deque()
         self._waiting = 0  # number of items that wait in the queue
-        # number of requests that the last batch answered, and mean number of seconds per item
+        # number of requests in the last batch, and mean computing time per item in seconds
         self._last, self._seconds = 1, 0.1
         self._thread.start()
 
@@ -154,7 +158,7 @@ class Batcher(Worker):
             try:
                 with self._turns:
                     self._compute([*parts])
-            # The error has another cause than a single item: a bug, or too little memory.
+            # The cause of this error is not a single item, but a bug or a lack of memory.
             except BaseException as error:
                 log.exception("a batch failed", extra={"more": {"model": self.name}})
                 for request, _ in parts:
@@ -167,8 +171,9 @@ class Batcher(Worker):
     def _next(self) -> list[tuple[Request, list[Any]]] | None:
         """Return the items of the next batch, with the requests that they belong to.
 
-        The batch has the first waiting request and other requests with the same key, within the limits. The list is
-        empty if all requests were canceled. Returns None if the worker is closed and the queue is empty.
+        The batch takes items from the first waiting request and from other requests with the same key, within the
+        limits. The list is empty if all requests were canceled. Returns None if the worker is closed and the queue is
+        empty.
         """
         with self._changed:
             while not self._requests:
@@ -197,7 +202,10 @@ class Batcher(Worker):
         return parts
 
     def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
-        """Compute the results of all items in a batch. If an item is unusable, only its request gets an error."""
+        """Compute the results of all items in a batch.
+
+        If an item is unusable, only the request that contains it gets an error.
+        """
         while parts:
             items = [item for _, part in parts for item in part]
             try:
@@ -242,6 +250,6 @@ class Batcher(Worker):
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
     name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    # The error message must not suggest this option, because requests have the field `truncate` instead.
+    # Clients cannot use the command-line option --truncate. Requests have the field `truncate` instead.
     message = fault.replace(" (--truncate)", "")
     return Refused(400, message, field=name, code="invalid_value")

@@ -1,4 +1,4 @@
-"""Functions that workers run for a batch: a predictor's method, and the decoding of image files."""
+"""Functions that the worker threads run for a batch: a predictor's method, or the decoding of image files."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
 
 
 def image_decoder(predictor: Any) -> Run:
-    """Return a function that decodes image files to pixels in the input size of a model."""
+    """Return a function that decodes image files to arrays of pixels in the input size of a model."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        # The images are decoded one by one, so only one of them is in memory at full size.
+        # The images are decoded one by one, so that only one of them is in memory at full size.
         found: list[NDArray[np.uint8]] = []
         for index, item in enumerate(items):
             try:

@@ -21,8 +21,8 @@ class Endpoint:
 
     asks   schema of the request; None: the request has no body
     gives  schema of the response
-    many   true if the response is a list of objects with this schema
-    form   true if the request may be an HTML form
+    many   true if the response is a list of objects with the schema `gives`
+    form   true if clients may send the request as an HTML form
     mimes  media types of the response
     """
 

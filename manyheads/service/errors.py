@@ -1,4 +1,4 @@
-"""Errors of HTTP requests: one exception, and the response formats that clients expect."""
+"""Errors of HTTP requests: an exception, and its conversion to the error formats that clients expect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refused(Exception):
     def document(self, path: str) -> dict[str, Any]:
         """Return the body of the error response.
 
-        It has LibreTranslate's format on the paths of LibreTranslate, and OpenAI's format elsewhere.
+        The body has LibreTranslate's error format on the paths of LibreTranslate, and OpenAI's error format elsewhere.
         """
         message = f"{self.field}: {self.message}" if self.field else self.message
         if path in LIBRETRANSLATE:

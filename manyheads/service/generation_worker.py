@@ -1,6 +1,6 @@
-"""Worker for text generation with continuous batching.
+"""Worker thread for text generation with continuous batching.
 
-Each model has a thread and a batch, which texts can join and leave at any generation step.
+Each model has a thread and a batch. New texts join the batch and finished texts leave it at any generation step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Reason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class Piece:
-    """Newly generated piece of one of the texts of a request.
+    """Newly generated piece of one text of a request.
 
-    reason  reason for the end of the text; None: the text continues
+    reason  why generation of the text ended; None: it continues
     tokens  number of tokens generated for this text so far
     """
 
@@ -39,9 +39,9 @@ class Piece:
 
 @dataclass(eq=False)
 class GenerationRequest:
-    """Request for text generation, with the queue of its generated pieces.
+    """Request for text generation, with the queue of generated pieces that the client has not yet received.
 
-    An exception in the queue ends the request.
+    If generation fails, the queue gets the exception as its last entry.
     """
 
     texts: list[Text]
@@ -55,7 +55,7 @@ class GenerationWorker(Worker):
     """Queue of requests for a language model, with the batch of texts that it generates.
 
     rows, positions  limits of the batch, see `ContinuousBatch`
-    max_waiting      maximum number of texts that wait for a row in the batch
+    max_waiting      maximum number of texts that wait until the batch has a free row
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GenerationWorker(Worker):
         self._owners: dict[Text, tuple[GenerationRequest, int]] = {}
         self._arrived: list[GenerationRequest] = []
         self._canceled: list[GenerationRequest] = []
-        self._seconds = 1.0  # running mean of the seconds that a text takes
+        self._seconds = 1.0  # mean number of seconds for a text, updated after each text
         self._thread.start()
 
     def submit(
@@ -108,7 +108,7 @@ class GenerationWorker(Worker):
                 with self._turns, self._compute.autocast():
                     sampled = self._batch.step()
                 self._send_pieces(sampled)
-            except BaseException as error:  # The cause of this error is a bug, or too little memory.
+            except BaseException as error:  # The cause of this error is a bug or a lack of memory, not the request.
                 log.exception("a step failed", extra={"more": {"model": self.name}})
                 for request in {request for request, _ in self._owners.values()}:
                     _send(request, [error])
@@ -141,7 +141,10 @@ class GenerationWorker(Worker):
         return True
 
     def _send_pieces(self, sampled: Sequence[tuple[Text, int]]) -> None:
-        """Send the newly generated pieces to the clients. Texts that end, or reach a stop string, leave the batch."""
+        """Send the newly generated pieces to the clients.
+
+        A text that ends or reaches a stop string is removed from the batch.
+        """
         if not sampled and not self._batch.texts:
             return
         self._metrics.batch.labels(self.name).observe(len(self._batch.texts))

@@ -30,7 +30,8 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
     lines = [text.split("\n") for text in texts]
     count = 1 + (payload.alternatives or 0)
     options = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": payload.truncate}
-    results: dict[int, list[list[str]]] = {}  # list of the best translations for each line of each text
+    # by index of the text: for each line of the text, a list of the best translations
+    results: dict[int, list[list[str]]] = {}
     for source in dict.fromkeys(sources):
         served = _translator(service, source, payload.target)
         indices = [i for i, other in enumerate(sources) if other == source]

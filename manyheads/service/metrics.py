@@ -8,12 +8,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-# environment variable with the directory where processes share their counts; must be set before this module is imported
+# Environment variable for the directory where processes share their counts. It must be set before this module is
+# imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Prometheus metrics of one server process."""
+    """Prometheus metrics of a single server process, which are summed over all processes when they are read."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()

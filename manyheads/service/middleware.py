@@ -1,4 +1,4 @@
-"""ASGI middleware for all requests, with access checks, a request id, counts and a log line."""
+"""ASGI middleware for all requests: it checks access, adds a request id, counts the request and logs it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from manyheads.service.state import Service
 
 PUBLIC_PATHS = "/healthz", "/"  # paths that clients may request without a token, like the files of the web page
 PUBLIC_PREFIX = "/page/"
-DISCONNECTED = 499  # status code in logs and metrics for a client that disconnected before the response
-LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24  # limits for reading the rest of a request after its response was sent
+DISCONNECTED = 499  # status code in logs and metrics if the client disconnected before it received a response
+# limits for reading the unread rest of a request body after the response was sent
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -53,7 +54,8 @@ class AccessMiddleware:
                     headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
-                # The end of the response closes the connection, so it is sent after the rest of the request is read.
+                # The connection is closed after the response, so the rest of the request body is read before the
+                # response ends.
                 message, delayed = {**message, "more_body": True}, True
             await send(message)
 
@@ -67,7 +69,8 @@ class AccessMiddleware:
             pass
         except Refused as refused:
             await _refuse(send_response, refused, path)
-        except HTTPException as error:  # The router has rejected the request: unknown path or wrong method.
+        # The router has rejected the request because of an unknown path or a wrong method.
+        except HTTPException as error:
             about["fault"] = error.detail
             await _refuse(
                 send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
@@ -96,8 +99,8 @@ class AccessMiddleware:
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"authorization", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = service.names
-        # This check prevents DNS rebinding, where a page of another site reaches this service by a name that resolves
-        # to its address.
+        # This check prevents DNS rebinding: a page of another site could reach this service by a name that resolves to
+        # the service's address.
         if names and _host_name(host) not in names:
             raise Refused(421, f"expected one of {', '.join(names)}", field="Host", code="wrong_host")
         origin = headers.get(b"origin")  # Browsers add the header Origin to requests from pages of other sites.
@@ -121,7 +124,8 @@ def _announces_body(scope: Any) -> bool:
 async def _drain(receive: Callable[[], Awaitable[Any]]) -> None:
     """Read and drop the rest of a request body, up to a limit.
 
-    If a connection is closed with unread data, it is reset, and the client may lose the response.
+    If a connection is closed while data is unread, the operating system resets it, and the client may lose the
+    response.
     """
     size = 0
     with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Messages from the service to a service manager such as systemd (sd_notify(3)): ready, alive, and stopping."""
+"""Messages from the service to a service manager such as systemd, see sd_notify(3): ready, alive, and stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
             try:
                 manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
-            except OSError as error:  # The environment variable may come from a service manager that no longer exists.
+            except OSError as error:  # The service manager that set this environment variable may no longer run.
                 log_event("cannot reach NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
 
 
@@ -26,7 +26,7 @@ class Pulse:
     """Watchdog signal, sent twice per watchdog interval so that the service manager does not restart the process."""
 
     def __init__(self) -> None:
-        # Zero means that the service manager has no watchdog.
+        # An interval of zero means that the service manager monitors no watchdog signal.
         self._every = int(os.environ.get("WATCHDOG_USEC", 0)) / 2e6
         self._last = time.monotonic()
 

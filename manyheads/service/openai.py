@@ -28,7 +28,7 @@ SHORT = 2000  # maximum number of characters to tokenize in the event loop; long
 async def completions(service: Service, payload: schemas.CompletionRequest, request: Request) -> Response | Any:
     served = service.registry.of(payload.model, "generate")
     prompts, ids = await _encode_prompts(served.predictor, payload)
-    # If the model was reloaded during tokenization, tokenize again with the new version.
+    # If the model was reloaded while the text was tokenized, the text is tokenized again with the new version.
     while served is not (current := service.registry.of(payload.model, "generate")):
         served = current
         prompts, ids = await _encode_prompts(served.predictor, payload)
@@ -59,7 +59,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
     try:
         pieces = await while_connected(request, _collect_pieces(generation), service.limits.deadline)
     finally:
-        writer.cancel(generation)  # Canceling a text generation that has finished has no effect.
+        writer.cancel(generation)  # Canceling a request has no effect if all of its texts are finished.
     choices = [
         schemas.Choice(text=echo + "".join(p.text for p in text_pieces), index=i, finish_reason=text_pieces[-1].reason)
         for i, (echo, text_pieces) in enumerate(zip(echoes, pieces, strict=True))
@@ -70,7 +70,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
 
 
 async def _encode_prompts(predictor: Any, payload: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
-    """Return the prompts of a request as texts and as token ids."""
+    """Return the prompts of a request, both as texts and as token ids."""
     prompts: Any = payload.prompt if isinstance(payload.prompt, list) else [payload.prompt]
     if isinstance(prompts[0], int):
         prompts = [prompts]

@@ -1,4 +1,4 @@
-"""OpenAPI document, generated from the table of routes and from the schemas that validate requests."""
+"""Generation of the OpenAPI document from the table of routes and from the schemas that validate requests."""
 
 from __future__ import annotations
 

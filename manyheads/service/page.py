@@ -1,6 +1,6 @@
-"""Web page of the service at `/`: its files from a fixed table, and the security headers.
+"""Web page of the service at the path `/`: a fixed table of its files, and its security headers.
 
-The page shows attention maps with the same scripts as the pages that `manyheads attend` writes.
+The page shows attention maps with the same scripts as the pages that the command `manyheads attend` writes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def _contents() -> dict[str, bytes]:
     return contents | {f"attend/{name}": (attend / name).read_bytes() for name in ATTEND_FILES}
 
 
-CONTENTS = _contents()  # The keys are the file names in requests. A request path is never used as a file path.
+# The keys are the file names that a request may contain. A request path is never used as a file path.
+CONTENTS = _contents()
 
 
 async def start(service: Service, payload: None, request: Request) -> Any:

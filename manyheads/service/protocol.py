@@ -7,9 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# maximum number of seconds from the first byte of a connection or request to the end of its headers
+# maximum number of seconds in which a client must send the headers of a request, from the first byte
 HEAD_SECONDS = 10.0
-# Time in seconds in which a client must read SLOWEST bytes, while part of the response waits in the send buffer.
+# A client must read at least SLOWEST bytes in this number of seconds while a part of the response is still unsent.
 STALLED_SECONDS = 30.0
 SLOWEST = 2**15
 
@@ -63,5 +63,5 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _idle(self) -> bool:
-        """True if the connection has no request in progress."""
+        """True if the connection is not processing a request."""
         return self.cycle is None or self.cycle.response_complete

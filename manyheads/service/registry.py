@@ -30,7 +30,7 @@ class Served:
     """Loaded model with its worker thread.
 
     languages  source and target language of a translator, if known
-    stamp      size and time of the model's files when it was loaded, see `stamp_of`
+    stamp      sizes and modification times of the model's files when they were loaded, see `stamp_of`
     """
 
     name: str
@@ -51,12 +51,15 @@ class Served:
 
     @property
     def kind(self) -> str:
-        """Names of the commands that the model supports, with its type of input, such as "classify images"."""
+        """Commands that the model supports, with the type of input for "classify", such as "classify images"."""
         return " ".join([*self.verbs, *([self.predictor.reads] if "classify" in self.verbs else [])])
 
 
 class Registry:
-    """Registry of models. `ready(name, model)` loads a model and starts its worker, or raises UserError."""
+    """Registry of the loaded models.
+
+    ready  function `ready(name, model)` that loads a model and starts its worker thread, or raises UserError
+    """
 
     def __init__(self, models: Mapping[str, str], ready: Callable[[str, str], Served]) -> None:
         self._models, self._ready = dict(models), ready
@@ -67,9 +70,9 @@ class Registry:
         return list(self._served.values())
 
     def of(self, name: str | None, verb: str | None) -> Served:
-        """Return the model with the given name, or the only model that supports the verb (command).
+        """Return the model with the given name, or without a name, the only model that supports the command `verb`.
 
-        Raises Refused if there is no such model.
+        Raises Refused if no model matches, or if several models match.
         """
         if name is None:
             candidates = [served for served in self.all() if verb in served.verbs]
@@ -100,7 +103,8 @@ class Registry:
                     continue
                 try:
                     new = self._ready(name, self._models[name])
-                except Exception as error:  # catch all errors, because the old version of the model still works
+                # Any error is caught and logged, because the old version of the model still works.
+                except Exception as error:
                     log.error("rejected new version", extra={"more": {"model": name, "error": str(error)}})
                     continue
                 if new.kind != old.kind:
@@ -118,7 +122,8 @@ class Registry:
             served.worker.close()
 
 
-WARM_UP: dict[str, Callable[[Any], object]] = {  # a short call of each verb in SERVED
+# A short call of each command that the service offers, to warm up a model.
+WARM_UP: dict[str, Callable[[Any], object]] = {
     "generate": lambda predictor: predictor.generate("", max_tokens=2, temperature=0.0),
     "translate": lambda predictor: predictor.translate("a"),
     "tag": lambda predictor: predictor.tag("a"),
@@ -130,10 +135,13 @@ WARM_UP: dict[str, Callable[[Any], object]] = {  # a short call of each verb in 
 
 
 def warm_up(predictor: Any) -> None:
-    """Use a model once, so that the first client does not wait for compilation and memory allocation."""
+    """Run a model once on a short example, so that the first client does not wait for compilation and memory
+    allocation.
+    """
     for verb, use in WARM_UP.items():
         if hasattr(predictor, verb):
-            # The example can fail: the vocabulary may not have this text, or the model may read pairs of texts.
+            # An error is ignored here: the vocabulary may not have the words of the example, or the model may need
+            # pairs of texts.
             with contextlib.suppress(UserError):
                 use(predictor)
 
@@ -141,7 +149,7 @@ def warm_up(predictor: Any) -> None:
 def stamp_of(model: str) -> tuple[Any, ...]:
     """Return a value that changes if files of a model directory are replaced.
 
-    For a model of the Hub, the value is constant.
+    For a model of the Hugging Face Hub, which is not reloaded, the value is constant.
     """
     stamp = []
     weights = sorted(path.name for path in Path(model).glob("*.safetensors*"))

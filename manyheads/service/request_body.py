@@ -1,6 +1,6 @@
 """Reading and validation of request bodies, with limits on size and time.
 
-If a client disconnects, the work on its request is canceled.
+If a client disconnects, the computation for the request is canceled.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def parse_body(schema: type[B], body: bytes, content_type: str, *, form: bool = 
 
 
 def validation_error(error: ValidationError) -> Refused:
-    """Return the first validation error with its field.
+    """Return the first validation error, and the name of the invalid field.
 
-    For a field with alternative types, it is the error of the alternative that matches best.
+    If the field allows alternative types, the error describes the type that matches best.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":

@@ -19,12 +19,13 @@ from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
 
 FILE = "metrics.jsonl"
-MAX_POINTS = 500  # maximum number of points in a learning curve, more than a page can show
-COUNTERS = ("step", "epoch", "seconds", "tokens")  # names of counters in metrics.jsonl, which have no learning curve
+MAX_POINTS = 500  # maximum number of points of a learning curve in a response, more than the web page can show
+# names in metrics.jsonl that are counters, not measurements, so they have no learning curve
+COUNTERS = ("step", "epoch", "seconds", "tokens")
 
 
 class Runs:
-    """Training runs by name. The curves of a run are read again when its file changes."""
+    """Training runs by name. The curves of a run are read again when the run's file changes."""
 
     def __init__(self, directories: Mapping[str, Path]) -> None:
         self._directories = dict(directories)
@@ -73,13 +74,16 @@ class Runs:
             seconds = None
         try:
             finished = run_status(directory) == "finished"
-        except OSError:  # The file cannot be read without permission; the method `curves` reports this error.
+        except OSError:  # Without permission, the file cannot be read. The method `curves` reports this error later.
             finished = False
         return schemas.RunCard(name=name, finished=finished, seconds=seconds)
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return the size and time of a file, or None if it does not exist. Raises OSError without permission."""
+    """Return the size and modification time of a file, or None if the file does not exist.
+
+    Raises OSError if permission is missing.
+    """
     try:
         status = file.stat()
     except FileNotFoundError:

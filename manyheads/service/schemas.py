@@ -14,7 +14,8 @@ from manyheads.errors import UserError
 
 MAX_TEXTS = 128  # maximum number of texts in a request
 MAX_CHOICES = 16
-MAX_FILLED = 5_000_000  # maximum total length in characters of the texts with filled masks, each counted `top` times
+# for a request to fill masks: maximum of `top` times the total number of characters in the texts
+MAX_FILLED = 5_000_000
 MAX_SEED = 2**63 - 1
 
 Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -128,7 +129,7 @@ class ModelCard(Answer):
     """Description of a model that the service offers.
 
     verbs      names of the commands that the model supports
-    attends    true if /attend shows the model's attention heads
+    attends    true if the route /attend can return the model's attention maps
     pairs      true if the model classifies pairs of texts
     languages  source and target language of a translator
     mask       mask token that the model replaces by a word
@@ -267,7 +268,10 @@ class Attended(Answer):
 
 
 class RunCard(Answer):
-    """Description of a training run. `seconds` is the time since its last measurement, or None before the first one."""
+    """Description of a training run.
+
+    `seconds` is the time since the last measurement, or None if nothing was measured yet.
+    """
 
     name: str
     finished: bool

@@ -41,12 +41,12 @@ from manyheads.tasks.verbs import SERVED
 ATTENTION_QUEUE, MAX_ATTENTION = (
     "(attention)",
     32,
-)  # name of the queue for attention maps in the metrics, and maximum length of this queue
-IMAGE_QUEUE = "(images)"  # name of the queue for image decoding in the metrics
+)  # for the computation of attention maps: name of the queue in the metrics, and maximum length of the queue
+IMAGE_QUEUE = "(images)"  # for the decoding of images: name of the queue in the metrics
 MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
-RESTART_SECONDS = 2.0  # seconds until a dead server process is restarted
-KILL_SECONDS = 5.0  # seconds that a process has after the time `grace` until it is killed
+RESTART_SECONDS = 2.0  # seconds from the death of a server process until it is restarted
+KILL_SECONDS = 5.0  # seconds that a process has to stop by itself after the time `grace`, before it is killed
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Settings:
 
 
 def is_local(host: str) -> bool:
-    """Return True if an address is reachable only from this machine."""
+    """Return True if an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -85,7 +85,7 @@ def is_local(host: str) -> bool:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """Return the host names that the service allows in requests, `Service.names`, for a service at this address."""
+    """Return the host names that requests may contain (`Service.names`), for a service at this address."""
     return tuple(dict.fromkeys((*LOCAL, _in_url(host)))) if is_local(host) else ()
 
 
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
     """uvicorn server that finishes accepted requests after a signal to stop. A second Ctrl-C stops it at once."""
 
     service: Service
-    pulse: Pulse | None = None  # This is set only in the process that the service manager monitors.
+    pulse: Pulse | None = None  # Only one process has this object: the process that the service manager monitors.
 
     async def on_tick(self, counter: int) -> bool:
         if self.pulse is not None:
@@ -212,7 +212,8 @@ def _work(
     settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
 ) -> None:
     """Run one server process until it receives a signal to stop."""
-    # These are SIGHUP signals that arrive while models are loaded; the files may have changed after they were read.
+    # SIGHUP signals that arrive while the models are loaded. The models are then loaded again, because their files may
+    # have changed.
     hangups: list[int] = []
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
@@ -258,7 +259,8 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
         parent.send("")
         threading.Thread(target=watch, daemon=True).start()
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # This handler is used until the server installs its own.
+    # Until the server installs its own handler, SIGTERM ends the process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         _work(settings, listening, started)
     except (UserError, OSError) as error:
@@ -286,10 +288,10 @@ class _Workers:
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
-        # Processes are spawned, because a forked process would not have the threads for computation.
+        # Processes are spawned, not forked, because a forked process would lack the threads that PyTorch computes with.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[Any, Connection] = {}
-        self._signals: list[int] = []  # signals to stop that this process has received
+        self._signals: list[int] = []  # stop signals that this process has received, as signal numbers
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._forward)
@@ -297,8 +299,8 @@ class _Workers:
     def start(self) -> None:
         parent_end, child_end = self._context.Pipe()
         process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, child_end))
-        # SIGHUP stays blocked in the new process until it has a handler, because the default action would end the
-        # process.
+        # SIGHUP is blocked in a new process until the process has a handler, because by default the signal would end
+        # the process.
         with _block_hangup():
             process.start()
             self._running[process] = parent_end
@@ -381,7 +383,7 @@ def _startup_error(process: Any, pipe: Connection) -> str:
 
 
 def _restart_error(pipe: Connection) -> str:
-    """Return the error of a restarted process at its startup, or an empty string if it became ready."""
+    """Return the error that a restarted process had at startup, or an empty string if the process became ready."""
     try:
         return str(pipe.recv()) if pipe.poll() else ""
     except (EOFError, OSError):

@@ -50,7 +50,7 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")  # host names and addresses of the l
 class Service:
     """Models, limits and queues that all routes of the service share.
 
-    looks     queue for attention maps, one input at a time
+    looks     queue for the computation of attention maps, one input at a time
     images    queue for image decoding, one image at a time, because decoding needs much memory; no model waits for it
     runs      training runs whose learning curves are shown
     names     allowed host names in requests if only local clients are served; empty: any name is allowed
@@ -80,7 +80,10 @@ class Service:
     async def compute(
         self, request: Request, served: Served, verb: str, items: list[Any], field: str, **options: Any
     ) -> list[Any]:
-        """Return the results of a verb (command) for each item. The items may share a batch with other requests."""
+        """Return the result of a command (`verb`, such as "translate") for each item.
+
+        The items may share a batch with items of other requests.
+        """
         self.check_length(items, field)
         assert isinstance(served.worker, Batcher)
         key = (verb, *sorted(options.items()))

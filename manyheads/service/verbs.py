@@ -1,4 +1,4 @@
-"""Handlers for commands such as classify or fill, with plain JSON: texts in the request, results in the same order."""
+"""Handlers for commands such as classify or fill, in plain JSON: results have the order of the texts in the request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ async def classify(service: Service, payload: schemas.ClassifyRequest, request: 
 
 
 def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
-    """Raise Refused if a field of the request is missing, or if the model does not read it."""
+    """Raise Refused if a required field of the request is missing, or if the request has a field that the model does
+    not use.
+    """
     predictor, both = served.predictor, ["texts", "pairs"]
     if predictor.reads == "images":
         reads, needs, takes = "images", ["images"], ["images"]
@@ -75,10 +77,10 @@ def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
 async def _decode_images(
     service: Service, served: Served, payload: schemas.ClassifyRequest, request: Request
 ) -> tuple[Served, list[NDArray[np.uint8]]]:
-    """Return a model, and the images of a request decoded to the model's input size.
+    """Return a model, and the images of a request as pixels in the model's input size.
 
-    The images are decoded in a separate queue, because all models would wait otherwise. If a new version of the model
-    is loaded meanwhile, they are decoded again for this version.
+    The images are decoded in a separate queue, because decoding in the model's queue would make all models wait. If the
+    model is reloaded meanwhile, the images are decoded again for the new version.
     """
     files = [decode_base64(image, f"images.{i}") for i, image in enumerate(payload.images or [])]
     while True:

@@ -23,24 +23,26 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 RESAMPLES, MAX_CHANGES = 1000, 5
-MIN_BOOTSTRAP_ITEMS = 10  # Minimum number of items for a bootstrap test. With fewer items the resamples hardly differ.
+# Minimum number of test items for a bootstrap test. With fewer items, the resamples are too similar to each other.
+MIN_BOOTSTRAP_ITEMS = 10
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Return the value of each metric, without the signature that describes its computation."""
+    """Return the value of each metric. Signatures, which describe how a metric was computed, are left out."""
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Result of a model on test data, for each item (such as a text or an image).
+    """Result of a model on test data, with one entry per item (such as a text or an image).
 
     quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
     metrics  metrics over all items
     unit     name of the quality score
     """
 
-    ranked_by: ClassVar[str] = ""  # name of the values that the method `ranks` returns; empty: the same name as `unit`
+    # name of the values that the method `ranks` returns; an empty string means that the name is `unit`
+    ranked_by: ClassVar[str] = ""
 
     inputs: list[str]
     outputs: list[str]
@@ -51,14 +53,14 @@ class EvaluationResult:
 
     @property
     def ranks(self) -> list[float]:
-        """Return one value for each item.
+        """Return a value for each item, such as the probability of the right output.
 
-        A comparison sorts the items by the change of this value between two models.
+        A comparison of two models sorts the items by the difference of this value.
         """
         return self.quality
 
     def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
-        """Compare `other` with this result by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
+        """Compare this result with `other` by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
         Returns the mean quality score of both results, their difference and its p-value. The p-value is the fraction of
         resamples whose difference lies as far from the observed difference as zero does.
@@ -80,8 +82,8 @@ class EvaluationResult:
 class LabelEvaluation(EvaluationResult):
     """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
 
-    probabilities  probability that the model gives to the right label of each item. A comparison sorts the items by
-                   the change of this value.
+    probabilities  probability that the model gives to the right label of each item. A comparison of two models sorts
+                   the items by the difference of this probability.
     """
 
     ranked_by: ClassVar[str] = "probability of the right label"
@@ -134,7 +136,7 @@ class Predictor(Protocol):
 
 
 def record_of(model: Path) -> dict[str, Any]:
-    """Return the content of result.json for a model that was trained here, otherwise an empty dictionary."""
+    """Return the content of result.json if the model was trained by Manyheads, otherwise an empty dictionary."""
     path = model / "result.json"
     try:
         content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -150,9 +152,10 @@ def record_of(model: Path) -> dict[str, Any]:
 
 
 def trust(model: str | Path) -> None:
-    """Allow Manyheads to open the data files that result.json names, as if the model had been trained on this machine.
+    """Allow Manyheads to open the data files that result.json names, even if the run was made on another machine.
 
-    Raises UserError if result.json does not describe the training data.
+    By default they are opened only for runs of this machine. Raises UserError if result.json does not describe the
+    training data.
     """
     if not (data := record_of(Path(model)).get("data")):
         raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")

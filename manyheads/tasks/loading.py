@@ -15,12 +15,12 @@ from manyheads.tasks.evaluation import record_of
 
 
 class PredictorRow(NamedTuple):
-    """Row in the table of predictors: a predictor class, and the models that it can use.
+    """Row in the table of predictor classes: a class, and conditions for the models that use it.
 
-    predictor  "module.below.tasks:Class". It is imported on first use: a translator starts sooner without the code for
-               images.
+    predictor  "module.below.tasks:Class". It is imported on first use, so that a translator, for example, starts
+               without the code for images.
     families   model families, named as in `models/presets.py`, such as "bert"
-    heads      names of the model heads that the predictor accepts, for a family with several heads
+    heads      names of the task heads that the predictor accepts, for a family whose models have different heads
     data       key that must occur in the record of the training data; None: any data
     """
 
@@ -30,7 +30,7 @@ class PredictorRow(NamedTuple):
     data: str | None = None
 
 
-# The first row that matches a model determines its predictor.
+# The first row whose conditions hold for a model determines the predictor class.
 PREDICTORS = (
     PredictorRow("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
     PredictorRow("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
@@ -77,9 +77,9 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
 
 
 def _trained_on(path: Path) -> dict[str, Any]:
-    """Return the description of the training data in result.json, or an empty one if the file is damaged.
+    """Return the description of the training data in result.json, or an empty description if the file is damaged.
 
-    The evaluation reports the damage later.
+    The damage is no error here, because only the evaluation needs the description. It reports the error.
     """
     try:
         return record_of(path).get("data", {})

@@ -1,4 +1,6 @@
-"""Best measured metrics of each recipe, as written by `python -m lab.best_results` from the records of runs."""
+"""Best results measured for each recipe, as written by `python -m lab.best_results` from the records of finished
+runs.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,9 @@ from importlib.resources import files
 
 
 def measured(recipe: str) -> list[str]:
-    """Return at most eight lines with a recipe's best results, such as `en-de: bleu_13a 38.1, ... in 2.9 h`.
+    """Return at most eight lines with the best results of a recipe, best first.
 
-    The best result comes first.
-
-    The list is empty for a recipe without measurements.
+    A line reads, for example, `en-de: bleu_13a 38.1, ... in 2.9 h`. The list is empty if no result was measured.
     """
     return _all().get(recipe, [])
 

@@ -33,8 +33,8 @@ def outputs(
 
     The outputs are float32 tensors on the CPU, without gradients.
 
-    forward  function of padded ids (B, T), lengths (B,) and, if given, segments (B, T). If it returns an output for
-             each token, padding tokens are included.
+    forward  function that computes the outputs of a batch from padded ids (B, T), lengths (B,) and, if given, segments
+             (B, T). If it returns an output for each token, the outputs at padding tokens are not removed.
     """
     lengths = [len(row) for row in ids]  # type: ignore[arg-type]
     batches = token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0)

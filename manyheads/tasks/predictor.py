@@ -25,9 +25,9 @@ MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for 
 class TrainedModel:
     """Predictor: a model in eval mode, on its device.
 
-    model, compute  the model as loaded, and its device and precision
+    model, compute  the model as loaded, and the compute settings (device, number format)
     compiled        the model and the settings for fast inference, prepared on first use
-    verbs           names of the commands that accept the model; `tasks/verbs.py` lists all commands
+    verbs           names of the commands (such as translate) that accept the model; `tasks/verbs.py` lists all commands
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
@@ -63,7 +63,10 @@ class TrainedModel:
     def _attention_maps(
         self, inputs: Sequence[Tensor | None], sides: Sides | None, title: str, options: MapOptions, **shown: Any
     ) -> AttentionMaps:
-        """Return the attention maps for the given model inputs. `shown` holds further arguments of `attention_maps`."""
+        """Return the attention maps for the given model inputs.
+
+        shown  further keyword arguments of the function `attention_maps`, which select what is shown
+        """
         inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
         with self.compute.autocast():
             return attention_maps(
@@ -74,7 +77,7 @@ class TrainedModel:
 class ModelWithTokenizer(TrainedModel):
     """Predictor for a model that reads texts.
 
-    done  past participle for the error about a missing tokenizer, such as "translated"
+    done  past participle such as "translated", which completes the error message if the tokenizer is missing
     """
 
     done: ClassVar = "read"
@@ -91,7 +94,7 @@ class ModelWithTokenizer(TrainedModel):
         return getattr(self.model.config, "max_positions", None)
 
     def _model_inputs(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
-        """Return the inputs of a model that reads one sequence, and the tokens as they are displayed."""
+        """Return the inputs of a model that reads a single sequence, and the displayed form of the tokens."""
         if self._max_tokens is not None and len(text.ids) > self._max_tokens:
             if not truncate:
                 raise UserError(
@@ -102,13 +105,14 @@ class ModelWithTokenizer(TrainedModel):
         if any(text.segments):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
         if getattr(self.model.config, "head", None) == "choice":
-            rows = [row[:, None] for row in rows]  # add a dimension for the answer candidates, here of size 1
+            # This model reads several answer candidates per text. Add a dimension for them, here of size 1.
+            rows = [row[:, None] for row in rows]
         return rows, text.side
 
     def _text_maps(
         self, text: TokenizedText, title: str, options: MapOptions, *, truncate: bool, stepwise: Sequence[str] = ()
     ) -> AttentionMaps:
-        """Return the attention maps of a model that reads one sequence."""
+        """Return the attention maps of a model that reads a single sequence."""
         rows, side = self._model_inputs(text, truncate)
         return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
@@ -139,7 +143,8 @@ class ModelWithTokenizer(TrainedModel):
 class TextPredictor(ModelWithTokenizer):
     """Predictor for a model that reads a whole text, or a pair of texts.
 
-    pairs_only  error message for a single text, if the model reads only pairs of texts; empty for other models
+    pairs_only  error message that a user sees who gives a single text to a model for pairs of texts; empty for other
+                models
     """
 
     pairs_only: ClassVar = ""

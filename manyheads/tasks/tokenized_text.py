@@ -1,7 +1,7 @@
-"""Tokenized texts and pairs of texts, with the tokens in the form in which they are displayed next to attention maps.
+"""Tokenized texts and pairs of texts, with the tokens in the form that is displayed next to attention maps.
 
-A token is displayed as the characters that it represents. A word contains no whitespace and is one unit of the
-tokenizer's pre-tokenizer. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
+A token is displayed as the characters that it represents. A word is one unit of the tokenizer's pre-tokenizer, and
+contains no whitespace. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
         text = tokenizer.decode(ids[:after])
         ends.append(len(text.removesuffix(INVALID)))
     starts = [0, *ends[:-1]]
-    # Several tokens may form one character. Each of them is displayed as the whole character.
+    # Several tokens may together form one character. Then the whole character is displayed for each of these tokens.
     for index in reversed(range(len(ids) - 1)):
         if starts[index] >= ends[index] and ids[index] not in special:
             ends[index] = ends[index + 1]
@@ -101,7 +101,7 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
     tokens: list[str] = []
     words: list[int] = []
     word = SPECIAL
-    # text index, end offset and word index of the previous token
+    # values of the previous token: index of its text, end offset and word index
     before: tuple[int | None, int, int | None] = (None, 0, None)
     last = (-1, -1, -1)
     span_counts = Counter(zip(encoding.sequence_ids, encoding.offsets, strict=True))
@@ -118,7 +118,7 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
         continues = before[0] == text_id and before[2] == word_id and start <= before[1]
         blank = piece[:1].isspace() or text[start - 1 : start].isspace()
         word += not (continues and (not blank or (text_id, start, end) == last))
-        # If several tokens share a character, the entries of the vocabulary are displayed instead.
+        # If several tokens share a character, each is displayed as its entry in the vocabulary.
         single = span_counts[text_id, (start, end)] == 1
         tokens.append(_shown(piece, token) if single else token)
         words.append(word)

@@ -35,11 +35,11 @@ def train(
     """Run a recipe and return its report, which for a finished run is the content of `result.json`.
 
     recipe     name of the recipe, as listed by `manyheads recipes`
-    overrides  settings by dotted key, such as {"training.steps": 100}; they take precedence over the YAML file `config`
+    overrides  settings by dotted key, such as {"training.steps": 100}; they override the settings in the YAML file
+               `config`
     out        run directory; None: `runs/RECIPE`
     init       model to start from
-    processes  number of processes that the command was started with; repeated in the printed command that resumes the
-               run
+    processes  number of processes that the user's command started; the printed command for resuming the run repeats it
     progress   callback that receives the training progress every half second; `progress=print` prints one line each
                time
 
@@ -72,7 +72,7 @@ def train(
 def _one_budget(config: Any, keys: set[str]) -> Any:
     """Return the config with only those limits on the training duration that the user set.
 
-    If the user sets only steps or only epochs, the recipe's other limit is removed.
+    For example, if the user sets only the number of steps, the recipe's number of epochs is removed.
     """
     for budget, other in (("steps", "epochs"), ("epochs", "steps")):
         alone = f"training.{budget}" in keys and f"training.{other}" not in keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # These commands read one input per line and write one output line each.
 PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
-SERVED = (*PREDICTIONS, "embed")  # names of the commands that clients of the HTTP service can use
+SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
 COMMANDS = (
     "recipes",
     "train",

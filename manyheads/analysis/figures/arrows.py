@@ -29,7 +29,7 @@ class Arrows:
     start    (frame, y, x) of the query in pixels, at the center of its cell in the layer's grid
     ends     (frame, y, x) of each of the N attended positions in pixels, (N, 3)
     weights  attention weight of each attended position, (N,)
-    shares   true if the weights of all keys sum to one, as after a softmax
+    shares   true if the attention weights of a query sum to one over all keys, as after a softmax
     frames   input of the model as an array of frames, (T, C, Y, X); an image is one frame
     """
 
@@ -56,7 +56,7 @@ def strongest_arrows(
     images  one image (1, C, Y, X), or one clip (1, C, T, Y, X), preprocessed for the model
     at      position of the query in pixels: (y, x) in an image, (t, y, x) in a clip
     layer   name or index of the attention layer; default: the last attention layer
-    out     path for a picture with the frames side by side; default: no picture
+    out     path of a PNG or SVG file for a picture with the frames side by side; default: no picture
 
     Raises UserError for a position outside the image, and for a layer that does not attend over a grid.
     """
@@ -74,7 +74,7 @@ def strongest_arrows(
     with eval_mode(model), record(model, layers=name, heads=[head], queries=[row]) as maps:
         model(images)
     weights = maps[name][0].flatten().cpu()
-    # The layer may pool its keys: this is the number of query cells per key in each dimension of the grid.
+    # The layer may pool its keys: number of query positions per key in each dimension of the grid.
     step = (1, min(pool, grid[1]), min(pool, grid[2]))
     keys = [cells // pooled for cells, pooled in zip(grid, step, strict=True)]
     if len(weights) != keys[0] * keys[1] * keys[2]:
@@ -153,9 +153,9 @@ def draw(arrows: Arrows, path: str | Path, *, numbers: Sequence[int] | None = No
 
 
 def _grid(model: nn.Module, images: Tensor, layer: str | int) -> tuple[str, tuple[int, int, int], int]:
-    """Return the name of an attention layer, the size of its grid, and the pooling of its keys.
+    """Return the name of an attention layer, the size of its grid of positions, and the pooling factors of its keys.
 
-    The grid has a number of frames, rows and columns.
+    The size of the grid is its number of frames, rows and columns.
     """
     layers = tapped(model)
     name = list(layers)[layer] if isinstance(layer, int) and -len(layers) <= layer < len(layers) else layer

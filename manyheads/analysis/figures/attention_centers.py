@@ -28,10 +28,10 @@ COLUMNS = 4  # maximum number of panels in a row of the figure
 
 @dataclass(frozen=True)
 class Centers:
-    """Attention center and width of each layer and head, in pixels of the layer's grid.
+    """Attention center and width of each head in each layer, in pixels of the layer's grid.
 
-    centers  (L, H, 2) mean shift of the attended pixel from the query, down and to the right
-    widths   (L, H) standard deviation of the attended position along one axis
+    centers  (L, H, 2) mean shift from the query pixel to the attended pixel, down and to the right
+    widths   (L, H) standard deviation of the attended position in one dimension (height or width)
     """
 
     layers: tuple[str, ...]
@@ -94,7 +94,7 @@ def mean_maps(
 ) -> MeanMaps:
     """Return the attention maps of every layer and head, averaged over normalized images (N, C, Y, X).
 
-    query  (row, column) of the query token, one token per 2 x 2 pixels; default: the middle token
+    query  (row, column) of the query token, where a token stands for 2 x 2 pixels; default: the middle token
     batch  number of images per forward pass; does not change the result
     """
     if not len(images):
@@ -111,9 +111,8 @@ def mean_maps(
         for part in images.split(batch):
             with record(model, queries=[row * columns + column]) as maps:
                 model(part)
-            # An attention map that does not depend on the images has batch size one, so its mean over the batch is
-            # still right.
-            # attention maps of all layers and heads for one query, (L, H, 1, T)
+            # An attention map that does not depend on the images has batch size one, and the mean over the batch is
+            # still right. The result has the maps of all layers and heads for one query, (L, H, 1, T).
             total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
 
@@ -143,7 +142,7 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
     # radii of the circles in standard deviations, for a Gaussian in two dimensions
     radii = [sqrt(-2 * log(1 - share)) for share in SHARES]
     reach = float(centers.centers.abs().max() + radii[0] * centers.widths.median()) + 1
-    # The width of a head with uniform attention is unbounded, so its circles are clipped to just outside the picture.
+    # The circles of a head with uniform attention would be too large, so they are clipped to just outside the picture.
     widths = centers.widths.clamp(max=4 * reach)
     for layer, panel in enumerate(places.flat):
         if layer >= layers:

@@ -3,8 +3,8 @@
     weights = channel_weights(model, [images], ["a cat"])       # one image, (1, C, Y, X)
     weights.draw("channels.png")
 
-For images of several classes, each row is the mean of one class, as in the paper's figure. It shows that early blocks
-weight channels alike for all classes, and later blocks do not.
+For images of several classes, each row of weights is the mean over one class, as in the paper's figure. That figure
+shows that early blocks give all classes similar channel weights, and later blocks do not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChannelWeights:
 
     layers   module names of the blocks, in the network's order
     weights  weights from 0 to 1 for each block, (R, C) float32
-    rows     names of the R rows
+    rows     names of the R rows, such as the classes
     images   number of images averaged in each row, (R,)
     model    name or path of the model
     title    description of the images
@@ -143,7 +143,7 @@ def squeezes(model: nn.Module) -> dict[str, SqueezeExcitation]:
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Record the channel weights (B, C) of every squeeze-and-excitation block while the `with` block runs.
 
-    The dictionary holds a list for each block name, with one entry per call of the block.
+    The result is a dictionary from block names to lists. A list has one entry for each call of the block.
     """
     seen: dict[str, list[Tensor]] = {name: [] for name in squeezes(model)}
     with ExitStack() as undo:
@@ -170,7 +170,7 @@ def channel_weights(
     """Return the channel weights for batches of images (B, C, Y, X), normalized as in training and averaged by row.
 
     rows    names of the rows, such as the classes
-    row_of  row index of each image, in the order of the batches; default: one row per image
+    row_of  index of the row that each image belongs to, in the order of the batches; default: one row per image
 
     `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
     squeeze-and-excitation blocks, and for a row without images.
@@ -222,7 +222,7 @@ def _classes(
     panel: Axes, rows: Sequence[str], weights: NDArray[np.float32], images: NDArray[np.int64], title: str
 ) -> None:
     overall = images @ weights / images.sum()  # (C,)
-    # mean of all images, then one row per class, (1 + R, C)
+    # rows of the heat map: the mean of all images, then one row per class, (1 + R, C)
     shown = np.concatenate([overall[None], weights])[:, np.argsort(-overall)]
     panel.imshow(shown, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     panel.axhline(0.5, color="white", linewidth=1.5)

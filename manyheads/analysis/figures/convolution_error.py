@@ -1,8 +1,6 @@
 """Difference between a convolution and an attention layer that imitates it, by the sharpness alpha of the attention.
 
 Theorem 1 of Cordonnier 2020 states that the difference vanishes as alpha grows.
-
-Theorem 1 of Cordonnier 2020 states that the error vanishes as alpha grows.
 """
 
 from __future__ import annotations
@@ -78,9 +76,10 @@ def convolution_errors(
 
 
 def draw(measured: Errors, path: str | Path) -> None:
-    """Draw the error for each kernel size over alpha.
+    """Draw the difference between attention and convolution over alpha, with a curve for each kernel size.
 
-    The curve exp(-alpha) is the attention weight that a neighbor of the intended pixel still gets.
+    The curve exp(-alpha) shows, for comparison, the attention weight of a neighbor of the pixel that should get all
+    attention.
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure

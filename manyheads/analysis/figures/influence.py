@@ -1,12 +1,13 @@
 """Influence of one word on the final state, by its distance, in an RNN, an LSTM, convolutions and attention.
 
-The influence of the word k positions before the last is the norm of a derivative: of the final state with respect to
-the vector of that word. It is measured before and after training on a recall task: one word of a text is marked, and
-the network must name the marked word at the end of the text. The accuracy at each distance is reported, too.
+The influence of a word is the norm of a derivative: of the network's final state with respect to the vector of the
+word. The distance is the number of words from this word to the last word of the text. The influence is measured before
+and after training on a recall task: one word of a text is marked, and at the end of the text the network must name it.
+The accuracy of recall is reported for each distance, too.
 
-    rnn, lstm    one layer: the influence passes through k steps, each of which makes it smaller or larger
-    convolution  `layers` layers with kernel size `kernel`: no influence beyond layers x (kernel - 1) / 2
-    attention    two blocks: every word is one step away
+rnn, lstm    one layer: at distance k, the influence passes k steps, each of which makes it smaller or larger
+convolution  `layers` layers with kernel size `kernel`: no influence beyond layers x (kernel - 1) / 2
+attention    two blocks: every word influences the final state directly, at any distance
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BATCH = 64
 HEADS, BLOCKS = 4, 2  # settings of the attention network
 
 
-# The keys are the title of a panel and the name of a network; the list has a value for each distance.
+# dictionaries by title of a panel and by name of a network; each list has a value for each distance
 Parts = dict[str, dict[str, list[float]]]
 RECALLED = "fraction of marked words recalled"
 
@@ -75,7 +76,8 @@ def table(parts: Parts) -> str:
 class Recaller(nn.Module):
     """Network for the recall task, which predicts the marked symbol of a text.
 
-    It maps tokens (B, T) to logits (B, S) over the S symbols. The token S + s is the marked form of symbol s.
+    The network maps tokens (B, T) to logits (B, S) over the S symbols. Token s is symbol s, and token S + s is the same
+    symbol with a mark.
 
     state(x)  final state (B, D) for word vectors (B, T, D)
     """
@@ -124,7 +126,8 @@ def texts(symbols: int, length: int, distances: Tensor, random: torch.Generator)
 def influence(state: Callable[[Tensor], Tensor], vectors: Tensor, random: torch.Generator) -> Tensor:
     """Return the norm of the derivative of the final state by each word vector, |d state / d vector|, (B, T).
 
-    The Frobenius norm is estimated along one random direction. The mean square over directions equals the squared norm.
+    The Frobenius norm is estimated from the derivative of the state along one random direction. The mean square over
+    all directions equals the squared norm.
 
     state    function from vectors (B, T, D) to the final state (B, N)
     """
@@ -139,7 +142,8 @@ def fading(
     length: int = 64, width: int = 64, layers: int = 4, kernel: int = 5, symbols: int = 8, steps: int = 1000,
     seed: int = 1,
 ) -> Fading:  # fmt: skip
-    """Train the four networks on the recall task, and measure their influence curves and accuracy.
+    """Train the four networks on the recall task, and measure influence and accuracy at every distance of the marked
+    word.
 
     Raises UserError for invalid sizes.
 

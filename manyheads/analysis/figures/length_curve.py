@@ -20,7 +20,7 @@ MEASURES = {
     "exact_match": "whole strings",
     "forced_accuracy": "correct next characters, given the previous ones",
 }
-# This metric exists only for models with adaptive halting.
+# These metrics exist only for models with adaptive halting.
 STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}
 
 
@@ -103,7 +103,7 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
 
 
 def _name(record: Record) -> str:
-    """Return the curve name for the record of a run. Raises UserError for an incomplete record."""
+    """Return the name of a run's curve, from the record of the run. Raises UserError for an incomplete record."""
     overrides, data = record.get("overrides"), record.get("data")
     if not (
         isinstance(overrides, dict)

@@ -23,7 +23,7 @@ class Size(NamedTuple):
     parameters: int
 
 
-# month of a paper's first version on arXiv; for GPT and GPT-2, month of OpenAI's announcement
+# Month of a paper's first version on arXiv. For GPT and GPT-2, it is the month of OpenAI's announcement.
 PUBLISHED = (
     ("2017-06", "transformer/big", "text"),
     ("2018-06", "gpt/117m", "text"),

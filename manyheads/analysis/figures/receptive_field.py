@@ -17,7 +17,7 @@ from manyheads.analysis.drawing import save
 from manyheads.core.attention import Attention
 from manyheads.errors import UserError, extra
 
-SAMPLES = 8  # number of random inputs over which an influence is averaged
+SAMPLES = 8  # number of random inputs over which the influence of an input position is averaged
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 
     The influence is the norm |d middle output / d input|, averaged over random inputs.
 
-    network  function from x (1, T, D) to (1, T, D), in float64; positions outside its receptive field are exactly zero
+    network  function from x (1, T, D) to (1, T, D), in float64; the influence of positions outside the receptive field
+             is exactly zero
     """
     random = torch.Generator().manual_seed(seed)
     total = torch.zeros(length, dtype=torch.float64)
@@ -64,7 +65,8 @@ def influence(network: Callable[[Tensor], Tensor], length: int, width: int, seed
 
 
 def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, seed: int = 1) -> Growth:
-    """Measure the receptive fields of stacks of 1 to `layers` random layers with tanh between them.
+    """Measure the receptive fields of stacks of 1 to `layers` layers with random weights, and with tanh between the
+    layers.
 
     One type of stack has convolutions of width `kernel`, the other has attention.
     """

@@ -1,7 +1,8 @@
 """Cosine similarity of the class token and the distillation token of a DeiT, layer by layer (Touvron 2021, section 4).
 
 The paper's network learns two different tokens, with cosine 0.06. Their states become more similar from layer to layer,
-up to 0.93 after the last layer. The two differ because the teacher's labels are not always the true labels.
+up to 0.93 after the last layer. The two tokens differ because they learn different labels: the class token the true
+labels, the distillation token the teacher's labels.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The published WMT14 table of Vaswani 2017, kept as reference data, and the arithmetic of its training-cost column.
 
-The paper multiplies training time, number of devices and their sustained float32 speed (section 6.1): 9.5 TFLOPS for a
-P100, not its 18.7 in half precision. We compare this cost with the matrix products of all training steps, counted on
-our modules. The batches have about 25,000 source and 25,000 target tokens (section 5.1). The base model is trained for
-100,000 steps, and the big model for 300,000 steps (section 5.2).
+The paper computes the cost as training time x number of devices x sustained speed of a device (section 6.1). For a
+P100, the speed is 9.5 TFLOPS in float32, not 18.7 TFLOPS in half precision. We compare this cost with the matrix
+products of all training steps, counted on our modules. The batches have about 25,000 source and 25,000 target tokens
+(section 5.1). The base model is trained for 100,000 steps, and the big model for 300,000 steps (section 5.2).
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from manyheads.analysis import costs
 
 
 def table() -> dict[str, Any]:
-    """Return the WMT14 table: source, rows (model, BLEU and training FLOPs by language pair), hardware and batches."""
+    """Return the WMT14 table of the paper as a dictionary.
+
+    It contains the source of the table, the rows (model, BLEU and training FLOPs by language pair), the hardware, and
+    the batch sizes.
+    """
     return json.loads(files("manyheads.analysis.figures").joinpath("wmt14.json").read_text(encoding="utf-8"))
 
 
 def training_cost(preset: str) -> dict[str, Any] | None:
-    """Return the training cost of a model in the WMT14 table, computed and as printed; None for other presets.
+    """Return the training cost of a model in the WMT14 table, as computed here and as printed in the paper.
 
-    The computed cost is devices x speed x time. `agrees` is true if both costs are equal when rounded to two digits.
-    `counted` holds the FLOPs of the matrix products alone.
+    The result is None for a preset that the table does not contain. The computed cost is devices x speed x time.
+    `agrees` is true if both costs are equal when rounded to two digits. `counted` holds the FLOPs of the matrix
+    products alone.
     """
     reference = table()
     for row in reference["rows"]:

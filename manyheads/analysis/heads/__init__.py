@@ -1,7 +1,7 @@
 """Functions of attention heads: statistics of their maps, their importance, and the word relations that they follow.
 
-`statistics` measures any attention maps. `dependency` and `coreference` measure attention maps between words, scored
-by `selections`. `probing_classifiers` measures how much syntax all heads contain together.
+`statistics` measures attention maps of any kind. `dependency` and `coreference` test if attention heads find related
+words, and `selections` computes the scores. `probing_classifiers` measures how much syntax all heads contain together.
 """
 
 from manyheads.analysis.heads.statistics import (

@@ -1,10 +1,11 @@
 """Accuracy of attention heads at finding the antecedent of a mention (Clark et al. 2019, section 4.3).
 
 A mention is a phrase that refers to an entity; its antecedent is an earlier mention of the same entity. Each mention is
-represented by its head word, the main word of the phrase. A mention selects the preceding mention that it attends to
-most, or that attends to it most. The selection is correct if both mentions refer to the same entity. Mentions with an
-antecedent in the same input are scored, grouped by type of head word. There are two baselines: the nearest preceding
-mention, and the nearest with the same head word (otherwise the nearest).
+represented by its head word, the main word of the phrase. For each mention, an attention head selects the preceding
+mention that gets the highest attention from this mention, or that gives the highest attention to it. The selection is
+correct if both mentions refer to the same entity. Mentions with an antecedent in the same input are scored, grouped by
+type of head word. There are two baselines: the nearest preceding mention, and the nearest with the same head word
+(otherwise the nearest).
 
 The authors' code for this is not released. Only mentions of entities that are mentioned again are candidates, as in
 CoNLL-2012, which does not annotate other mentions.
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from manyheads.analysis.heads.selections import ALL, Hits, picks
 
-# names of the two directions, as attending word -> attended word
+# names of the two directions of attention, written as attending word -> attended word
 DIRECTIONS = ("mention->antecedent", "antecedent->mention")
-# Type of a mention by its head word's universal part of speech; all other mentions are nominal.
+# Type of a mention, by the universal part of speech of the mention's head word. All other mentions are nominal.
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}
 NEAREST, SAME_WORD = "nearest", "same word"
 # Results of Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by type of mention.
@@ -71,10 +72,11 @@ def coreference_hits(
         alike.append(next((p for p in reversed(places) if same[p] == same[mention.head]), places[-1]))
     if not items:
         return None
-    picked = picks(maps, candidates)  # word selected in each direction, by each layer and head, (2, L, H)
+    # word that each layer and head selects, for both directions of attention, (2, L, H)
+    picked = picks(maps, candidates)
     hits = np.stack(
         [np.isin(picked[..., m.head], list(right)) for m, right in zip(items, answers, strict=True)]
-    )  # true if the selection is correct, for N mentions and both directions, (N, 2, L, H)
+    )  # true if the selection is correct, for N mentions and both directions of attention, (N, 2, L, H)
 
     def scored(guesses: Sequence[int]) -> np.ndarray:
         return np.array([guess in right for guess, right in zip(guesses, answers, strict=True)])

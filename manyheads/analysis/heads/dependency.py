@@ -1,11 +1,11 @@
 """Accuracy of attention heads as dependency parsers (Clark, Khandelwal, Levy & Manning 2019, section 4.2).
 
-The word that a word attends to most, other than itself, is its predicted syntactic head. Both directions are scored:
+The other word that a word attends to most is taken as the prediction of its syntactic head. Both directions are scored:
 the dependent attends to its head, or the head to its dependent. For each syntactic relation, the best attention head is
 compared with the best fixed offset, such as "the previous word".
 
-The root has no syntactic head among the words and is left out, also from "all"; the authors' code counts it there as
-wrong. The relations are named as in the treebank. `stanford` converts them to the paper's.
+The root has no syntactic head among the words, so it is left out of all groups. The authors' code counts it as wrong in
+the group "all". The relations are named as in the treebank. `stanford` converts them to the paper's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.analysis.heads.stanford import MARKS
 from manyheads.errors import extra
 
-DIRECTIONS = ("dep->head", "head->dep")  # names of the two directions, as attending word -> attended word
-# Baseline offsets from a dependent to its syntactic head, in words; 0 would be the word itself.
+# names of the two directions of attention, written as attending word -> attended word
+DIRECTIONS = ("dep->head", "head->dep")
+# Offsets in words from a dependent to its predicted syntactic head, for the baselines. The offset 0 is left out.
 OFFSETS = (-3, -2, -1, 1, 2)
 POSSESSIVE = ("poss", "nmod:poss")
 
@@ -46,13 +47,14 @@ def dependency_hits(
     seen   true for each word that has tokens; default: all words. Other words, and words that depend on them, are left
            out.
 
-    A possessor before 's counts as found if the 's finds its syntactic head, as in the paper, because the 's attends.
+    For "Anna" in "Anna's book", the attention of the word 's is scored instead, as in the paper, because 's attends to
+    the syntactic head of "Anna".
     """
     count = len(words)
     items = [i for i, head in enumerate(heads) if head >= 0 and (seen is None or (seen[i] and seen[head]))]
     reader = [i + 1 if _before_mark(i, words, relations) else i for i in items]
     answers = np.array([heads[i] for i in items], dtype=np.int64)
-    # word selected in each direction, by each layer and head, (2, L, H)
+    # word that each layer and head selects, for both directions of attention, (2, L, H)
     picked = picks(maps, ~torch.eye(count, dtype=torch.bool, device=maps.device))
     # true if the selection is correct, for N words and both directions, (N, 2, L, H)
     right = np.moveaxis(picked[..., reader] == answers, -1, 0)

@@ -61,8 +61,8 @@ class HeadParser(nn.Module):
         maps (B, K, W, W), lengths (B,), vectors (B, W, V)
         """
         words = maps.shape[-1]
-        # Direction 0: the syntactic head attends to its dependent, a(i, j), which is the transposed map. Direction 1:
-        # the opposite.
+        # In direction 0, the syntactic head attends to its dependent, a(i, j), which is the transposed map. In
+        # direction 1, the dependent attends to its syntactic head.
         scores = torch.zeros((), device=maps.device)
         # attention by dependent and syntactic head, (B, K, W dependents, W heads)
         for direction, views in enumerate((maps.transpose(-1, -2), maps)):
@@ -105,7 +105,7 @@ def train_parser(
             scores = parser(maps, lengths, vectors)
             loss = F.nll_loss(scores.flatten(0, 1), heads.flatten(), ignore_index=-1)
             optimiser.zero_grad()
-            if loss.isfinite():  # The loss is not finite for a batch whose only words are roots.
+            if loss.isfinite():  # The loss is not finite if the only words in a batch are roots, which have no target.
                 loss.backward()
                 optimiser.step()
             schedule.step()

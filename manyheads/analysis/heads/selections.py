@@ -1,8 +1,8 @@
 """Accuracy of attention heads as selectors: the word that a head attends to most is the head's answer.
 
-The analyses of dependencies and coreference (Clark et al. 2019, section 4) share this code. It computes the accuracy by
-group of words and direction of attention, the best head of each group with its confidence interval, and simple
-baselines.
+The analyses of dependencies and of coreference (Clark et al. 2019, section 4) share this code. It computes the accuracy
+for each group of words and for both directions of attention. For each group, it also finds the best head, with a
+confidence interval, and the accuracy of simple baselines.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Z = 1.959964  # quantile of the normal distribution for two-sided 95% confidence
 class Hits(NamedTuple):
     """Results for the N items (words or mentions) of one text.
 
-    They are the correct selections (N, 2, L, H), the group of each item, and the correct selections of each baseline
-    (N,).
+    The fields are the correct selections (N, 2, L, H), the group of each item, and the correct selections of each
+    baseline (N,).
 
-    cluster  index of the text (sentence or document); the items of one text are not independent
+    cluster  index of the text (sentence or document), which is needed because items of one text are not independent
     """
 
     right: NDArray[np.bool_]
@@ -159,7 +159,7 @@ def interval(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> tuple[floa
     sums, sizes = np.bincount(text, hits), np.bincount(text)
     effective, texts = float(n), len(sizes)
     if 0 < share < 1 and texts > 1:
-        # variance of the accuracy as a ratio of two sums over texts
+        # variance of the accuracy, where the accuracy is a ratio of two sums over texts
         between = np.square(sums - share * sizes).sum() * texts / (texts - 1) / n**2
         effective = min(n, share * (1 - share) / between) if between else n
     middle = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)

@@ -1,7 +1,8 @@
 """Published accuracies of attention heads (Clark et al. 2019, table 1), and conversion to Stanford Dependencies.
 
-The paper scores the relations of Stanford Dependencies. `stanford` converts the relations of Universal Dependencies, as
-far as the table needs. Stanford relations are on the left, their Universal sources on the right:
+The paper scores the relations of Stanford Dependencies. The function `stanford` converts relations of Universal
+Dependencies to them, as far as the paper's table needs this. Stanford relations are on the left, their Universal
+sources on the right:
 
     dobj, nn, poss, auxpass, prt   obj, compound (except numbers), nmod:poss, aux:pass, compound:prt
     pobj, prep                     in "sat on it", case is on -> it and obl is it -> sat. In Stanford Dependencies the

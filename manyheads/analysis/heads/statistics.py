@@ -26,7 +26,7 @@ from manyheads.models.vit import ViT
 
 
 class Head(NamedTuple):
-    """Statistics of one attention head, averaged over all query tokens that attend to anything.
+    """Statistics of one attention head, averaged over all query tokens with attention to at least one token.
 
     The statistics are those of Clark et al. 2019, section 3.
 
@@ -51,7 +51,8 @@ class HeadStatistics:
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]] = {}
-        # number of attending tokens for each layer and head, as one tensor (H,) per layer
+        # number of query tokens with attention to at least one token, for each layer and head: one tensor (H,) per
+        # layer
         self._counts: dict[str, Tensor] = {}
 
     def add(
@@ -113,7 +114,7 @@ class HeadStatistics:
 def entropy(map: Tensor) -> Tensor:
     """Return the entropy of attention maps (..., Tq, Tk) in nats, for each query (..., Tq).
 
-    The entropy of a row of zeros is 0.
+    The entropy is 0 for a query whose weights are all zero.
     """
     return -(map * map.clamp(min=torch.finfo(map.dtype).tiny).log()).sum(-1)
 
@@ -211,15 +212,15 @@ def attention_distances(model: ViT, images: Tensor) -> dict[str, Tensor]:
 
 
 def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) -> dict[str, Tensor]:
-    """Return the increase of the loss when a single attention head is removed, (H,) for each layer.
+    """Return the increase of the loss when a single attention head is removed, as a tensor (H,) for each layer.
 
     This measures the importance of a head (Michel, Levy & Neubig 2019, section 3).
 
-    loss    function that computes the loss with the current model, without dropout; called once per head, and once for
-            the whole model
+    loss    function that computes the loss with the current model, without dropout; it is called once for the whole
+            model and once with each head removed
     layers  selected layers, as in `record`: names, name patterns or indices; default: all layers
     """
-    # A recording with minimal effort finds the attention layers that the loss uses.
+    # This recording stores as little as possible. It only finds the attention layers that the loss uses.
     with record(model, layers, heads=[0], queries=[0]) as maps:
         whole = loss()
     if not math.isfinite(whole):

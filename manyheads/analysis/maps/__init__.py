@@ -1,7 +1,7 @@
 """Attention maps of one input, available as arrays, data frame, picture or interactive page.
 
 `attention_maps(model, *inputs)` runs a model once, and groups the attention maps of its heads by kind of attention. The
-kind is called axis:
+kind of attention is called axis:
 
     "encoder", "decoder", "cross"    for models with cross-attention
     "self"                           for all other models

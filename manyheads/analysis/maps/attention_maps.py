@@ -14,19 +14,20 @@ from manyheads.files import write
 
 @dataclass(frozen=True, repr=False)
 class AttentionMaps(RecordedMaps):
-    """Attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+    """Attention maps of one input, grouped by kind of attention (axis).
 
-    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
+    The axes are "encoder", "decoder" and "cross", or only "self". For example, `maps["cross"][0].weights` is the first
+    cross-attention map, an array (1, heads, queries, keys).
     """
 
     def _repr_html_(self) -> str:
         return frame([self])
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """Write an interactive HTML page that needs no other file. Return notes about omitted parts.
+        """Write an interactive HTML page that needs no other file. Returns notes about the parts that the page omits.
 
         others  attention maps of other inputs or models, shown side by side with these maps
-        first   index of the first token shown, from 0, for a text that is too long for a page
+        first   if the text is too long for a page: index, from 0, of the first token that the page shows
 
         Raises UserError for weights that are not finite, and for `first` outside the text.
         """

@@ -46,7 +46,7 @@ class Layer:
     """Attention map of one layer, for one input.
 
     name     name of the layer, as in `record`
-    number   index of the layer within its axis (kind of attention), from 0
+    number   index of the layer, from 0, among the layers of the same axis (kind of attention)
     weights  attention weights before dropout, (1, heads, queries, keys) float32
     heads    indices of the recorded heads
     step     for a layer that is applied several times per forward pass: index of the application, from 1; otherwise
@@ -71,25 +71,25 @@ class Layer:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Mask (queries,) of query positions that halted before this step, in a model with adaptive halting.
+        """Mask (queries,), true at queries that halted before this step, in a model with adaptive halting.
 
-        The state of a halted position is still updated, so that other positions can attend to it, but its output is
-        frozen.
+        The hidden state of a halted position is still updated, because other positions may attend to it. The output of
+        the position is frozen.
         """
         if self.step is None or self.queries.steps is None:
             return np.zeros(len(self.queries), dtype=bool)
         return np.array(self.queries.steps) < self.step
 
     def words(self) -> Layer:
-        """Merge the tokens of each word: attention is summed over its key tokens and averaged over its query tokens.
+        """Merge the tokens of each word, as in Clark et al. 2019, section 4.1.
 
-        Source: Clark et al. 2019, section 4.1.
+        Attention to a word is the sum over the tokens of this word. Attention from a word is the mean over its tokens.
         """
         queries, keys = self.queries.merged(), self.keys.merged()
-        # matrix (words, tokens) with 1 if the token belongs to the word, otherwise 0
+        # matrix (words, tokens) that is 1 if the token belongs to the word, otherwise 0
         rows, columns = self.queries.groups(), self.keys.groups()
         running = rows * ~self.halted
-        # exclude query tokens that have halted from the mean of their word
+        # Query tokens that have halted do not count in the mean of their word.
         rows = np.where(running.any(1, keepdims=True), running, rows)
         merged = (rows / rows.sum(1, keepdims=True)) @ self.weights @ columns.T
         return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys, calculation=None)
@@ -97,9 +97,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class RecordedMaps:
-    """Recorded attention maps of one input, grouped by axis: "encoder", "decoder" and "cross", or "self".
+    """Recorded attention maps of one input, grouped by kind of attention (axis).
 
-    `maps["cross"][0].weights` is the first cross-attention map, an array (1, heads, queries, keys).
+    The axes are "encoder", "decoder" and "cross", or only "self". For example, `maps["cross"][0].weights` is the first
+    cross-attention map, an array (1, heads, queries, keys).
 
     model     name of the model
     title     description of the input
@@ -135,8 +136,8 @@ class RecordedMaps:
 
         The keys that start with "cross/0" belong to the first cross-attention map:
 
-        cross/0/name, layer, step          name and index of the layer, and the step if the layer is applied several
-        times cross/0/heads                      indices of the heads
+        cross/0/name, layer, step          name and index of the layer; step, if the layer is applied several times
+        cross/0/heads                      indices of the heads
         cross/0/queries, cross/0/keys      tokens of queries and keys
         cross/0/queries/grid, keys/grid    number of rows and columns of image patches
         cross/0/queries/steps, keys/steps  number of steps of each position, for a model with adaptive halting
@@ -193,7 +194,7 @@ class RecordedMaps:
 
 
 def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
-    """Return the name of the selected axis. Raise UserError if the model does not have this axis."""
+    """Return the name of the selected axis (kind of attention). Raise UserError if the model does not have it."""
     if axis not in axes:
         raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")
     return axis

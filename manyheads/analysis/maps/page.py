@@ -33,7 +33,7 @@ from manyheads.errors import UserError
 
 SHOWN = 256  # maximum number of tokens of a text on a page
 PATCHES = 32 * 32  # maximum number of image patches on a page
-NUMBERS = 2**20  # maximum number of values of queries, keys and values on a page, about 5 MB of the file
+NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
 SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")
@@ -90,8 +90,8 @@ def frame(inputs: Sequence[RecordedMaps]) -> str:
 def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
     """Return the attention maps of one input as data for the page's scripts, and append notes to `all_notes`.
 
-    The notes name omitted parts. Each list of token names (for queries or keys) is stored once, and layers refer to it
-    by index. Maps are in the order of the layers.
+    The notes name omitted parts. Each list of token names is stored once, and the queries and keys of a layer refer to
+    a list by its index. Maps are in the order of the layers.
     """
     sides: dict[tuple[Side, int], dict[str, Any]] = {}
     notes: list[str] = []
@@ -151,9 +151,11 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
 
 
 def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
-    """Reduce the attention map of a layer to the part that a page can show. Return it with notes about omitted parts.
+    """Reduce the attention map of a layer to the part that a page can show.
 
-    names  prefixes of queries and keys in the notes, such as "target "
+    Returns the reduced map with notes about omitted parts.
+
+    names  names of the queries and of the keys for the notes, such as "target "
     """
     if layer.queries.grid is None:
         notes, parts = [], []

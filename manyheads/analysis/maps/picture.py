@@ -43,10 +43,10 @@ def draw(
     style: Literal["matrix", "lines"] = "matrix",
     query: int | None = None,
 ) -> list[str]:
-    """Draw the attention maps of one axis, with layers down and heads across. Return notes about missing characters.
+    """Draw the attention maps of one axis (kind of attention), with a row per layer and a column per head.
 
-    For a model with adaptive halting, the number after a token is its number of steps. After a token has halted, its
-    row is grey.
+    Returns notes about characters that the font lacks. For a model with adaptive halting, the number after a token is
+    the number of steps for this token. In the maps of later steps, the row of a halted token is grey.
 
     axis   "encoder", "decoder", "cross" or "self"; default: cross-attention if present, otherwise the first axis
     style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
@@ -167,7 +167,10 @@ def _longest(layers: list[Layer]) -> tuple[int, ...]:
 
 
 def _called(layer: Layer, layers: list[Layer]) -> str:
-    """Return a layer's title, as on the page. For a layer that is applied several times, it names the step."""
+    """Return the title of a layer, as on the HTML page.
+
+    For a layer that is applied several times, the title has the step.
+    """
     if layer.step is None:
         return f"layer {layer.number}"
     tied = all(other.number == layer.number for other in layers)
@@ -175,7 +178,7 @@ def _called(layer: Layer, layers: list[Layer]) -> str:
 
 
 def _check_lines(layers: list[Layer], pictured: bool) -> None:
-    """Raise UserError if the picture would have too many lines to distinguish them."""
+    """Raise UserError if the picture would have so many lines that a reader could not distinguish them."""
     if pictured:
         raise UserError("style 'lines' applies to texts: use 'matrix' for an image")
     heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)

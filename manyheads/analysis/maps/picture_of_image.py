@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.colorbar import Colorbar
 
 
-# colors over the grey image: for attention above uniform, and for negative weights
+# Colors over the grey image: the first for attention above uniform, the second for negative weights.
 HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)
 OPAQUE = 0.9
-# Minimum for the end of the color scale, as a multiple of uniform attention. It prevents that noise in nearly uniform
-# heads gets full color.
+# Minimum for the end of the color scale, as a multiple of uniform attention. Without it, noise in nearly uniform heads
+# would get full color.
 FULL = 4
 TICKS = (1, 2, 4, 10, 20, 50, 100, 200, 500, 1000)  # ticks of the color bar, as multiples of uniform attention
 
@@ -127,7 +127,7 @@ def _name(layer: Layer, query: int) -> str:
 
 
 def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:
-    """Return the attention weights from the query to the image patches, (H, rows, columns)."""
+    """Return the attention weights from the query token to the image patches, (H, rows, columns)."""
     assert layer.keys.grid is not None
     rows, columns = layer.keys.grid
     return layer.weights[0, :, query, len(layer.keys) - rows * columns :].reshape(-1, rows, columns)

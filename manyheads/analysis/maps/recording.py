@@ -28,11 +28,11 @@ Sides = Mapping[str, tuple[Side, Side]]
 
 @dataclass(frozen=True)
 class MapOptions:
-    """Selection of attention maps by axis, layer and head.
+    """Selection of attention maps by axis (kind of attention), layer and head.
 
-    axis    kind of attention, one of AXES; None for all kinds that the model has
-    layers  layer indices within each axis; for an axis with a single layer that is applied several times, its steps,
-            from 1. Negative indices count from the end; None for all
+    axis    name of the axis, one of AXES; None for all axes that the model has
+    layers  layer indices within each axis, None for all. Negative indices count from the end. If an axis has a single
+            layer that is applied several times, the values select applications (steps), from 1
     heads   head indices in each layer. Negative indices count from the end; None for all
     calculation  true to record also the queries, keys and values of the attention, `Layer.calculation`
     """
@@ -46,7 +46,8 @@ class MapOptions:
 class _Recording(NamedTuple):
     """Data recorded in one forward pass.
 
-    They are the attention map and input shape of each layer, and the number of steps of halting positions.
+    The data are the attention map and the input shape of each layer. For a model with adaptive halting, they include
+    the number of steps of each position.
     """
 
     maps: Mapping[str, list[Tensor]]
@@ -94,7 +95,10 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
-        """Check the selected axis, layers and heads against the model. `called` is the model's name in errors."""
+        """Raise an error if the model does not have the selected axis, layers or heads.
+
+        `called` is the model's name in errors.
+        """
         layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
         every = _by_axis(model)
         if not every:
@@ -127,7 +131,7 @@ def _record(
 def _layers(
     model: nn.Module, recording: _Recording, selection: _Selection, axis: str, sides: tuple[Side, Side] | None
 ) -> list[Layer]:
-    """Return the recorded attention maps of one axis.
+    """Return the recorded attention maps of one axis (kind of attention).
 
     A layer that the model applies several times appears once for each selected step.
     """
@@ -170,13 +174,15 @@ def _calculation(call: tap.Calculation, heads: int) -> Calculation:
 
 
 def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
-    """Return the map (1, H, Tq, Tk) and the token names for a layer that attends over image patches, otherwise None.
+    """Return the map (1, H, Tq, Tk) and the names of queries and keys, for a layer that attends over image patches.
+
+    The result is None for other layers.
 
     shape  shape of the layer's input
     """
     if hasattr(module, "grids"):
         grids = module.grids(shape)
-    # A ViT is a plain encoder, so the shape of its layers' input does not reveal the grid of patches.
+    # A ViT arranges patches in a sequence, so the input shape of a layer does not show the grid of patches.
     elif hasattr(model, "grids"):
         grids = model.grids()
     else:
@@ -211,7 +217,7 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
 
 
 def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    # For an axis with a single layer, `layers` selects steps of this layer: see `_chosen_steps`.
+    # If an axis has a single layer, the option `layers` selects the steps of this layer, see `_chosen_steps`.
     if layers is None or len(names) == 1:
         return names
     return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
@@ -226,9 +232,9 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
 
 
 def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
-    """Return the selected steps of a layer that is applied several times, from 1.
+    """Return the selected steps of a layer that is applied several times. Steps are counted from 1.
 
-    The option `layers` selects them if the layer is the only one of its axis. Otherwise all steps are selected.
+    If the layer is the only layer of an axis, the option `layers` selects the steps. Otherwise all steps are selected.
     """
     if layers is None or len(names) > 1:
         return range(1, count + 1)
@@ -239,18 +245,18 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
 
 
 def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the number of steps of each query and each key of one axis, for a model with adaptive halting."""
+    """Return the number of halting steps of each query and each key, for one axis (kind of attention)."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
         return taken.get("decoder"), taken.get("encoder")
-    # A model with the axis "self" has only one stack of layers.
+    # A model with the axis "self" has a single stack of layers, so the steps of this stack are used.
     return (taken.get(axis) or next(iter(taken.values()), None),) * 2
 
 
 def _fitting(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
     """Return the names of the queries and keys of an attention map (1, H, Tq, Tk).
 
-    Positions after the text are padding.
+    Positions after the end of the text are named as padding.
     """
     sizes = call.shape[-2:]
     if sides is None:

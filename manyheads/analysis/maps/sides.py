@@ -17,7 +17,8 @@ class Side:
 
     tokens  displayed names
     words   index of the word that each token belongs to, ascending; SPECIAL for none
-    grid    number of rows and columns of image patches, which are the last tokens, row by row; None for a text
+    grid    number of rows and columns of image patches, for an image; the patches are the last tokens, row by row. None
+            for a text
     cover   fraction of the image that the patches cover, down and across; above 1 if they extend beyond it
     steps   number of steps of each position in a Universal Transformer with halting, otherwise None
     """
@@ -75,7 +76,7 @@ class Side:
         return groups
 
     def merged(self) -> Side:
-        """Return the names of words instead of tokens. A word has halted when all of its tokens have halted."""
+        """Return names of words in place of names of tokens. A word has halted when all of its tokens have halted."""
         runs = self._runs()
         tokens = tuple("".join(self.tokens[at] for at in run) for run in runs)
         words = tuple(self.words[run[0]] for run in runs)

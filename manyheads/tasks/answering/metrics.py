@@ -1,9 +1,9 @@
 """Exact match and F1 of answers to questions, by the rules of SQuAD's published scripts (Rajpurkar 2016, 2018).
 
-The predicted and the right answer are lowercased, stripped of ASCII punctuation and of the articles a, an and the, and
-split at whitespace. F1 compares the two bags of words. If a question has several right answers, the best score counts.
-In version 2 of SQuAD, a question may have no answer. Then only an empty prediction is right. An empty prediction
-scores zero if there is an answer.
+Before the comparison, the predicted and the right answer are lowercased, ASCII punctuation and the articles a, an and
+the are removed, and the rest is split at whitespace. F1 compares the words of both answers without regard to their
+order. If a question has several right answers, the best score counts. In version 2 of SQuAD, a question may have no
+answer. Then only an empty prediction is right. If the question has an answer, an empty prediction scores zero.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def f1(guess: str, truth: str) -> float:
 
 
 def best(score: Callable[[str, str], float], guess: str, truths: Sequence[str]) -> float:
-    """Return the best score of a predicted answer over all right answers to a question.
+    """Return the highest score that a predicted answer reaches against any right answer to the question.
 
-    Right answers that are empty after normalization are ignored. If none remains, the right answer is the empty text.
+    Right answers that are empty after normalization are ignored. If no other right answer remains, the prediction is
+    right only if it is empty.
     """
     return max(score(guess, truth) for truth in [t for t in truths if normalized(t)] or [""])
 

@@ -1,6 +1,6 @@
 """Model inputs for question answering, and the search for the most probable answer spans.
 
-An input is called a passage. It is a question with a window of the question's context.
+A model input is called a passage. It joins a question with a window, that is, a part of the question's context.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Passage(NamedTuple):
     question  index of the question in the data
     first     index in `ids` of the window's first token, which is token `start` of the context
     spans     start and end character in the context of each token in the window, (tokens, 2)
-    owned     true for tokens that no other window shows with more context around them, (tokens,)
+    owned     true for each token that has more context in this window than in any other window, (tokens,)
     """
 
     ids: NDArray[np.int32]
@@ -98,10 +98,10 @@ def passages(
 
 
 def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
-    """Return the token positions in a passage of the first and last token of an answer.
+    """Return the positions in a passage of the first and the last token of an answer.
 
-    The answer is the characters `start` to `end` of the context, without `end`. Returns (NULL, NULL) if the window does
-    not contain the whole answer.
+    The answer is the part of the context from character `start` up to but not including `end`. The result is (NULL,
+    NULL) if the window does not contain the whole answer.
     """
     begins, ends = passage.spans[:, 0].tolist(), passage.spans[:, 1].tolist()
     if not begins or start < begins[0] or end > ends[-1]:
@@ -111,7 +111,7 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
 
 
 def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
-    """Return two logits for each token of each passage: as first and as last token of the answer.
+    """Return two logits for each token of each passage: one as first token, one as last token of the answer.
 
     The result is a list with a float32 tensor (T, 2) on the CPU for each passage.
     """
@@ -123,16 +123,17 @@ def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConf
 
 
 class FoundAnswer(NamedTuple):
-    """Predicted answer to a question: its text, and its characters `start` to `end` in the context.
+    """Predicted answer to a question.
 
-    An empty text means "no answer". The probability is normalized over the n-best answers.
+    The answer is the part of the context from character `start` up to but not including `end`. An empty text means "no
+    answer". The probability is normalized over the n-best answers.
     """
 
     text: str
     probability: float
     start: int
     end: int
-    score: float  # sum of two logits, for the first and the last token of the answer
+    score: float  # score of an answer: the logit of its first token plus the logit of its last token
 
 
 def best_answers(
@@ -179,7 +180,8 @@ def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_thresh
     The probabilities are a softmax of the scores, as in BERT's published code.
     """
     ordered = sorted(spans, key=lambda answer: -answer.score)
-    texts = {answer.text: answer for answer in reversed(ordered)}  # best answer among those with equal text
+    # Equal answer texts from several spans count once, with the best score.
+    texts = {answer.text: answer for answer in reversed(ordered)}
     ordered = [answer for answer in ordered if texts[answer.text] is answer][:nbest]
     if null_threshold is not None or not ordered:
         no_answer = FoundAnswer("", 0.0, 0, 0, null)

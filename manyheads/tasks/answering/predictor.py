@@ -23,8 +23,8 @@ MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 class QuestionAnswerer(TextPredictor):
     """Question answering model with its tokenizer, as returned by `manyheads.load`.
 
-    reading  limits max_length, stride and max_query in tokens, see `passages`; None: the values of the training run, or
-             else of BERT's published code
+    reading  limits max_length, stride and max_query in tokens, see `passages`; None: the limits of the training run, or
+             if they are unknown, those of BERT's published code
     """
 
     verbs: ClassVar = ("answer", "attend", "evaluate")
@@ -97,9 +97,9 @@ class QuestionAnswerer(TextPredictor):
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Questions) -> EvaluationResult:
-        """Answer the questions of a data set, and score the best answer to each.
+        """Answer the questions of a data set, and score the best answer to each question.
 
-        "No answer" is a possible answer if the data set has questions without an answer.
+        The model may answer "no answer" only if the data set has questions without an answer.
         """
         items = questions.items
         threshold = 0.0 if questions.impossible else None

@@ -18,8 +18,9 @@ class AnsweringConfig(DataConfig):
     """Settings of a training run for question answering.
 
     data          directory with train, dev and test files in SQuAD's format, or one file (see `data/readers/squad.py`)
-    preset        preset of BERT for the cost estimate of a dry run, which loads no model
-    model         settings that replace those of the initial model; only settings that do not change its weights
+    preset        name of the BERT preset that stands for the initial model in the cost estimate of a dry run
+    model         settings that override those of the initial model, such as dropout rates; the shapes of the weights
+                  must stay the same
     batch_tokens  maximum number of tokens in a micro-batch, padding included
     max_length    maximum number of tokens in a model input: a question of at most max_query tokens, and a window of its
                   context

@@ -52,6 +52,6 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: AnsweringConfig) -> Bert:
-    """Return a model on the meta device, for estimates in place of the initial model that `--init` names."""
+    """Return a model on the meta device (without memory), which stands for the initial model in cost estimates."""
     with torch.device("meta"):
         return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))

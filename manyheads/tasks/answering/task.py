@@ -1,9 +1,9 @@
 """Training task for extractive question answering, as with BERT on SQuAD (Devlin 2018, sections 4.2 and 4.3).
 
-The model reads question and context as a pair. Each token gets two logits, as first and as last token of the answer.
-The model can be any module whose `forward(tokens, lengths, segments)` returns these logits. A long context is read in
-overlapping windows. If a window does not contain the whole answer, or if there is no answer, the target is the first
-token, [CLS].
+The model reads question and context as a pair. Each token gets two logits: one as first token, one as last token of the
+answer. The model can be any module whose `forward(tokens, lengths, segments)` returns these logits. A long context is
+read in overlapping windows. If a window does not contain the whole answer, or if there is no answer, the target is the
+first token, [CLS].
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Batch:
     lengths: Tensor
     segments: Tensor
     targets: Tensor
-    items: int  # number of passages in the batch; each has one answer
+    items: int  # number of passages in the batch, where each passage has one answer
 
 
 @dataclass(eq=False)
@@ -152,9 +152,9 @@ def _with_targets(
 
 
 def _strip_whitespace(answer: Answer) -> tuple[int, int]:
-    """Return the start and end character of an answer without surrounding whitespace.
+    """Return the start and end character of an answer after surrounding whitespace is removed.
 
-    Whitespace around an answer may belong to no token.
+    Such whitespace may not be part of any token.
     """
     start = answer.start + len(answer.text) - len(answer.text.lstrip())
     return start, start + len(answer.text.strip())

@@ -22,9 +22,9 @@ class Embedded(NamedTuple):
 
 
 class Encoder(TextPredictor):
-    """BERT without a task head, or with a head that needs more than one text, as returned by `manyheads.load`.
+    """BERT that computes embeddings and attention maps, but makes no predictions, as returned by `manyheads.load`.
 
-    It computes embeddings and attention maps, but makes no predictions.
+    It has no task head, or a task head that compares several texts.
     """
 
     verbs: ClassVar = ("embed", "attend")

@@ -1,6 +1,6 @@
-"""Influence of one word of a text on the output of a network, by its distance from the end of the text.
+"""Influence of one word of a text on the output of a network, by the distance of the word from the end of the text.
 
-It is measured in small networks trained for a recall task, or in trained models.
+The influence is measured in small networks that are trained for a recall task, or in trained models of the user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from manyheads.training.record import write_result
 from manyheads.training.run_directory import locked_run_directory
 
 TEXTS = 64  # maximum number of texts read from the user's file
-# types of model head that return logits for a single text
+# types of task head that compute logits from a single text
 READING_HEADS = (None, "sequence", "masked_lm", "language", "decoder")
 
 
@@ -96,7 +96,7 @@ def influences(model_path: str, file: Path, length: int, seed: int) -> list[floa
     tokens = torch.tensor(rows)
 
     def output(x: Tensor) -> Tensor:
-        """Return the model's output for given token embeddings x, which replace those of the tokens."""
+        """Return the model's output for the embeddings x, which are used in place of the embeddings of the tokens."""
         with embedding.register_forward_hook(
             lambda module, inputs, embedded: torch.cat([x, embedded[:, x.shape[1] :]], 1)
         ):

@@ -36,7 +36,7 @@ class Label:
 def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
     """Return the `top` most probable labels of each text, best first.
 
-    The input holds the log-probabilities (N, L) of L labels for N texts.
+    The argument holds the log-probabilities of all labels for all texts, (N texts, L labels).
     """
     best, indices = scores.exp().topk(min(top, len(labels)))
     return [
@@ -86,7 +86,7 @@ class Classifier(TextPredictor):
         top: int = 1,
         truncate: bool = False,
     ) -> list[Label] | list[list[Label]]:
-        """Return the `top` most probable labels of every text, best first. A blank text has no labels.
+        """Return the `top` most probable labels of every text, best first. A blank text gets no labels.
 
         pairs     second text of each pair, for a model that reads pairs
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
@@ -130,7 +130,7 @@ class Classifier(TextPredictor):
 
         `data` is a table of texts and labels, or a directory with a test file.
 
-        truncate  cut texts that are longer than the model's limit; always true if the training run cut its texts
+        truncate  true: cut texts that are longer than the model's limit; always true if long texts were cut in training
         columns   names of the columns in `data` that hold texts and labels; None: the names in the training data
         """
         if columns is not None and data is None:

@@ -1,4 +1,4 @@
-"""Receptive field of stacked convolutions by the number of layers, compared with attention."""
+"""Comparison of the receptive fields of stacked convolutions and of attention, for each number of layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: ReceptiveFieldConfig, run: Run) -> str | dict[str, Any]:
-    """Write the table of receptive fields and receptive-field.png, and return the table. No model is trained."""
+    """Write the table of receptive fields and receptive-field.png, and return the table.
+
+    The networks have random weights and are not trained.
+    """
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):

@@ -27,14 +27,16 @@ class ClassificationConfig(DataConfig):
                   a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
     columns       names of the columns of a table: columns.text, columns.pair and columns.label
-    names         names of the labels, for data whose labels are the numbers 0, 1, ...
+    names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training texts or pairs, sampled with the seed; None: all
-    preset        name of the model preset, whose fields `model` overrides; None: the run must start from another model
+    preset        name of the model preset; `model` overrides single fields of it. None: the user must give an initial
+                  model to fine-tune
     tokens        "words": lowercase words without punctuation, as in Keras; "pieces": subwords (BPE)
     max_length    maximum number of tokens in a training text; longer texts are an error, or are cut with truncate=true
     tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is
                   frozen, and a new BiLSTM reads its last one or last four layers
-    scratch       true: train from random weights, to measure the effect of pretraining
+    scratch       true: replace the pretrained weights by random ones before training, to measure the effect of
+                  pretraining
     auxiliary     weight of the language-modeling loss next to the classification loss, for a GPT; lambda in Radford
                   2018, section 3.2 (0.5 in the paper, where it helped on large data sets but not on small ones)
     batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
@@ -87,12 +89,13 @@ class InfluenceConfig(Config):
     """Settings of the influence measurement, on four networks trained for a recall task or on trained models.
 
     length    number of tokens in a text
-    width     width of the four networks; `layers` and `kernel` apply to the convolutions
+    width     width of the four networks; `layers` and `kernel` (number of layers and kernel width) apply only to the
+              convolutional network
     symbols   number of different words in the recall task
     steps     number of training steps, each on 64 texts
     models    directories of trained models to measure instead of the four networks
-    texts     file for these models with one text per line; the first 64 texts with at least `length` tokens are cut to
-              `length` tokens and used
+    texts     file with one text per line, which the trained models read: the first 64 texts with at least `length`
+              tokens, cut to `length` tokens
     """
 
     length: Annotated[int, Range(2, 10_000)] = 64
@@ -146,7 +149,8 @@ IMDB_1000 = replace(
     max_length=128,
     truncate=True,
     batch_items=16,
-    # Pretraining sees each text once. Fine-tuning repeats a small data set, so this recipe needs dropout.
+    # Pretraining reads each text once. Fine-tuning repeats a small data set many times, so only fine-tuning needs
+    # dropout.
     model={"dropout": 0.1},
     training=replace(FINE_TUNING, epochs=10, learning_rate=2e-4, warmup=60, metric="accuracy"),
 )

@@ -86,7 +86,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             c = model.config
             flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
         training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
-        # Model records of earlier versions have no `auxiliary` setting, which then means 0.
+        # Training records of earlier versions have no setting `auxiliary`. Its value was 0 in these runs.
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
@@ -94,7 +94,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
 
 def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
-    """Return the BERT or GPT that `--init` names, with a new classification head, and its tokenizer."""
+    """Return the BERT or GPT that `--init` names, with a new classification head, and the tokenizer of the model."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
@@ -106,7 +106,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     settings = {
         "head": "sequence", "labels": labels,
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
-        # id of a token that never ends an input of this classifier
+        # token id that the tokenizer never puts at the end of an input for this classifier
         "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
     model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
@@ -114,7 +114,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
 
 
 def planned_model(config: ClassificationConfig) -> Any:
-    """Return the model on the meta device, for a vocabulary of the full requested size."""
+    """Return the model on the meta device (without memory), with the vocabulary size that the user requested."""
     if config.preset is None:
         raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
     labels = config.names or (tuple(LANGUAGES) if config.data is None else ("0", "1"))
@@ -137,7 +137,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
-    """Raise UserError if the data have pairs of texts but the recipe reads single texts, or the reverse."""
+    """Raise UserError if the data have pairs of texts but the recipe reads single texts, or vice versa."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
         raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
     if run.recipe == "single-sentence" and train.second_texts is not None:

@@ -3,8 +3,9 @@
     start  text  extract                    for a single text
     start  text  delimiter  text  extract   for a pair of texts, in its order
 
-The classification head reads the state of the last token, `extract`. As in the paper, the three tokens are new and have
-new embeddings. They are also added to GPT-2's vocabulary, whose only special token marks the end of a text.
+The classification head reads the hidden state of the last token, `extract`. As in the paper, the three tokens are added
+to the vocabulary, with new embeddings. GPT-2 gets the same tokens, because its only special token marks the end of a
+text.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from manyheads.training.task import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
 
-CHUNK_TEXTS = 2000  # number of texts that are tokenized in one call
+CHUNK_TEXTS = 2000  # number of texts that are passed to the tokenizer at once
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def encode(
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of padded texts: tokens (B, T), lengths (B,), segments (B, T) for pairs, and labels (B,)."""
+    """Batch of padded texts: token ids (B, T), lengths (B,), segments (B, T) for pairs, and labels (B,)."""
 
     ids: Tensor
     lengths: Tensor
@@ -127,7 +127,7 @@ class Batch:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Return the number of texts, and the number of target tokens for the language-modeling loss."""
+        """Return the number of texts, and the number of target tokens for the auxiliary language-modeling loss."""
         return self.items, int((self.lengths - 1).sum())
 
 
@@ -229,7 +229,10 @@ def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -
 
 
 def padding_id(model: Any) -> int:
-    """Return the padding id of a model. A model without a padding id ignores padding, so any id will do."""
+    """Return the padding id of a model.
+
+    A model without padding id ignores padding tokens, so the result is then an arbitrary id.
+    """
     return getattr(model.config, "pad", None) or 0
 
 
@@ -256,8 +259,8 @@ def log_probabilities(model: Any, encoded: Encoded, compute: ComputeConfig) -> T
 def classification_metrics(predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str]) -> Metrics:
     """Return the accuracy and the F1 score of predicted labels.
 
-    With two labels, F1 is the score of the second, positive label, as GLUE scores MRPC. With more labels it is the mean
-    over the labels that occur.
+    With two labels, the F1 score treats the second label as positive, as GLUE does for MRPC. With more labels, F1 is
+    the mean over all labels that occur.
     """
     predictions, targets = np.array(predicted), np.array(truth)
     if not len(targets):

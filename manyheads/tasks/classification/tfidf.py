@@ -1,4 +1,4 @@
-"""Training of a TF-IDF or LSA text classifier with scikit-learn's logistic regression."""
+"""Training of a text classifier on TF-IDF or LSA features, with scikit-learn's logistic regression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from manyheads.models.tfidf import Tfidf
 
 
 def fit_tfidf(model: Tfidf, ids: Sequence[NDArray[Any]], labels: Tensor, *, strength: float = 1.0) -> None:
-    """Fit a TF-IDF classifier to the token ids and label indices of the training texts, and set its weights.
+    """Fit a TF-IDF classifier to training texts (token ids) and their label indices, and set the weights of the model.
 
     strength  inverse of the regularization strength, scikit-learn's C
     """

@@ -1,6 +1,6 @@
-"""Number of steps that a Universal Transformer with adaptive halting takes at every token.
+"""Number of steps that a Universal Transformer with adaptive halting takes for each token.
 
-The tokens are those of a text and of its translation.
+The tokens are those of a source text and of the translation of this text.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from manyheads.tasks.translation.predictor import Translator
 
 @dataclass(frozen=True)
 class Pondering:
-    """Tokens that a Universal Transformer read, with the number of steps for each token.
+    """Tokens of a text, with the number of steps that a Universal Transformer took for each token.
 
-    Tokens and steps are grouped by stack ("encoder", "decoder").
+    Tokens and steps are grouped by stack of layers ("encoder", "decoder").
     """
 
     stacks: dict[str, list[tuple[str, int]]]
 
     def __str__(self) -> str:
-        """Return two text lines for each stack: its tokens, and below each token its number of steps."""
+        """Return two lines of text for each stack of layers: the tokens, and the number of steps below each token."""
         lines = []
         for stack, positions in self.stacks.items():
             columns = [(token, str(steps)) for token, steps in positions]
@@ -38,8 +38,8 @@ class Pondering:
 def pondering(translator: Translator, source: str, target: str | None = None) -> Pondering:
     """Return the number of steps that a Universal Transformer takes for each token of a text and of its translation.
 
-    Without adaptive halting, every position takes the same number of steps. Raises UserError for a model without steps,
-    and for texts that the model cannot read.
+    Without adaptive halting, every position takes the same number of steps. Raises UserError for a model that is not a
+    Universal Transformer, and for texts that the model cannot read.
 
     target  translation to use; None: the greedy translation
     """

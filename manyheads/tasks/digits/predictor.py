@@ -12,7 +12,10 @@ class DigitTranslator(Translator):
     """Translator from a digit string to its copy, reversal or sum, as returned by `manyheads.load`."""
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the model on its run's test strings by length, or translate and evaluate `data`."""
+        """Evaluate the model on the test strings of its training run, for each string length.
+
+        If `data` is given, translate and evaluate these data instead.
+        """
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
         tests = by_length(scored_data(self.path, None, DigitSource()))

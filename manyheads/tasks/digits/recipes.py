@@ -24,8 +24,8 @@ class DigitsConfig(Config):
     size          number of training inputs
     lengths       lengths of the test inputs
     tested        number of test inputs of each length
-    offsets       true: start each training text at a random position, so that training covers all positions of the
-                  longest test text; no effect for an LSTM, which has no positions
+    offsets       true: the position indices of each training text start at a random number, so that training covers all
+                  positions of the longest test text. An LSTM has no positions and ignores this setting.
     batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
                   texts
     """

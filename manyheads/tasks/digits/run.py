@@ -34,7 +34,8 @@ from manyheads.training.record import Metrics
 
 logger = logging.getLogger(__name__)
 
-STEP_EXAMPLES = 3  # number of validation strings whose halting steps are written to steps.txt
+# number of validation strings for which steps.txt lists the number of steps per token (adaptive halting)
+STEP_EXAMPLES = 3
 VALIDATION_STRINGS = 200  # number of digit strings in the validation data
 
 
@@ -61,10 +62,10 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
         tests = splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
         model = _model(config)
-        if longest > model.config.max_positions:  # number of tokens of the longest text, with its end token
+        if longest > model.config.max_positions:  # number of tokens in the longest text, including the end token
             raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # The list of each metric has one value for each string length.
+        curve: dict[str, dict[str, float]] = {}  # Each metric has a list, with one value for each string length.
         examples: dict[str, Any] = {}
 
         def score(strings: Pairs) -> Metrics:
@@ -97,7 +98,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
 
 
 def planned_model(config: DigitsConfig) -> nn.Module:
-    """Return the model on the meta device, without memory for its weights."""
+    """Return the model on the meta device, which allocates no memory for weights."""
     with torch.device("meta"):
         return _model(config)
 
@@ -105,8 +106,8 @@ def planned_model(config: DigitsConfig) -> nn.Module:
 def _model(config: DigitsConfig) -> Any:
     """Build the model for digit strings.
 
-    The plain and the Universal Transformer have equal width. The plain Transformer has four encoder layers and four
-    decoder layers. The LSTMs are twice as wide.
+    The plain Transformer and the Universal Transformer have equal width. The plain Transformer has four encoder layers
+    and four decoder layers. The LSTMs are twice as wide.
     """
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()

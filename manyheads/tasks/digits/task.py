@@ -77,7 +77,7 @@ def measure(
     exact_match      fraction of outputs that are completely right
     forced_accuracy  fraction of target characters that the model predicts from the true characters before them, as in
                      tensor2tensor
-    ..._steps        mean number of steps of a position, for a model with adaptive halting
+    ..._steps        mean number of steps that a model with adaptive halting takes for a token
     """
     model.eval()
     rows = max(1, MAX_BATCH_TOKENS // max(map(len, pairs.sources)))
@@ -90,7 +90,7 @@ def measure(
             hidden, halting = states_and_halting(model)(source, lengths, inputs, target_lengths)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in halting.items()}
             logits = model.project(hidden)
-            # Padding is never generated, and the logit of the padding token is not trained.
+            # The model never generates padding tokens, and the logit of the padding token is not trained.
             logits[..., model.config.pad] = -torch.inf
             forced = int(((logits.argmax(-1) == write) & right).sum())
             hypotheses = decode_batch(model, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
@@ -110,12 +110,12 @@ def measure(
 
 
 def _count_right(output: str, target: str) -> int:
-    """Return the number of characters in the right output that the model's output has at the same position."""
+    """Return the number of positions at which the model's output has the same character as the right output."""
     return sum(a == b for a, b in zip(output, target, strict=False))
 
 
 def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metrics:
-    """Return accuracy and exact match for `count` test inputs of one length, under names that include the length."""
+    """Return accuracy and exact match for `count` test inputs of one length. The metric names include this length."""
     signature = f"{count:,} inputs of {length} characters, greedy"
     return {f"{name}_{length}": {"value": values[name], "signature": signature} for name in ("accuracy", "exact_match")}
 
@@ -144,8 +144,8 @@ def _pad_batch(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return one padded batch of the given pairs.
 
-    It consists of the source (B, Ts) with lengths (B,), the decoder's input and target (B, Tt), and a mask (B, Tt) that
-    is true for targets that are not padding.
+    The batch consists of source tokens (B, Ts) with lengths (B,), the decoder's input and target tokens (B, Tt), and a
+    mask (B, Tt) that is false at padding in the targets.
     """
     c = model.config
     sources, targets = ([text.ids for text in tokenizer.encode_batch(side)] for side in (pairs.sources, pairs.targets))

@@ -55,7 +55,8 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
         result = _train_encoder(direction, config, run.part(direction, start_time), corpus)
-        if result is None:  # The user's limit --max-minutes has stopped the run. The same command resumes it.
+        # The run has reached the user's limit --max-minutes. If the user repeats the command, the run resumes here.
+        if result is None:
             return None
         results[direction] = result
     model, compute = directory.load(run.out / "bidirectional").model, run.compute(config.threads)
@@ -66,10 +67,10 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Corpus on which the three encoders are trained and their features evaluated. It is read only once.
+    """Corpus on which the three encoders are trained and their features are evaluated.
 
-    A linear classifier on the features of each encoder is evaluated on the validation data. The user's test data remain
-    unused.
+    The files of the corpus are read only once, for all three encoders. A linear classifier on the features of each
+    encoder is evaluated on the validation data. The user's test data remain unused.
     """
 
     unit: ClassVar[str] = "sentences"
@@ -85,7 +86,7 @@ class _Corpus:
         return self, self.splits
 
     def summary_lines(self, splits: SplitData[Tagged]) -> list[str]:
-        """Return no description of the corpus, because the run logs it once for all three encoders."""
+        """Return no description of the corpus. The run logs the description once, and not again for each encoder."""
         return []
 
     def report(self, splits: SplitData[Tagged]) -> str:
@@ -106,7 +107,10 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
 
 
 def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
-    """Train one encoder in its own directory, and return its result with the tagging metrics of its frozen features."""
+    """Train one encoder in its own directory, and return the result of the run.
+
+    The result includes the tagging metrics of a linear classifier on the frozen features of the encoder.
+    """
     seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
     def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
@@ -132,8 +136,8 @@ def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, cor
         def score(tagged: Tagged) -> Metrics:
             return probe(directory.load(run.out).model, tokenizer, splits.train, tagged, compute, context=True)
 
-        # These fingerprints equal those in checkpoints of earlier versions, so that runs of those versions can be
-        # resumed.
+        # Do not change these hash inputs: checkpoints of earlier versions store the same fingerprints, so their runs
+        # can be resumed.
         fingerprints = {"train": fingerprint(splits.train.texts), "test": fingerprint(splits.validation.texts)}
         identity = {"reading": direction, "fingerprints": fingerprints}
         return Job(model, config.training, score, task, flops=flops, identity=identity)

@@ -34,8 +34,8 @@ from manyheads.training.task import Better, Loss
 class Batch:
     """Batch of padded texts, as the encoder reads them: tokens (B, T) with lengths (B,).
 
-    predicted  for each direction of reading: positions among the B * T tokens where a word is predicted, (N,), and the
-               predicted words (N,)
+    predicted  a pair for each direction of reading: indices of the tokens, among all B * T, at which a word is
+               predicted, (N,), and ids of the words to predict, (N,)
     """
 
     ids: Tensor
@@ -108,7 +108,7 @@ class DirectionsTask:
     def validate(self) -> dict[str, float]:
         """Return the validation loss per predicted word.
 
-        The three encoders predict different words, so their losses are not comparable.
+        The losses of the three encoders are not comparable, because each encoder predicts different words.
         """
 
         def run_batch(batch: Batch) -> tuple[float, int]:
@@ -142,9 +142,9 @@ def probe(
     *,
     context: bool,
 ) -> Metrics:
-    """Train a linear classifier on an encoder's frozen features, and return its tagging metrics.
+    """Train a linear classifier on the features of a frozen encoder, and return the tagging metrics of the classifier.
 
-    A word has the features of its first token.
+    The features of a word are those of its first token.
 
     context  false: use only the token embeddings, which do not depend on the surrounding text
     """
@@ -179,10 +179,10 @@ def word_features(
 
 
 def linear_probe(features: Tensor, labels: Tensor, test: Tensor, classes: int, decay: float = 1e-4) -> Tensor:
-    """Predict a label for each row of `test` (M, D), by softmax regression on features (N, D) with labels (N,).
+    """Predict labels for the rows of `test` (M, D), by softmax regression trained on features (N, D) with labels (N,).
 
-    Features are scaled to zero mean and unit variance, and `decay` is the L2 penalty. The loss is convex, and L-BFGS
-    runs close to its minimum, so the result needs no seed or learning rate.
+    All features are scaled to zero mean and unit variance, and `decay` is the weight of the L2 penalty. The loss is
+    convex and L-BFGS runs almost to the minimum, so the result needs no seed or learning rate.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
     train, test = ((x - mean) / deviation for x in (features, test))

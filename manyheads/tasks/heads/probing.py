@@ -27,7 +27,7 @@ from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # maximum number of tokens in a window of a document, for coreference, as in Clark et al. 2019
 MINIMUM = 50  # minimum number of words that a syntactic relation must have in the treebank to be reported
-# maximum number of sentences to train the parsers on, because all their attention maps are in memory
+# Maximum number of sentences for training the parsers. The attention maps of all sentences must fit in memory.
 MAX_TRAINING = 3000
 CHUNK = 256  # number of sentences for which a parser predicts the trees in one batch
 
@@ -50,7 +50,7 @@ class Probe:
     coreference   scores by type of mention; None if the treebank has no entity with two or more mentions
     parsers       scores of the parsers that use attention, and of the baseline parser; empty without training data
     heads         statistics of every attention head on these sentences
-    counts        number of sentences and number of words that were read or skipped
+    counts        numbers of sentences and words that were read, and that were skipped
     """
 
     model: str
@@ -80,7 +80,10 @@ class Probe:
         return [rows[name] for name in PUBLISHED if name in rows]
 
     def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
-        """Return all results as JSON data. `minimum` is the minimum number of words that a reported relation has."""
+        """Return all results as JSON data.
+
+        minimum  syntactic relations with fewer words than this number are left out
+        """
         return {
             "model": self.model,
             "treebank": self.treebank,
@@ -103,7 +106,8 @@ def probe(
     """Measure which attention heads of a model, as returned by `manyheads.load`, follow syntax and coreference.
 
     treebank  treebank to score the heads on: a CoNLL-U file, or a treebank in memory
-    train     treebank to train the parsers of section 5 of the paper on; its first 3,000 sentences are used
+    train     treebank for training parsers on attention weights (section 5 of the paper), which uses the first 3,000
+              sentences; None: no parsers
 
     Raises UserError for a model without attention over texts, and for a treebank that the model cannot be scored on.
     """
@@ -149,7 +153,7 @@ def _words(sentence: Sentence) -> Words:
 def _dependencies(
     words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
 ) -> tuple[list[Hits], list[Hits], dict[str, list[list[bool]]]]:
-    """Return which attention heads find each word's syntactic head, and which words each parser attaches correctly.
+    """Return which attention heads point to each word's syntactic head, and which parsers find it.
 
     The results of the attention heads come first for the treebank's relations, then for Stanford Dependencies.
     """
@@ -198,7 +202,10 @@ def _train_parsers(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
 
 
 def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
-    """Return which attention heads find the antecedent of each mention, in windows of whole sentences of a document."""
+    """For each mention, return which attention heads find its antecedent (an earlier mention of the same entity).
+
+    The document is read in windows of whole sentences.
+    """
     all_hits: list[Hits] = []
     windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]
     texts = [Words([w for s in window for w in s.words], [w for s in window for w in s.spaces]) for window in windows]

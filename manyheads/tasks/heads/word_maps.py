@@ -26,7 +26,7 @@ BATCH_TOKENS = 1024  # maximum number of tokens in a batch, padding included
 
 
 class LoadedModel(Protocol):
-    """Interface of the predictors that this module accepts, such as those that `manyheads.load` returns."""
+    """Interface that a predictor needs for attention maps between words, as `manyheads.load` returns it."""
 
     model: Any
     tokenizer: Tokenizer
@@ -58,10 +58,10 @@ class WordReader:
     For an encoder-decoder, the text is the source, and the maps are those of the encoder.
 
     max_tokens  maximum number of tokens in a text, special tokens included; None: no limit
-    layers      names of the recorded layers, one for each step of a layer that is applied several times; known after
-                the first text
+    layers      names of the recorded layers; a layer that is applied several times has a name for each application.
+                Empty before the first text is read
     too_long    number of texts that were skipped because they exceed the limit
-    unseen      number of words without tokens in the texts that were read
+    unseen      number of words, in the texts that were read, for which the tokenizer gave no token
 
     Every word is tokenized separately, with its space if the tokenizer uses it, so that no token spans two words.
     Raises UserError for a model that cannot read a text, or has no attention.
@@ -113,7 +113,7 @@ class WordReader:
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """Return the mean embedding of each word's tokens, (W, V), in units of the standard deviation.
+        """Return the mean of the token embeddings of each word, (W, V), in units of their standard deviation.
 
         The embeddings do not depend on the context of the word.
         """
@@ -147,8 +147,8 @@ class WordReader:
     def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Return the attention maps between tokens for each layer and step, (B, H, T, T).
 
-        In a model with adaptive halting, a halted position has weights of zero, even if other positions of the batch
-        continue.
+        In a model with adaptive halting, the attention weights of a halted position are zero, even if other positions
+        of the batch continue.
         """
         tokens, model, config = padded.shape[1], self.model, self.model.config
         with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
@@ -156,8 +156,8 @@ class WordReader:
             if hasattr(model, "source_embedding"):
                 model.start(ids, sizes, 1)  # For an encoder-decoder, `start` runs only the encoder, on the source text.
             else:
-                # The model runs without its output head if possible, because the head may be larger than the rest of
-                # the model.
+                # The model runs without an output head if possible, because the output head may be larger than the rest
+                # of the model.
                 forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
                 forward(ids, sizes)
         steps = getattr(config, "steps", 1)
@@ -165,7 +165,7 @@ class WordReader:
         for name, calls in maps.items():
             halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
-                # A text classifier appends a token for the padding, so the map is cut to the tokens of the text.
+                # A text classifier appends a padding token, so the map is cut to the tokens of the text.
                 step_map = map[..., :tokens, :tokens].float().cpu()
                 step_map = step_map if halts is None else step_map * (halts >= step)[:, None, :, None]
                 by_step[name if steps == 1 else f"{name} step {step}"] = step_map
@@ -186,6 +186,9 @@ class WordReader:
 
 
 def _pad_id(model: Any) -> int:
-    """Return the padding id of a model: the source's for an encoder-decoder, and 0 for a model without padding."""
+    """Return the padding id of a model.
+
+    For an encoder-decoder, it is the padding id of the source. For a model without padding, it is 0.
+    """
     candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
     return next((pad for pad in candidates if pad is not None), 0)

@@ -9,8 +9,8 @@ from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.run import train as train_classifier
 
-# The rows are those of the paper's table 8 except AutoAugment, which is not implemented. The last two rows are not in
-# the paper.
+# The rows are those of the paper's table 8, without AutoAugment, which is not implemented. The last two rows are
+# additions.
 ROWS: Rows = {
     "base": {},
     "SGD": {"training.optimiser": "sgd", "training.learning_rate": 0.1, "training.weight_decay": 1e-4},

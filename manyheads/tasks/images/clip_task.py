@@ -97,7 +97,7 @@ def label_indices(clips: Clips, labels: tuple[str, ...]) -> Tensor:
 
 @torch.inference_mode()
 def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preprocessing, compute: ComputeConfig) -> Tensor:
-    """Return the log-probabilities of all labels for each clip, (N, L), in float32 on the CPU."""
+    """Return the log-probabilities of all labels for each clip, (N clips, L labels), in float32 on the CPU."""
     model.eval()
 
     def scores(first: int) -> Tensor:  # (B, L)
@@ -109,16 +109,18 @@ def log_probabilities(model: NonLocalNet, clips: Clips, preprocessing: Preproces
 
 
 def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
-    """Return the loss and the accuracy for log-probabilities (N, L) and the right labels (N,)."""
+    """Return the loss and the accuracy, from log-probabilities (N, L) of L labels and the right labels (N,) of N
+    clips.
+    """
     counted = f"{scores.shape[1]} labels, {len(truth):,} clips"
     measures = {"loss": F.nll_loss(scores, truth), "accuracy": (scores.argmax(1) == truth).double().mean()}
     return {name: {"value": float(value), "signature": counted} for name, value in measures.items()}
 
 
 class ClipClassifier(ImageClassifier):
-    """Classifier of video clips, as returned by `manyheads.load` for a run on clips.
+    """Classifier of video clips, as returned by `manyheads.load` for a run on video clips.
 
-    It reads an image as a clip of one frame.
+    If the input is an image, the model reads it as a clip of one frame.
     """
 
     def evaluate_clips(self, clips: Clips) -> LabelEvaluation:
@@ -129,5 +131,8 @@ class ClipClassifier(ImageClassifier):
         return LabelEvaluation.of(places, clips.labels, self.labels, scores, metrics)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
-        """Evaluate the model on the test clips of its training run. No other data can be given."""
+        """Evaluate the model on the test clips of its training run.
+
+        The data are generated, so no other data can be given.
+        """
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))

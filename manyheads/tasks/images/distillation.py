@@ -8,8 +8,8 @@ temperature tau, the losses are:
     with a token    the first term uses the class token's logits, the second the distillation token's
 
 Equation 2 as printed has the student first in the divergence KL. The authors' code computes the cross-entropy from the
-teacher's distribution instead (Hinton 2015), as is done here. The teacher sees the student's image after augmentation
-and mixing. Its label for this image is the argmax of its logits.
+teacher's distribution instead (Hinton 2015), as is done here. Teacher and student see the same image, after
+augmentation and mixing. The hard label is the argmax of the teacher's logits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Teacher:
     """Trained image model that is the teacher in knowledge distillation.
 
     expected     preprocessing that the teacher expects
-    given        preprocessing of the student's images, which are shifted and scaled to what the teacher expects
+    given        preprocessing of the student's images. These images are shifted and scaled from this to the expected
+                 preprocessing.
     share        weight w of the distillation loss: 0.5 for hard distillation in the paper, 0.1 for soft
     temperature  temperature tau of soft distillation: 3 in the paper
     """
@@ -55,7 +56,8 @@ class Teacher:
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
-        try:  # The teacher runs once on an empty image to check the size. A convolutional network accepts any size.
+        # One run of the teacher on an empty image checks the image size. A convolutional network accepts any size.
+        try:
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
             raise UserError(
@@ -77,7 +79,7 @@ class Teacher:
         self.model.eval()
         given, own = self.given, self.expected
         if (given.mean, given.std) != (own.mean, own.std):
-            # mean and standard deviation of teacher and student by channel, (4, C, 1, 1)
+            # mean and standard deviation of each color channel, for the teacher and for the student, (4, C, 1, 1)
             channels = images.new_tensor([given.mean, given.std, own.mean, own.std])[:, :, None, None]
             images = (images * channels[1] + channels[0] - channels[2]) / channels[3]
         return self.model(images).float()

@@ -1,4 +1,4 @@
-"""Figures of individual papers that `manyheads draw` draws for an image model."""
+"""Figures of individual papers that the command `manyheads draw` draws for an image model."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def draw_maps(
 
 
 class Figure(NamedTuple):
-    """Type of figure that `manyheads draw` can draw.
+    """Type of figure that the command `manyheads draw` can draw.
 
-    shows  text that names the model part in the figure, such as channel weights
+    shows  name of the model part that the figure shows, such as channel weights
     fits   function that returns True for a model with this part
     draw   function that draws the figure, called as `draw(encoder, inputs, out, options)`
     """
@@ -172,9 +172,10 @@ def draw(predictor: Any, figure: str, inputs: Sequence[str], out: Path, **option
 def _read_images(
     encoder: ImageEncoder, inputs: Sequence[str], max_images: int
 ) -> tuple[Iterator[Tensor], tuple[str, ...], list[int], int]:
-    """Return image batches (B, C, Y, X), the names of the figure's rows, the row of each image, and the image count.
+    """Return image batches (B, C, Y, X), the names of the figure's rows, the row index of each image, and the image
+    count.
 
-    If the only input is a data set, each class is a row. Otherwise each image file is a row.
+    If the only input is a data set, each row of the figure shows one class. Otherwise each row shows one image file.
     """
     if not inputs:
         raise UserError("found no images: give a folder of class folders, a table of images, or image files")

@@ -36,12 +36,15 @@ from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
-# Limits for the values in config.json, because the weights of a model do not determine its image size.
+# Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
 
 
 class ImageEncoder(TrainedModel):
-    """Image model without a classification head, as returned by `manyheads.load`. It has methods for inspection."""
+    """Image model without a classification head, as returned by `manyheads.load`.
+
+    It computes attention weights and channel weights of images, but makes no predictions.
+    """
 
     verbs: ClassVar[tuple[str, ...]] = ("attend",)
     reads: ClassVar = "images"
@@ -53,7 +56,7 @@ class ImageEncoder(TrainedModel):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes. Classes with equal names get a number."""
+        """Names of the classes. If several classes have the same name, a number is added to each."""
         return distinct_names(self.model.config.labels)
 
     def attend(
@@ -66,8 +69,8 @@ class ImageEncoder(TrainedModel):
     ) -> AttentionMaps | ChannelWeights:
         """Return the attention weights of every head in every layer for an image, given as a file or as a Pillow image.
 
-        For a network with squeeze-and-excitation instead of attention, the result is its channel weights, and `layers`
-        are the indices of its blocks.
+        For a network with squeeze-and-excitation instead of attention, the method returns the channel weights of the
+        network, and `layers` are indices of squeeze-and-excitation blocks.
 
         layers, heads  indices of the layers and heads to return, None for all
         """
@@ -122,10 +125,10 @@ class ImageClassifier(ImageEncoder):
         top: int = 1,
         faults: dict[int, str] | None = None,
     ) -> list[Label] | list[list[Label]]:
-        """Return the `top` most probable labels of every image, best first. Images are files or Pillow images.
+        """Return the `top` most probable labels of every image, best first. Images are given as files or Pillow images.
 
-        faults  optional dictionary that collects an error message for each unusable image, by image index. Such an
-                image has no labels. Without the dictionary, an unusable image raises UserError.
+        faults  optional dictionary that collects an error message for each image that cannot be read, by image index;
+                the result has no labels for this image. Without the dictionary, such an image raises UserError.
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]
@@ -136,7 +139,7 @@ class ImageClassifier(ImageEncoder):
         labels: list[list[Label]] = [[] for _ in images]
 
         def classify_group(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
-            # preprocessed images (C, Y, X) that are usable, and error messages of the other images, both by image index
+            # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
             for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
                 try:
@@ -156,7 +159,7 @@ class ImageClassifier(ImageEncoder):
         return labels
 
     def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
-        """Return the labels of one batch of preprocessed images (C, Y, X), as returned by `preprocessing.array`."""
+        """Return the labels of one batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         model, compute = self.compiled
         batch = torch.from_numpy(np.stack(arrays))  # batch of images (B, C, Y, X)
         with torch.inference_mode(), compute.autocast():
@@ -221,8 +224,8 @@ def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Prepr
 def _resize_positions(model: Any, size: int) -> Any:
     """Return a ViT with its position embeddings resized for images of `size` pixels.
 
-    Other models are returned unchanged. DINOv2 models, for example, are pretrained on images of 518 pixels but come
-    with a preprocessing to 224 pixels.
+    Models of other types are returned unchanged. DINOv2, for example, was pretrained on images of 518 pixels but is
+    published with a preprocessing to 224 pixels.
     """
     if not isinstance(model, ViT) or model.config.image_size == size:
         return model

@@ -1,6 +1,6 @@
 """Recipes for image classification: ViT, DeiT, ResNet, and networks with both attention and convolutions.
 
-All recipes on one data set have the same budget, so that results compare the models.
+All recipes for one data set have the same training budget, so that their results are comparable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ImageConfig(DataConfig):
 
     data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
     columns       names of the columns of a table, if they are not `image` and `label`
-    names         names of the labels, for data whose labels are the numbers 0, 1, ...
+    names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     mean, std     mean and standard deviation of each color channel, or one number for all channels; for models trained
@@ -35,8 +35,8 @@ class ImageConfig(DataConfig):
     teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
                   same labels
     distillation  "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
-    share         weight of the distillation loss; with model.distilled=true a separate token learns it. None: the
-                  paper's weight, 0.5 for hard and 0.1 for soft distillation
+    share         weight of the distillation loss; with model.distilled=true, this loss applies to a separate token.
+                  None: the paper's weight, 0.5 for hard and 0.1 for soft distillation
     batch_items   number of images in a micro-batch
     workers       number of processes that decode and augment images; 0: the training process does it. A script that
                   calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker imports
@@ -66,7 +66,7 @@ class ImageConfig(DataConfig):
 
 @dataclass(frozen=True)
 class TheoremConfig(Config):
-    """Settings of the check that attention can compute convolutions, on random kernels and random images.
+    """Settings of a numerical check that attention can compute convolutions, on random kernels and random images.
 
     kernels   kernel sizes; 3 means 3 x 3
     alphas    values for the sharpness of attention; the error falls with exp(-alpha)
@@ -90,7 +90,7 @@ class ClipConfig(Config):
     """Settings of a training run on video clips of moving digits.
 
     size         number of training clips
-    tested       number of validation clips, and of test clips
+    tested       number of validation clips, which is also the number of test clips
     frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
     side         height and width of a frame in pixels
     model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks
@@ -146,7 +146,7 @@ PAPER = ImageConfig(
 ABLATE = replace(
     CIFAR_VIT, augmentation=DEIT_SMALL, smoothing=PAPER.smoothing, model={**CIFAR_VIT.model, "stochastic_depth": 0.1},
     training=replace(CIFAR_VIT.training, epochs=4, clip=None),
-    scored="validation",  # The recipe scores the validation data; the test data remain unused.
+    scored="validation",  # The recipe reports metrics on the validation data. The test data remain unused.
 )  # fmt: skip
 
 

@@ -79,10 +79,10 @@ class ImageClassificationTask:
         images = torch.from_numpy(batch.images).to(device)  # batch of images, (B, C, Y, X)
         # label indices (B,), or label probabilities (B, L) of mixed images
         labels = torch.from_numpy(batch.labels).to(device)
-        # logits (B, L), or a pair of them for a model with class token and distillation token
+        # logits (B, L), or two such tensors if the model has a class token and a distillation token
         logits = self._forward(images)
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
-        # A mixed image counts as having the label with the larger fraction.
+        # A mixed image has two labels. The accuracy uses the label with the larger fraction.
         likeliest = labels if labels.ndim == 1 else labels.argmax(-1)
         correct = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
         total = self._cross_entropy(by_class, labels)
@@ -90,7 +90,7 @@ class ImageClassificationTask:
             share = self.teacher.share
             total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
         elif by_distillation is not by_class:
-            # A model with two tokens but without a teacher uses the mean of two losses, one for each token.
+            # Without a teacher, the loss of a model with two output tokens is the mean over the two tokens.
             total = (total + self._cross_entropy(by_distillation, labels)) / 2
         return Loss(total, batch.items, correct)
 

@@ -16,7 +16,7 @@ from manyheads.training.run_directory import locked_run_directory
 
 
 def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
-    """Run the check and write table.txt, error.png and result.json. No model is trained."""
+    """Run the numerical check and write table.txt, error.png and result.json. No model is trained."""
     if run.dry_run:
         return asdict(config)
     with locked_run_directory(run.out, resume=run.resume):
@@ -31,7 +31,7 @@ def train(config: TheoremConfig, run: Run) -> dict[str, Any]:
             run.out, recipe=run.recipe, overrides=run.overrides, data={},
             metrics={
                 f"log10_error_{kernel}x{kernel}": {
-                    # A lower limit for the error, because zero has no logarithm.
+                    # The error has a lower limit in the plot, because zero has no logarithm.
                     "value": log10(max(errors[highest], 1e-300)),
                     "signature": f"float64, inside the image, alpha {measured.alphas[highest]:g}",
                 }

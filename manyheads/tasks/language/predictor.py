@@ -25,12 +25,12 @@ from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
 
-GENERATED_TOKENS = 16_384  # maximum number of token positions in a batch of generated texts, over all texts together
+GENERATED_TOKENS = 16_384  # maximum number of tokens in a batch of texts during generation, summed over the texts
 LOGITS = 2**24  # maximum number of logits that are computed at once
 MAX_NEW_TOKENS = 100_000  # maximum number of tokens to generate for a text
 MAX_SEED = 2**63 - 1
-# Two language models are compared on pieces of the test text. A piece has this number of characters or more, up to the
-# end of a line.
+# Two language models are compared on pieces of the test text. Each piece ends at the first line end after this number
+# of characters.
 MIN_PIECE = 1000
 
 
@@ -52,7 +52,8 @@ class Continuation:
 
 
 P = TypeVar("P", str, list[str])
-Stream = Callable[[int, str], None]  # callback that receives the index of a text and its next generated piece
+# callback for streaming; it receives the index of a text and the next piece that was generated for this text
+Stream = Callable[[int, str], None]
 
 
 class LanguageModel(ModelWithTokenizer):
@@ -118,7 +119,7 @@ class LanguageModel(ModelWithTokenizer):
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
         model, compute = self.compiled
-        # maximum length of a text (prompt and continuation), in tokens
+        # maximum length of prompt and continuation together, in tokens
         positions = min(context, max_length + max_tokens)
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
 
@@ -216,15 +217,15 @@ class LanguageModel(ModelWithTokenizer):
             return [token for step in steps for _, token in step]
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the bits per byte on the test texts of the training run, or on `data`.
+        """Evaluate the model in bits per byte on the test texts of its training run, or on `data`.
 
-        The result has one value for each piece of the text, so that two models can be compared.
+        The result has one value for each piece of the test text, so that two models can be compared piece by piece.
         """
         record = record_of(self.path)
         windows = record.get("windows", {})
         context = windows.get("context", self.model.config.max_positions)
         stride = windows.get("stride", max(1, context // 2))
-        # Records of earlier versions have this setting in their data section.
+        # Training records of earlier versions store this setting under "data".
         split = record.get("scored") or record.get("data", {}).get("scored", "test")
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
         return self.score(texts, context=context, stride=stride)
@@ -236,19 +237,19 @@ class LanguageModel(ModelWithTokenizer):
         """
         pieces: list[str] = []
         ids: list[int] = []
-        piece_of_token: list[int] = []  # index of the piece of test text that each token belongs to
+        piece_of_token: list[int] = []  # For each token, index of the piece of test text that contains the token.
         for number, text in enumerate(texts.texts, 1):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
-                piece_of_token.append(max(0, len(pieces) - 1))  # The end-of-text token belongs to the text before it.
+                piece_of_token.append(max(0, len(pieces) - 1))  # An end-of-text token belongs to the text that it ends.
             offsets = _piece_offsets(text)
             starts = [start for start, _ in encoding.offsets]
             piece_of_token += (np.searchsorted(offsets, starts, "right") + len(pieces) - 1).tolist()
             ids += encoding.ids
             pieces += [text[a:b] for a, b in zip(offsets, [*offsets[1:], len(text)], strict=True)]
-        # The first token of the test text is not predicted. It is the end-of-text token, or else its bytes are not
-        # counted.
+        # The first token of the test text cannot be predicted. It is the end-of-text token, or else the byte count
+        # excludes it.
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
@@ -257,7 +258,7 @@ class LanguageModel(ModelWithTokenizer):
         bits = np.bincount(piece_of_token[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]
-        # A lower number of bits is better, so the quality score is the negative number of bits.
+        # The quality score must be higher for a better model, so it is the negative number of bits.
         return EvaluationResult(
             pieces, outputs, [""] * len(pieces), (-bits).tolist(), metrics, unit="log2 probability a byte"
         )
@@ -269,7 +270,7 @@ class LanguageModel(ModelWithTokenizer):
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of every prompt, at least one token each.
+        """Return the token ids of every prompt. Every prompt gets at least one token.
 
         Raises UserError for a text that the model cannot read.
         """

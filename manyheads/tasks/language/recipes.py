@@ -28,7 +28,7 @@ class LanguageModelingConfig(DataConfig):
     tokenizer   "byte-bpe" with at most `vocabulary` ids, or "character" with all characters of the corpus
     preset      name of the GPT preset, such as gpt2/124m, or universal/tiny; `model` overrides its fields
     block       number of tokens in a training block, which is also the model's maximum length
-    rows        number of blocks in a micro-batch
+    rows        number of training blocks in a micro-batch
     random      true: blocks start at random offsets; false: blocks follow each other, so an epoch covers the whole text
     scored      name of the split that is scored at the end, in windows of `block` tokens that start `stride` tokens
                 apart (None: `block`)
@@ -56,7 +56,8 @@ class LanguageModelingConfig(DataConfig):
 TINY_SHAKESPEARE = LanguageModelingConfig(
     share=0.1,
     tokenizer="character",
-    vocabulary=67,  # vocabulary size for --dry-run: 65 characters, the end-of-text token and the unknown token
+    # vocabulary size that the cost estimate of --dry-run assumes: 65 characters, the end-of-text and the unknown token
+    vocabulary=67,
     block=64,
     rows=12,
     random=True,

@@ -80,10 +80,13 @@ def _task(
 
 
 def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
-    """Train the tokenizer, or load it from the cache. For a large corpus, it is trained on a sample."""
+    """Train the tokenizer, or load it from the cache.
+
+    For a large corpus, the tokenizer is trained on a sample of the text.
+    """
     if config.tokenizer == "character":
-        # The vocabulary includes the characters of the test data, because a character without an id could not be
-        # scored.
+        # The vocabulary includes the characters of the test data. A character without an id would make the test score
+        # impossible.
         return train_character(texts.facts.alphabet for texts in splits.known.values())
     train = splits.train
     path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(MAX_VOCABULARY_BYTES)])}.json"

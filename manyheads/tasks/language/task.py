@@ -34,7 +34,7 @@ SCORED_TOKENS = 16_384  # maximum number of tokens that the model reads at once 
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of token blocks: the model's input tokens `read` and its target tokens `write`, both (B, T)."""
+    """Batch of token blocks, both (B, T): `read` holds the input tokens of the model, `write` the target tokens."""
 
     read: Tensor
     write: Tensor
@@ -52,7 +52,7 @@ class LanguageModelingTask:
 
     train, validation  streams of token ids (`data/text/blocks.py`)
     validation_bytes   number of UTF-8 bytes in the validation text
-    block, rows        number of tokens in a block, and of blocks in a micro-batch
+    block, rows        number of tokens in a training block, and number of blocks in a micro-batch
     random             true: blocks start at random offsets; false: blocks follow each other (see `block_starts`)
     """
 
@@ -86,7 +86,8 @@ class LanguageModelingTask:
 
     def _batch(self, starts: NDArray[np.int64]) -> Batch:
         blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)
-        tokens = torch.from_numpy(blocks)  # blocks of tokens with one more token for the targets, (B, T + 1)
+        # blocks of T input tokens and one more token, because targets are shifted by one, (B, T + 1)
+        tokens = torch.from_numpy(blocks)
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
@@ -131,7 +132,8 @@ def token_losses(
     def window_losses(group: list[int]) -> NDArray[np.float64]:
         length = min(context, total - group[0])
         windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
-        tokens = torch.from_numpy(windows).to(compute.device)  # windows with one more token for the targets, (B, T + 1)
+        # windows of T input tokens and one more token, because targets are shifted by one, (B, T + 1)
+        tokens = torch.from_numpy(windows).to(compute.device)
         with compute.autocast():
             hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
         pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)

@@ -37,13 +37,13 @@ from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.distributed_map import distributed_map
 
 MAX_TEXTS = 32  # maximum number of texts whose masks are filled in one batch
-LOGITS = 2**24  # maximum number of logits computed at once for masked positions; a single text may need more
+LOGITS = 2**24  # maximum number of logits computed at once for masked tokens; one text with many masks may need more
 MAX_WORDS = 1000  # maximum number of predicted words for one mask
 MAX_TOTAL_WORDS = 10_000  # maximum number of predicted words for all masks of a text together
 
 
 class Fill(NamedTuple):
-    """Predicted word for the mask of a text. For several masks, there is one word for each, separated by spaces.
+    """Predicted word for the mask of a text; for several masks, one word per mask, separated by spaces.
 
     probability  probability of the word; for several masks the product, because each mask is predicted independently
     text         text with the masks replaced; a subword such as "##s" is joined to the word before it
@@ -65,7 +65,7 @@ class MaskedLanguageModel(TextPredictor):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.special = Special.of(self.tokenizer)
-        # The mask token always exists here, because `Special.of` requires it.
+        # Every tokenizer has a mask token at this point, because `Special.of` raises an error without one.
         self.mask = mask_token(self.tokenizer) or ""
 
     @overload
@@ -75,7 +75,7 @@ class MaskedLanguageModel(TextPredictor):
     def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
         """Return the `top` likeliest words (at most 1000) for the mask of every text, best first.
 
-        The mask is the tokenizer's own mask token, [MASK] or <mask>. Raises UserError for a text without a mask or
+        The mask is the tokenizer's mask token, such as [MASK] or <mask>. Raises UserError for a text without a mask or
         longer than the model's limit, and if `top` times the number of masks is over 10,000.
         """
         if not 1 <= top <= MAX_WORDS:
@@ -184,10 +184,10 @@ class MaskedLanguageModel(TextPredictor):
         )
 
     def _split_at_masks(self, text: str) -> list[str]:
-        """Split a text at its mask tokens, and remove the spaces that belong to a mask token."""
+        """Split a text at the mask tokens, and remove spaces that are part of a mask token."""
         added = self.tokenizer.get_added_tokens_decoder().get(self.special.mask)
         parts = text.split(self.mask)
-        # In RoBERTa, the predicted word includes the space before it, so that space is removed from the text.
+        # In RoBERTa, the predicted word includes the space before the word, so that space is removed from the text.
         if added is not None and added.lstrip:
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         return parts
@@ -217,7 +217,7 @@ class MaskedLanguageModel(TextPredictor):
     def _masked_data(self, data: str | None, skip_bad_lines: bool) -> Epoch:
         """Mask words of the validation documents, or of the documents in `data`, as in the first epoch of training."""
         record = record_of(self.path)
-        # Records of earlier versions have the masking settings in their data section.
+        # Training records of earlier versions store the masking settings under "data".
         rules = record.get("rules") or record.get("data", {}).get("rules")
         if rules is None:
             rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
@@ -232,7 +232,7 @@ class MaskedLanguageModel(TextPredictor):
 
 
 def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
-    """Yield groups of texts whose masks are filled in one batch.
+    """Return groups of texts, as ranges of text indices. The masks of one group are filled in one batch.
 
     A group has at most MAX_TEXTS texts with `max_masks` masks in all, or a single text with more masks.
     """
@@ -251,7 +251,7 @@ def _best_combinations(scores: list[list[float]], words: list[list[int]], count:
     chances  log-probabilities of the likeliest words of each mask, best first, (M, count)
     words    ids of these words, (M, count)
     """
-    # list entry for each mask: index of the previous combination, and the chosen word
+    # entry of this list for each mask: index of the previous combination of words, and the word chosen for this mask
     totals, choices = [0.0], list[list[tuple[int, int]]]()
     for p, w in zip(scores, words, strict=True):
         best: list[tuple[float, int, int]] = []

@@ -1,4 +1,7 @@
-"""Recipes for pretraining BERT on running text. The recipes for fine-tuning BERT are in the packages of their tasks."""
+"""Recipes for pretraining BERT on running text.
+
+The recipes for fine-tuning BERT are in the packages of the fine-tuning tasks, such as tagging.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ EMBEDDED = PretrainingConfig(
 
 # With these settings, a run reads 33 million tokens in slightly less than an hour on one core. Training examples are
 # single spans, so that every token is context. Each review is seen twice with different masks, so no dropout is needed.
-# Adam has its bias correction; without it, the model learned only word frequencies.
+# Adam uses bias correction; without it, the model learned only word frequencies.
 IMDB = PretrainingConfig(
     model={"max_positions": 128, "dropout": 0.0, "attention_dropout": 0.0},
     vocabulary=8000,

@@ -43,7 +43,8 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
                 "give validation=PATH or next_sentence=false"
             )
         task = _task(config, run, splits, compute)
-        # The fingerprints of the data are not shortened, so that checkpoints of earlier versions can be resumed.
+        # Do not shorten these fingerprints of the data: checkpoints of earlier versions store them in full, and must
+        # remain resumable.
         fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
             task.model, config.training, lambda held: {}, task, flops=_flops(task),
@@ -79,7 +80,8 @@ def _task(config: PretrainingConfig, run: Run, splits: SplitData[Documents], com
         model = build(_model_config(config, **sizes))
     else:
         model, tokenizer = start_bert(run, _head(config))
-        tokenizer.encode_special_tokens = True  # The characters "[MASK]" in running text are plain text, not a mask.
+        # If a text contains the characters "[MASK]", they are read as plain text, not as a mask.
+        tokenizer.encode_special_tokens = True
     _check_length(config, model)
     special, seed = Special.of(tokenizer), config.training.seed
     inner = continuations(tokenizer.get_vocab())

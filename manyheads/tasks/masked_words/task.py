@@ -31,7 +31,7 @@ class Batch:
     """Batch of padded training examples: token ids and segments (B, T) with lengths (B,).
 
     at       indices of the masked tokens among the B * T tokens, (N,)
-    answers  original ids of the masked tokens, (N,)
+    answers  token ids that the masks replaced, which the model predicts, (N,)
     follows  0 if the second text of a pair follows the first, else 1, (B,); None without pairs
     """
 
@@ -111,9 +111,10 @@ class MaskedLMTask:
         return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
 
     def loss(self, batch: Batch) -> Loss:
-        """Return the loss of the masked words.
+        """Return the loss of the masked words of a batch.
 
-        For pairs of texts, the mean loss of next-sentence prediction is added.
+        For pairs of texts, the result has the loss of next-sentence prediction as a second part. Its mean is added to
+        the mean loss of the words.
         """
         batch = batch.to(self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
@@ -142,12 +143,13 @@ class MaskedLMTask:
 
 
 class Score(NamedTuple):
-    """Predictions for the masked words of one example: the sum of the words' losses, and the likeliest words."""
+    """Predictions for the masked words of one example: the likeliest words, and the sum of the losses."""
 
     example: Example
     loss: float
     words: list[int]
-    next_right: bool | None  # True if next-sentence prediction is right; None for an example without a pair of texts.
+    # True if next-sentence prediction is right for this example; None if the example is not a pair of texts.
+    next_right: bool | None
 
     @property
     def right(self) -> int:

@@ -26,7 +26,7 @@ class Entity(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of entities that are right, number of predicted entities, and number of entities in the reference.
+    """Number of correctly predicted entities, of all predicted entities, and of entities in the reference.
 
     A ratio whose denominator is zero has the value 0, as in conlleval.
     """
@@ -55,7 +55,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     predict such tags. Tags in another format, such as parts of speech, mark no entities.
     """
     spans: list[Entity] = []
-    start, current = 0, ""  # start and type of the entity that the previous word belongs to
+    start, current = 0, ""  # first word and type of the entity that contains the previous word
     for i, tag in enumerate([*tags, OUTSIDE]):
         kind = tag[2:] if tag.startswith(("B-", "I-")) else ""
         continues = tag.startswith("I-") and kind == current
@@ -68,7 +68,10 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def count_entities(predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Counts]:
-    """Return the counts of right, predicted and reference entities by type. The empty key holds the total."""
+    """Return the counts of right, predicted and reference entities for each entity type, and in total.
+
+    The total has the empty string as key.
+    """
     right, predictions, truths = Counter[str](), Counter[str](), Counter[str]()
     for guess, truth in zip(predicted, references, strict=True):
         assert len(guess) == len(truth)

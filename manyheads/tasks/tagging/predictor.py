@@ -1,4 +1,4 @@
-"""Predictor for tagging, which returns words with their tags, and the named entities that the tags mark."""
+"""Predictor for tagging, which returns the words of a text with their tags, and the named entities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):
-    """Word with its tag and the tag's probability. The word is the characters `start` to `end` of the text."""
+    """Word of a text with the predicted tag and the probability of this tag.
+
+    The word is the part of the text from character `start` up to but not including `end`.
+    """
 
     text: str
     tag: str
@@ -29,9 +32,9 @@ class TaggedWord(NamedTuple):
 
 
 class FoundEntity(NamedTuple):
-    """Named entity, which is the characters `start` to `end` of the text.
+    """Named entity, which is the part of the text from character `start` up to but not including `end`.
 
-    Its probability is the mean over its words.
+    The probability of the entity is the mean over its words.
     """
 
     kind: str
@@ -65,8 +68,8 @@ class TaggedText:
 class Tagger(TextPredictor):
     """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
-    reading  limit max_length, the maximum number of tokens in a window of a long text; None: the value of the training
-             run, or else the model's limit
+    reading  limit max_length: long texts are read in windows of at most this number of tokens. None: the limit of the
+             training run, or if it is unknown, the model's limit
     """
 
     verbs: ClassVar = ("tag", "attend", "evaluate")

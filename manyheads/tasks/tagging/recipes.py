@@ -21,7 +21,8 @@ class TaggingConfig(DataConfig):
                   `data/readers/conll.py`); None: the embedded corpus in `locale`, with `size` training phrases
     preset        name of the BERT preset, such as mini, if the run does not start from another model; `model` overrides
                   its fields
-    vocabulary    size of the subword vocabulary; `lowercase` lowercases it. An initial model determines both.
+    vocabulary    size of the subword vocabulary. With lowercase=true, all text is lowercased. A run that starts from
+                  another model uses that model's vocabulary.
     batch_tokens  maximum number of tokens in a micro-batch, padding included
     max_length    maximum number of tokens in a window; a longer sentence is read in several windows
     tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is

@@ -30,7 +30,8 @@ from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.loss import upcast
 from manyheads.training.task import Better, Loss
 
-IGNORED = -100  # label index of tokens that are not the first subword of a word, which the loss ignores
+# label index of tokens without a target, such as later subwords of a word; the loss ignores these tokens
+IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,12 @@ class TaggingTask:
 
     @property
     def mean_length(self) -> int:
-        """Mean number of tokens in a training window."""
+        """Mean number of tokens in a window of the training texts."""
         return round(sum(self._lengths) / len(self._lengths))
 
     @property
     def tokens_per_word(self) -> float:
-        """Mean number of tokens that the model reads for each training word."""
+        """Mean number of tokens that the model reads per word of the training texts."""
         return sum(self._lengths) / sum(len(window.words) for window in self._windows)
 
     def batches(self, epoch: int) -> Sequence[Batch]:

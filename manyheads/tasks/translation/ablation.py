@@ -1,4 +1,4 @@
-"""Effect of each choice in the Transformer's architecture: table 3 of Vaswani 2017 with a small training budget."""
+"""Ablation study of the Transformer's architecture: table 3 of Vaswani 2017 with a small training budget."""
 
 from __future__ import annotations
 

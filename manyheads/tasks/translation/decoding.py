@@ -16,9 +16,9 @@ from manyheads.training.distributed_map import distributed_map
 
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
-DECODING_TOKENS = 4096  # maximum number of source tokens in a batch, multiplied by the beam width
-# maximum target length times beam width times number of texts in a batch: about 3 GB of KV cache for the base model of
-# Vaswani 2017
+DECODING_TOKENS = 4096  # maximum number of source tokens in a batch times beam width
+# maximum number of target tokens in a batch: target length x beam width x number of texts. The KV cache then takes
+# about 3 GB for the base model of Vaswani 2017.
 MAX_POSITIONS = 65_536
 
 
@@ -88,9 +88,9 @@ def max_target_length(model: Any, length: int) -> int:
 
 
 def never_written(model: Any) -> list[int]:
-    """Return the token ids that no translation contains.
+    """Return the ids of tokens that must not occur in a translation.
 
-    They are the padding, and the start token unless it is also the end token.
+    They are the padding token, and the start token unless it is also the end token.
     """
     c = model.config
     return [token for token in {c.pad, c.start} if token != c.end]
@@ -117,6 +117,6 @@ def source_batches(
 
 
 def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
-    """Return the padded sources (B, Ts) and their lengths (B,), on the device of the model."""
+    """Return the sources padded to equal length, (B, Ts), and the original lengths (B,), on the device of the model."""
     padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
     return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)

@@ -46,7 +46,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     def prepared(lines: Sequence[str]) -> list[str]:
         return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
 
-    # The texts are tokenized on purpose; force=True suppresses sacreBLEU's warning about tokenized text.
+    # The texts are tokenized on purpose, so force=True suppresses sacreBLEU's warning about tokenized text.
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
@@ -72,8 +72,8 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         one, two = scores[name]
         assert isinstance(one, Result)
         assert isinstance(two, Result)
-        # sacreBLEU counts the differences above the observed difference, so it would report p = 0.001 for two equal
-        # models.
+        # For two equal models, no resample has a difference above the observed difference of zero, so sacreBLEU would
+        # report p = 0.001.
         p_value = 1.0 if list(first) == list(second) else float(two.p_value or 0.0)
         comparison[name] = {
             "first": float(one.score), "second": float(two.score), "difference": float(two.score - one.score),

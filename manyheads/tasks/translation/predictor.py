@@ -119,7 +119,9 @@ class Translator(ModelWithTokenizer):
         return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
-        """Return the score and log-probability that the model gives to each target as a translation of its source."""
+        """Return the score and log-probability that the model gives to each target text as a translation of the
+        source text.
+        """
         if len(sources) != len(targets):
             raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
         c = self.model.config
@@ -168,7 +170,7 @@ class Translator(ModelWithTokenizer):
 
         target         translation to use; None: the model's best translation with a beam width of 4
         layers, heads  indices of the layers and heads to return, None for all
-        axis           kind of attention: "encoder", "decoder" or "cross"; None for all three
+        axis           kind of attention to return: "encoder", "decoder" or "cross"; None for all three
         calculation    true: also return the queries, keys and values from which the weights are computed
         truncate       true: cut texts that are longer than the model's limit; false: raise UserError for such texts
         """
@@ -205,7 +207,7 @@ class Translator(ModelWithTokenizer):
         """
         limit = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
-        # The model's own translation is cut at the model's length limit, so it cannot raise an error.
+        # The model's own translation may exceed the model's length limit. Cutting it prevents an error.
         cuts = truncate or target is None
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
@@ -230,7 +232,10 @@ class Translator(ModelWithTokenizer):
     def evaluate(
         self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
     ) -> TranslationEvaluation:
-        """Translate the sources and score the translations against the targets. `language` is the target language."""
+        """Translate the source texts, and score the translations against the targets.
+
+        `language` is the target language.
+        """
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
         metrics = translation_metrics(outputs, targets, language)
@@ -238,9 +243,9 @@ class Translator(ModelWithTokenizer):
         return TranslationEvaluation(sources, outputs, targets, quality, metrics, unit="chrF")
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the model on the test data of the training run, or on `data`.
+        """Evaluate the model on the test data of its training run, or on `data`.
 
-        Decoding uses the settings of the run's recipe.
+        Decoding uses the beam width and length penalty of the run's recipe.
         """
         record = record_of(self.path)
         languages = _languages(self.path, record, data)
@@ -278,9 +283,9 @@ class Translator(ModelWithTokenizer):
 
 
 def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:
-    """Return the source and target language, from the training run's record or from the names of the test files.
+    """Return the source and target language, from the record of the training run or from the names of the test files.
 
-    The names end with the language, as in `test.en` and `test.de`.
+    The file names end with the language, as in `test.en` and `test.de`.
     """
     source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
     if source is None and data and "," in data:

@@ -23,8 +23,8 @@ class TranslationConfig(DataConfig):
     preset        name of the encoder-decoder preset, such as small or universal/tiny; `model` overrides its fields
     tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which splits at whitespace
                   and punctuation
-    vocabulary    number of ids in the joint vocabulary of both languages; with joint=false in each vocabulary, or a
-                  pair (source, target)
+    vocabulary    number of ids in the joint vocabulary of both languages. With joint=false, number of ids in each
+                  language's vocabulary, or a pair (source, target)
     batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
                   texts
     max_length    maximum number of tokens in a training sentence; longer sentences are an error, or are cut with
@@ -61,7 +61,7 @@ class TranslationConfig(DataConfig):
 
     @property
     def vocabularies(self) -> tuple[int, int]:
-        """Number of ids in the source and in the target vocabulary."""
+        """Numbers of ids in the vocabularies of the source and the target language."""
         return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 

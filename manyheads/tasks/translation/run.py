@@ -129,9 +129,9 @@ def planned_model(config: TranslationConfig) -> Model:
 
 
 def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:
-    """Return the model that `--init` names, and the contents of its directory.
+    """Return the model that `--init` names, and the contents of the model directory.
 
-    The model has the dropout rates of the settings.
+    The dropout rates of the model are those in the settings of this run.
     """
     model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:

@@ -37,8 +37,8 @@ Translating = Transformer | Universal | Seq2SeqLSTM
 class Batch:
     """Batch of padded sentence pairs.
 
-    It holds the source (B, Ts) with lengths (B,), the decoder's input tokens `read` and target tokens `write`, both
-    (B, Tt).
+    The batch holds the source tokens (B, Ts) with lengths (B,), and for the decoder the input tokens `read` and the
+    target tokens `write`, both (B, Tt).
     """
 
     source: Tensor
@@ -46,11 +46,15 @@ class Batch:
     read: Tensor
     write: Tensor
     items: int  # number of target tokens in the batch, with end tokens but without padding
-    offset: Tensor | None = None  # position index of the first token of each row, (B,); None: 0
+    # position index of the first token in each row of the batch, (B,); None: all rows start at position 0
+    offset: Tensor | None = None
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Number of target tokens and number of source tokens. The halting cost is a mean over each of them."""
+        """Number of target tokens and number of source tokens in the batch.
+
+        Two numbers are needed because the halting cost is a mean per target token and a mean per source token.
+        """
         return self.items, int(self.source_lengths.sum())
 
     def to(self, device: str) -> Batch:
@@ -64,7 +68,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized sentence pairs. A sentence is cut to `limit` tokens, with its end token, when it is read."""
+    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built."""
 
     sources: TokenStore
     targets: TokenStore
@@ -121,8 +125,8 @@ class TranslationTask:
     batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
                   texts
     smoothing     label smoothing in training; the validation loss is not smoothed
-    vocabulary    vocabulary files of the model that `--init` names (`directory.Loaded`), saved instead of the
-                  tokenizers
+    vocabulary    contents of the directory of the initial model (`--init`), whose vocabulary files are saved instead of
+                  the tokenizers
     """
 
     unit: ClassVar = "tokens"
@@ -174,9 +178,9 @@ class TranslationTask:
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
 
         def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """Return the sum of the losses, the number of positions in each stack, and their halting steps.
+            """Return the sum of the losses, the number of positions, and the number of halting steps.
 
-            The stacks are the encoder and the decoder.
+            Positions and steps are counted separately for each stack of layers: encoder and decoder.
             """
             batch = corpus.batch(indices, self.model)
             with self.compute.autocast():
