@@ -91,7 +91,9 @@ def convert(
         return
     of_file = {"heads": heads, "vocabularies": vocabularies, "languages": languages}
     if given := [name for name, value in of_file.items() if value is not None]:
-        raise UserError(f"{path}: {', '.join(given)}: valid only for the file of a state_dict, found a directory")
+        raise UserError(
+            f"{path}: {', '.join(given)}: these options apply to a state_dict file, but this is a directory"
+        )
     family, settings = read_settings(path)
     _check_free(out)
     if not weight_files(path, PICKLED):

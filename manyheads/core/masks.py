@@ -81,10 +81,10 @@ class Mask:
         """
         key = (queries, keys, device)
         if key not in self._tables:
-            self._tables[key] = self._build_table(queries, keys, device)
+            self._tables[key] = self._build_mask_table(queries, keys, device)
         return self._tables[key]
 
-    def _build_table(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    def _build_mask_table(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         rules: list[Tensor] = []
         k = torch.arange(keys, device=device)
         if self.key_lengths is not None:

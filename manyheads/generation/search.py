@@ -213,7 +213,7 @@ def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: i
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
-    # indices of the blocks with the largest maxima, (R, K)
+    # indices of the K blocks with the largest maxima in each row, (R, K)
     top_blocks = _top_columns((maxima.view(sentences, width, blocks) + offsets[:, :, None]).flatten(1), count)
     parents = top_blocks // blocks  # hypothesis of each block, (R, K)
     rows = parents + width * torch.arange(sentences, device=top_blocks.device)[:, None]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyheads.inference.attending import attend, bf16_memory, float_memory
-from manyheads.inference.kernels import NONE, activate, encode_row, kernel, normalize, product, view, wait
+from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, view, wait
 from manyheads.inference.tile import COLUMNS, to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
@@ -146,12 +146,12 @@ def prepare(
     at = 2 * norm * width
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         if norm < 0:
-            encode_row(sizes.kind, x[row], scratch.left[row], scratch.scales, scratch.zeros, row)
+            quantize_row(sizes.kind, x[row], scratch.left[row], scratch.scales, scratch.zeros, row)
             continue
         normed = x[row] if keep else scratch.normed[thread]
         floats = weights.floats[layer]
         normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], normed)
-        encode_row(sizes.kind, normed, scratch.left[row], scratch.scales, scratch.zeros, row)
+        quantize_row(sizes.kind, normed, scratch.left[row], scratch.scales, scratch.zeros, row)
 
 
 @kernel
@@ -277,7 +277,7 @@ def run(
         turn = wait(counter, turn, threads)
         for row in range(thread * rows // threads, (thread + 1) * rows // threads):
             activate(sizes.activation, scratch.hidden[row])
-            encode_row(sizes.kind, scratch.hidden[row], scratch.left[row], scratch.scales, scratch.zeros, row)
+            quantize_row(sizes.kind, scratch.hidden[row], scratch.left[row], scratch.scales, scratch.zeros, row)
         turn = wait(counter, turn, threads)
         linear(CONTRACT, layer, thread, threads, sizes, weights, scratch, TRUE, x)
         turn = wait(counter, turn, threads)

@@ -1,7 +1,7 @@
 """Operations of a Transformer block on rows of float32 numbers, each for one of several threads.
 
 In a matrix product, the activations are the left factor and are converted to the precision of the weights.
-`encode_row` converts each row to float32, bf16, or 8 bits with a scale and a zero point per row. All other operations
+`quantize_row` converts each row to float32, bf16, or 8 bits with a scale and a zero point per row. All other operations
 are in float32.
 """
 
@@ -196,7 +196,7 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
-def encode_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
+def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
     """Convert one row to the precision of a matrix product, and write it into the bytes `out`.
 
     Bytes after the row stay zero.
@@ -254,7 +254,7 @@ def product(
 ) -> None:  # fmt: skip
     """Compute a W^T + bias for the groups of columns from `first` to `last`, and write it to out (rows, N), or add it.
 
-    a        activations written by `encode_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
+    a        activations written by `quantize_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
     weight   address of the weights from `pack`, with scale factors (N,) and column sums (N,) of 8-bit weights
     scratch  scratch memory of this thread, (ROWS, COLUMNS)
     """

@@ -28,7 +28,8 @@ from numba.extending import intrinsic
 # AVX-512
 ROWS = 6
 LINE = 64  # size of a cache line in bytes
-# Supported head widths for reading keys directly from memory, as a number of vector registers per head.
+
+# Supported head widths for attention that reads keys directly from memory, in vector registers per head.
 WIDTHS = (1, 2, 4, 8)
 FLOAT32, BF16, INT8 = range(3)
 

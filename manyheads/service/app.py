@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from manyheads.service import attention_api, libretranslate, openai, page, schemas, verbs
 from manyheads.service.endpoint import Endpoint
-from manyheads.service.middleware import AccessMiddleware, is_public, tokens_equal, unauthorized
+from manyheads.service.middleware import AccessMiddleware, is_public_path, tokens_equal, unauthorized
 from manyheads.service.openapi import document
 from manyheads.service.request_body import JSON, parse_body, read_body
 from manyheads.service.state import Service
@@ -131,7 +131,7 @@ async def _dispatch(service: Service, endpoint: Endpoint, request: Request) -> R
         if endpoint.method == "POST" or body:
             payload = parse_body(endpoint.request_schema, body, content_type, form=endpoint.form)
         allowed = allowed or key_matches(getattr(payload, "api_key", None) or "")
-    if not allowed and not is_public(endpoint.path):
+    if not allowed and not is_public_path(endpoint.path):
         raise unauthorized()
     response = await endpoint.handler(service, payload, request)
     if isinstance(response, Response):

@@ -112,7 +112,7 @@ class AccessMiddleware:
             scheme.lower() == "bearer" and tokens_equal(service.token, token)
         )
         token_in_body = scope["path"] in LIBRETRANSLATE  # Clients of LibreTranslate send the token in the request body.
-        if not scope["state"]["allowed"] and not is_public(scope["path"]) and not token_in_body:
+        if not scope["state"]["allowed"] and not is_public_path(scope["path"]) and not token_in_body:
             raise unauthorized()
 
 
@@ -134,7 +134,7 @@ async def _drain(receive: Callable[[], Awaitable[Any]]) -> None:
                 size += len(message["body"])
 
 
-def is_public(path: str) -> bool:
+def is_public_path(path: str) -> bool:
     """Return True for public paths, which expose no model data."""
     return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIX)
 

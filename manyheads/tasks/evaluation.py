@@ -200,7 +200,7 @@ def scored_data(
         raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
-    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_named(data, labels)
+    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_evaluation_data(data, labels)
     for reason, count in items.skips.items():
         logger.info(f"skipped items: {count:,} ({reason})")
     return items

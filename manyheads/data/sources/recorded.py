@@ -36,7 +36,7 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
     """Return the data source that a run's `result.json` describes; None if it describes no data.
 
     Raises UserError if the record is damaged. No data are opened here: see `Source.read_again` and
-    `Source.read_named`.
+    `Source.read_evaluation_data`.
     """
     try:
         data = record.get("data") or {}

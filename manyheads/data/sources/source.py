@@ -252,7 +252,7 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{data}: found no test data; give the test file itself")
         return test
 
-    def read_named(self, data: str, labels: Sequence[str] = ()) -> D:
+    def read_evaluation_data(self, data: str, labels: Sequence[str] = ()) -> D:
         """Read data that the user has named for evaluation, with the same options as the training data."""
         return self.read_one(self.test_in(data), labels)
 

@@ -42,7 +42,7 @@ def is_separable(tokenizer: Tokenizer) -> bool:
     before, model = state["pre_tokenizer"] or {}, state["model"]
     plain = all(state[name] is None for name in ("normalizer", "truncation", "padding"))
     by_words = before.get("type") == "ByteLevel" and before["use_regex"] and not before["add_prefix_space"]
-    # BPE dropout is random, so equal stretches may have different ids.
+    # BPE dropout is random, so equal pieces of text may get different ids.
     deterministic = model["type"] == "BPE" and not model["dropout"]
     ignores_added_tokens = tokenizer.encode_special_tokens and all(token["special"] for token in state["added_tokens"])
     # Added tokens must be disabled, because they may contain spaces.

@@ -18,7 +18,7 @@ class AnsweringConfig(DataConfig):
     """Settings of a training run for question answering.
 
     data          directory with train, dev and test files in SQuAD's format, or one file (see `data/readers/squad.py`)
-    preset        name of the BERT preset that stands for the initial model in the cost estimate of a dry run
+    preset        name of a BERT preset. A dry run without --init uses it to estimate the cost
     model         settings that override those of the initial model, such as dropout rates; the shapes of the weights
                   must stay the same
     batch_tokens  maximum number of tokens in a micro-batch, padding included

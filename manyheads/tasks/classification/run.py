@@ -139,7 +139,9 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
     """Raise UserError if the data have pairs of texts but the recipe reads single texts, or vice versa."""
     if run.recipe == "sentence-pair" and train.second_texts is None:
-        raise UserError(f"{config.data}: found single texts: name the second column with columns.pair=NAME")
+        raise UserError(
+            f"{config.data}: expected pairs of texts, found single texts: give the second column as columns.pair=NAME"
+        )
     if run.recipe == "single-sentence" and train.second_texts is not None:
         raise UserError(
             f"{config.data}: expected single texts, found pairs. "

@@ -93,7 +93,7 @@ def test_a_saved_description_reads_the_same_splits(
     for split, data in splits.known.items():
         if split != "train":
             assert [*source.content(again.read_again(split, labels=labels), split)] == [*source.content(data, split)]
-    other = again.read_named(str(tmp_path / "data"), labels=labels)
+    other = again.read_evaluation_data(str(tmp_path / "data"), labels=labels)
     assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
     (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
     file.write_text(train.read_text())

@@ -231,7 +231,7 @@ def test_inconsistent_options_are_refused(tmp_path: Path) -> None:
         export.convert(tmp_path / "model.pt", tmp_path / "out", vocabularies=files)
     with pytest.raises(ValueError, match="--languages without --vocabularies"):
         export.convert(tmp_path / "model.pt", tmp_path / "out", languages=("fr", "en"))
-    with pytest.raises(ValueError, match="heads: valid only for the file of a state_dict, found a directory"):
+    with pytest.raises(ValueError, match="heads: these options apply to a state_dict file, but this is a directory"):
         export.convert(tmp_path, tmp_path / "out", heads=5)
 
 

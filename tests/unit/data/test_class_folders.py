@@ -81,8 +81,8 @@ def test_class_folders_without_splits_are_held_out_by_hash(tmp_path: Path) -> No
     assert splits.train.skips == {
         f"{data}: texts outside of class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
     }  # fmt: skip
-    assert len(LabeledSource().read_named(str(data))) == 180
-    assert len(LabeledSource().read_named(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
+    assert len(LabeledSource().read_evaluation_data(str(data))) == 180
+    assert len(LabeledSource().read_evaluation_data(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
 def test_a_record_finds_its_texts(tmp_path: Path) -> None:
