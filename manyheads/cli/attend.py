@@ -90,13 +90,13 @@ def _attend(options: argparse.Namespace) -> None:
     if options.calculation and options.words:
         raise UserError("--calculation shows tokens, --words merges them: use one of the two")
     predictor = model_for("attend", options.model)
-    seen: list[Any] = [_seen(predictor, text, options) for text in options.rest]
+    seen: list[Any] = [_record_input(predictor, text, options) for text in options.rest]
     if options.against is not None:
-        seen.append(_seen(model_for("attend", options.against), options.rest[0], options))
+        seen.append(_record_input(model_for("attend", options.against), options.rest[0], options))
     from manyheads.analysis.figures.channel_weights import ChannelWeights
 
     if any(isinstance(one, ChannelWeights) for one in seen):
-        return _channels(seen, options)
+        return _write_channel_weights(seen, options)
     maps, *others = [maps.words() for maps in seen] if options.words else seen
     notes: list[str] = []
     if suffix == ".html":
@@ -110,7 +110,7 @@ def _attend(options: argparse.Namespace) -> None:
     print(out)
 
 
-def _channels(seen: list[Any], options: argparse.Namespace) -> None:
+def _write_channel_weights(seen: list[Any], options: argparse.Namespace) -> None:
     """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention."""
     if len(seen) > 1:
         raise UserError(
@@ -132,7 +132,7 @@ def _channels(seen: list[Any], options: argparse.Namespace) -> None:
     print(out)
 
 
-def _seen(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
+def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
     """Return the attention maps of one input, or its channel weights for a model with squeeze-and-excitation.
 
     Raises UserError for an option that the model does not support.

@@ -49,15 +49,15 @@ def _classify(options: argparse.Namespace) -> None:
     def answers(texts: list[str]) -> list[list[Label]]:
         if not paired and (real := [text for text in texts if text.strip()]):
             paired.append(classifier.takes_pairs and options.pair is None and "\t" in real[0])
-        return _answers(classifier, texts, options, any(paired))
+        return _classify_texts(classifier, texts, options, any(paired))
 
     for number, text, labels in answered(options.rest, answers):
         if not labels:
             print(f"manyheads: text {number} is blank: printed no label", file=sys.stderr)
         if options.json:
-            documents.append({**_given(text, classifier, options), "labels": list(map(asdict, labels))})
+            documents.append({**_input_fields(text, classifier, options), "labels": list(map(asdict, labels))})
         else:
-            print("\t".join(map(_shown, labels)))
+            print("\t".join(map(_format_label, labels)))
     if options.json:
         document(documents)
 
@@ -83,12 +83,12 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         if options.json:
             documents.append({"image": image, "labels": list(map(asdict, labels))})
         else:
-            print("\t".join([_cell(image), *map(_shown, labels)]))
+            print("\t".join([_cell(image), *map(_format_label, labels)]))
     if options.json:
         document(documents)
 
 
-def _shown(label: Label) -> str:
+def _format_label(label: Label) -> str:
     return f"{_cell(label.label)}\t{label.probability:.4f}"
 
 
@@ -97,7 +97,7 @@ def _cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
+def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
     """Classify texts, or pairs of texts if the model was trained on pairs. A tab separates the two texts of a pair."""
     from manyheads.data.text.text_faults import ItemError
 
@@ -105,19 +105,19 @@ def _answers(classifier: Any, texts: list[str], options: argparse.Namespace, pai
     if options.pair is not None:
         pairs = [options.pair]
     elif paired:
-        texts, pairs = map(list, zip(*(_parted(text, i) for i, text in enumerate(texts)), strict=True))
+        texts, pairs = map(list, zip(*(_split_pair(text, i) for i, text in enumerate(texts)), strict=True))
     elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts) if "\t" in text]):
         raise ItemError(late[0], "has a tab, but the first text has none: give only pairs, or only single texts")
     return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
 
 
-def _given(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:
+def _input_fields(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:
     if options.pair is not None or not classifier.takes_pairs or "\t" not in text:
         return {"text": text} if options.pair is None else {"text": text, "pair": options.pair}
-    return dict(zip(("text", "pair"), _parted(text, 0), strict=True))
+    return dict(zip(("text", "pair"), _split_pair(text, 0), strict=True))
 
 
-def _parted(text: str, index: int) -> tuple[str, str]:
+def _split_pair(text: str, index: int) -> tuple[str, str]:
     from manyheads.data.text.text_faults import ItemError
 
     parts = text.split("\t")

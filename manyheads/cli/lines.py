@@ -73,14 +73,14 @@ def _read() -> Iterator[list[str]]:
         yield [decode(b"".join(begun), "<stdin>", number + 1)]
 
 
-def lines_of(file: Path) -> Iterator[str]:
+def read_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a file. Raise UserError for a pipe or a device."""
     lines = regular(file).read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         yield decode(line, str(file), number)
 
 
-def text_of(file: Path) -> str:
+def read_text(file: Path) -> str:
     """Return the text of a file without any change, so that character offsets match those in the file.
 
     Raise UserError for a pipe or a device.

@@ -30,10 +30,10 @@ def add_processes(verb: argparse.ArgumentParser) -> None:
     """
     verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
                       help="number of processes on this machine (default: 1)")  # fmt: skip
-    verb.set_defaults(verb=partial(_spread, verb.get_default("verb")))
+    verb.set_defaults(verb=partial(_run_in_processes, verb.get_default("verb")))
 
 
-def _spread(verb: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+def _run_in_processes(verb: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
     if options.processes > 1 and not is_rank():
         from manyheads.training.launch import launch
 

@@ -48,7 +48,7 @@ def _probe(options: argparse.Namespace) -> None:
 
     assert treebank is not None
     results = probe(load(options.model), treebank, train=train)
-    _tell(results, options.minimum)
+    _report_omissions(results, options.minimum)
     if options.json:
         document(results.document(options.minimum))
     else:
@@ -69,7 +69,7 @@ def _print(results: Probe, minimum: int) -> None:
         table([("sees", "UAS", "95%"), *rows])
 
 
-def _tell(results: Probe, minimum: int) -> None:
+def _report_omissions(results: Probe, minimum: int) -> None:
     """Print on stderr which sentences were left out."""
     counts = results.counts
     rare = sum(count < minimum for count in results.dependencies.counts().values())
@@ -95,7 +95,7 @@ def _relations(results: Probe, minimum: int) -> None:
     print(f"{results.model}: {layers} layers of {heads} heads, counted from 0, on {results.treebank}\n")
     rows = [
         (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
-         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), f"{row.base:.3f}", f"({row.baseline})")
+         f"{row.low:.3f}-{row.high:.3f}", _format_fraction(row.held_out), f"{row.base:.3f}", f"({row.baseline})")
         for row in results.dependencies.table(minimum)
     ]  # fmt: skip
     table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows])
@@ -131,7 +131,8 @@ def _antecedents(mentions: Selections) -> None:
 
     rows = [
         (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
-         f"{row.low:.3f}-{row.high:.3f}", _share(row.held_out), *(f"{base:.3f}" for base in row.baselines.values()),
+         f"{row.low:.3f}-{row.high:.3f}", _format_fraction(row.held_out),
+         *(f"{base:.3f}" for base in row.baselines.values()),
          f"{PUBLISHED[row.group]:.3f}")
         for row in mentions.table()
     ]  # fmt: skip
@@ -143,5 +144,5 @@ def _antecedents(mentions: Selections) -> None:
     )
 
 
-def _share(value: float) -> str:
+def _format_fraction(value: float) -> str:
     return "" if isnan(value) else f"{value:.3f}"

@@ -59,13 +59,13 @@ def add(verbs: Verbs) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    models, watched = _named(options.models), _named(options.watch)
+    models, watched = _models_by_name(options.models), _models_by_name(options.watch)
     if not models and not watched:
         raise UserError("nothing to serve: expected a MODEL, or --watch RUN")
     languages = _languages(options.languages, models)
     if options.detect is not None and options.detect not in models:
         raise UserError(f"--detect {options.detect}: expected one of {', '.join(models)}")
-    token = _token(options.token_file)
+    token = _read_token(options.token_file)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"serve needs {', '.join(missing)}: pip install 'manyheads[serve]'")
     from manyheads.service.server import Settings, run
@@ -81,7 +81,7 @@ def _serve(options: argparse.Namespace) -> None:
     )  # fmt: skip
 
 
-def _named(given: list[str]) -> dict[str, str]:
+def _models_by_name(given: list[str]) -> dict[str, str]:
     """Return the models to serve, as a dictionary from name to model directory."""
     pairs = []
     for text in given:
@@ -108,7 +108,7 @@ def _languages(given: list[str], models: dict[str, str]) -> dict[str, tuple[str,
     return pairs
 
 
-def _token(file: str | None) -> str | None:
+def _read_token(file: str | None) -> str | None:
     token = os.environ.get(TOKEN, "").strip() or None
     where = f"${TOKEN}"
     if file is not None:

@@ -34,7 +34,7 @@ def _summary(options: argparse.Namespace) -> None:
             raise UserError(f"--wmt14 takes no model: leave out {options.model}")
         return _wmt14(as_json=options.json)
     if options.model is None:
-        return _list_presets(as_json=options.json)
+        return _print_presets(as_json=options.json)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
 
@@ -53,7 +53,7 @@ def _summary(options: argparse.Namespace) -> None:
         print(f"source           {cost['source']}")
 
 
-def _list_presets(*, as_json: bool) -> None:
+def _print_presets(*, as_json: bool) -> None:
     papers = {name: FAMILIES[family_of(name)].paper for name in PRESETS}
     if as_json:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])

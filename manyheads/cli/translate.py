@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, lines_of, one_line, stdin
+from manyheads.cli.lines import answered, one_line, read_lines, stdin
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
@@ -50,7 +50,7 @@ def _translate(options: argparse.Namespace) -> None:
         raise UserError(
             f"--nbest {options.nbest} exceeds the beam: expected --beam {options.nbest} or more, found {options.beam}"
         )
-    targets = list(lines_of(Path(options.score_target))) if options.score_target else None
+    targets = list(read_lines(Path(options.score_target))) if options.score_target else None
     translator = model_for("translate", options.model, options.precision)
     if targets is not None:
         return _score(translator, targets, options)

@@ -162,7 +162,7 @@ class Settings:
         return theirs
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
@@ -179,8 +179,8 @@ class Weight:
     ours: str | tuple[str, ...]
     theirs: str
     also: tuple[str, ...] = ()
-    to_theirs: Callable[..., Tensor] = _as_it_is
-    to_ours: Callable[[Tensor], Tensor | Sequence[Tensor]] = _as_it_is
+    to_theirs: Callable[..., Tensor] = _identity
+    to_ours: Callable[[Tensor], Tensor | Sequence[Tensor]] = _identity
 
     @property
     def names(self) -> tuple[str, ...]:

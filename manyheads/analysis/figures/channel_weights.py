@@ -115,7 +115,7 @@ class ChannelWeights:
             len(self.layers), 2 if pictured else 1, squeeze=False, width_ratios=(1, 5) if pictured else None
         )
         for layer, weights, panel in zip(self.layers, self.weights, panels[:, -1], strict=True):
-            named = f"{_called(layer)}: {weights.shape[1]} channels"
+            named = f"{_block_title(layer)}: {weights.shape[1]} channels"
             if several:
                 _classes(panel, self.rows, weights, self.images, named)
             else:
@@ -199,7 +199,7 @@ def channel_weights(
     return ChannelWeights(tuple(blocks), means, tuple(rows), counts, name, title, picture)
 
 
-def _called(layer: str) -> str:
+def _block_title(layer: str) -> str:
     """Convert a module name such as `stages.1.blocks.2.squeeze` to a title such as `stage 2, block 3`.
 
     As in the paper, the title counts stages and blocks from 1.

@@ -69,7 +69,7 @@ class HeadStatistics:
                 f"maps of {', '.join(maps) or 'no layer'}: expected {', '.join(self._sums) or 'at least one layer'}"
             )
         shape = next(iter(maps.values())).shape
-        real = _real(shape[0], shape[-1], lengths)  # (B, T)
+        real = _token_mask(shape[0], shape[-1], lengths)  # (B, T)
         at = torch.arange(shape[-1])
         away = at - at[:, None]  # offset of the key position from the query position, (T, T)
         for layer, map in maps.items():
@@ -127,7 +127,7 @@ def divergences(maps: Mapping[str, Tensor], lengths: Tensor | None = None) -> Te
     """
     # attention maps of all heads, (B, N, T, T)
     stacked = torch.cat([map.detach().cpu().float() for map in maps.values()], 1)
-    real = _real(stacked.shape[0], stacked.shape[-1], lengths)
+    real = _token_mask(stacked.shape[0], stacked.shape[-1], lengths)
     rows = stacked.transpose(1, 2)[real].transpose(0, 1)  # (N, queries, T)
     own = entropy(rows)  # (N, queries)
     unlike = torch.zeros(len(rows), len(rows))
@@ -236,7 +236,7 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
     return growth
 
 
-def _real(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
+def _token_mask(batch: int, tokens: int, lengths: Tensor | None) -> Tensor:
     """Return the mask (B, T), true for tokens that are not padding."""
     if lengths is None:
         return torch.ones(batch, tokens, dtype=torch.bool)

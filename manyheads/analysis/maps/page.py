@@ -103,9 +103,9 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any
         for layer in layers:
             if not np.isfinite(layer.weights).all():
                 raise UserError(f"{layer.name} has weights that are NaN or infinite: a page needs finite weights")
-            shown, left_out = _fitted(layer, first, TEXT_NAMES.get(axis, ("", "")))
+            shown, left_out = _fit_to_page(layer, first, TEXT_NAMES.get(axis, ("", "")))
             notes += [note for note in left_out if note not in notes]
-            scale, signed, data = _packed(np.where(shown.halted[:, None], 0, shown.weights[0]))
+            scale, signed, data = _quantize(np.where(shown.halted[:, None], 0, shown.weights[0]))
             packed.append(data)
             numbers = []
             for side, whole in ((shown.queries, layer.queries), (shown.keys, layer.keys)):
@@ -138,7 +138,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any
     }  # fmt: skip
 
 
-def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
+def _quantize(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
     """Quantize attention maps (H, Tq, Tk) to one byte per weight.
 
     Return the maximum of each head, true if weights are signed, and the bytes.
@@ -150,7 +150,7 @@ def _packed(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
     return [float(size) for size in largest.ravel()], signed, steps.astype(np.uint8).tobytes()
 
 
-def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
+def _fit_to_page(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, list[str]]:
     """Reduce the attention map of a layer to the part that a page can show.
 
     Returns the reduced map with notes about omitted parts.
@@ -174,7 +174,7 @@ def _fitted(layer: Layer, first: int, names: tuple[str, str]) -> tuple[Layer, li
         return shown, list(dict.fromkeys(notes))
     merged = False
     while _patches(side := layer.queries if _patches(layer.queries) > PATCHES else layer.keys) > PATCHES:
-        layer, merged = _coarser(layer, side is layer.queries), True
+        layer, merged = _merge_patches(layer, side is layer.queries), True
     return layer, ["neighboring patches are merged, because the image has too many"] if merged else []
 
 
@@ -187,7 +187,7 @@ def _last_start(side: Side) -> int:
     return max(0, len(side) - SHOWN)
 
 
-def _coarser(layer: Layer, of_queries: bool) -> Layer:
+def _merge_patches(layer: Layer, of_queries: bool) -> Layer:
     """Merge 2 x 2 image patches into one; the weights are averaged over queries and added over keys."""
     side = layer.queries if of_queries else layer.keys
     assert side.grid is not None

@@ -94,7 +94,7 @@ class _Layout(NamedTuple):
         named = len(layers) * columns <= NAMED and not pictured
         sizes = [_size(layer, named, style, columns) for layer in layers]
         wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
-        return cls(columns, named, [height for _, height in sizes], wide, _wrapped(title, int(11 * wide)))
+        return cls(columns, named, [height for _, height in sizes], wide, _wrap_title(title, int(11 * wide)))
 
     def figure(self) -> tuple[Figure, Any]:
         """Return an empty figure with its title, and an array of its panels, (layers, columns)."""
@@ -114,8 +114,8 @@ def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
 
     for panel, layer in zip(panels[:, 0], layers, strict=True):
         _lines(panel, layer)
-        panel.set_title(f"{_called(layer, layers)}: {layer.name}", fontsize=9, parse_math=False)
-    key = [Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _longest(layers), strict=False)]
+        panel.set_title(f"{_layer_title(layer, layers)}: {layer.name}", fontsize=9, parse_math=False)
+    key = [Line2D([], [], color=hue, label=f"head {head}") for hue, head in zip(HUES, _all_heads(layers), strict=False)]
     figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
@@ -138,7 +138,7 @@ def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[La
             if row == 0:
                 panel.set_title(f"head {layer.heads[column]}", fontsize=9)
             if column == 0:
-                panel.set_ylabel(_called(layer, layers), fontsize=9)
+                panel.set_ylabel(_layer_title(layer, layers), fontsize=9)
     shrink = min(1.0, 4 / layout.wide)
     bar = figure.colorbar(colors, ax=panels, location="bottom", shrink=shrink, aspect=30, pad=0.02)
     bar.ax.tick_params(labelsize=7)
@@ -161,12 +161,12 @@ def _colors(layers: list[Layer]) -> ScalarMappable:
     return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
 
 
-def _longest(layers: list[Layer]) -> tuple[int, ...]:
+def _all_heads(layers: list[Layer]) -> tuple[int, ...]:
     """Return the head indices of the layer that has the largest number of heads."""
     return max((layer.heads for layer in layers), key=len)
 
 
-def _called(layer: Layer, layers: list[Layer]) -> str:
+def _layer_title(layer: Layer, layers: list[Layer]) -> str:
     """Return the title of a layer, as on the HTML page.
 
     For a layer that is applied several times, the title has the step.
@@ -181,7 +181,7 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
     """Raise UserError if the picture would have so many lines that a reader could not distinguish them."""
     if pictured:
         raise UserError("style 'lines' applies to texts: use 'matrix' for an image")
-    heads, tokens = len(_longest(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
+    heads, tokens = len(_all_heads(layers)), max(max(layer.weights.shape[2:]) for layer in layers)
     if heads > len(HUES):
         raise UserError(
             f"lines of {heads} heads cannot be distinguished: select at most {len(HUES)} (--heads 0,1), {PAGE}"
@@ -197,7 +197,7 @@ def _check_lines(layers: list[Layer], pictured: bool) -> None:
         )
 
 
-def _names(side: Side) -> list[str]:
+def _token_labels(side: Side) -> list[str]:
     """Return the token names, followed by the number of steps if the model has adaptive halting."""
     if side.steps is None:
         return list(side.tokens)
@@ -236,10 +236,10 @@ def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, c
     if max(shown.shape) > LONGEST:
         return
     if keys:
-        panel.set_xticks(range(len(layer.keys)), _names(layer.keys), rotation=60, ha="right", rotation_mode="anchor",
-                         fontsize=keys, parse_math=False)  # fmt: skip
+        panel.set_xticks(range(len(layer.keys)), _token_labels(layer.keys), rotation=60, ha="right",
+                         rotation_mode="anchor", fontsize=keys, parse_math=False)  # fmt: skip
     if queries:
-        panel.set_yticks(range(len(layer.queries)), _names(layer.queries), fontsize=queries, parse_math=False)
+        panel.set_yticks(range(len(layer.queries)), _token_labels(layer.queries), fontsize=queries, parse_math=False)
 
 
 def _lines(panel: Axes, layer: Layer) -> None:
@@ -252,16 +252,16 @@ def _lines(panel: Axes, layer: Layer) -> None:
         shares = part[q, k]
         ends = np.stack([np.stack([np.zeros(len(q)), q], 1), np.stack([np.ones(len(k)), k], 1)], 1)  # (N, 2, 2)
         panel.add_collection(LineCollection(list(ends), colors=HUES[head], alpha=shares, linewidths=0.4 + 2 * shares))
-    for at, (token, halted) in enumerate(zip(_names(layer.queries), layer.halted, strict=True)):
+    for at, (token, halted) in enumerate(zip(_token_labels(layer.queries), layer.halted, strict=True)):
         ink = "0.6" if halted else "black"
         panel.text(-0.03, at, token, ha="right", va="center", fontsize=8, color=ink, parse_math=False)
-    for at, token in enumerate(_names(layer.keys)):
+    for at, token in enumerate(_token_labels(layer.keys)):
         panel.text(1.03, at, token, ha="left", va="center", fontsize=8, parse_math=False)
     panel.set(xlim=(-0.8, 1.8), ylim=(max(weights.shape[1:]) - 0.4, -0.6), xticks=[], yticks=[])
     panel.spines[:].set_visible(False)
 
 
-def _wrapped(text: str, width: int) -> str:
+def _wrap_title(text: str, width: int) -> str:
     """Wrap a title at `width` characters. Keep at most TITLE_LINES lines."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, max(width, 20))]
     return "\n".join(lines if len(lines) <= TITLE_LINES else [*lines[: TITLE_LINES - 1], lines[TITLE_LINES - 1] + " …"])

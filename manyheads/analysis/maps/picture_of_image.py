@@ -65,7 +65,7 @@ class ImageMaps:
         panel.imshow(heat, extent=(0, across, down, 0), interpolation="nearest")
         assert sides.queries.grid is not None
         rows, columns = sides.queries.grid
-        patch = self._queries[layer] - _before(sides)
+        patch = self._queries[layer] - _tokens_before_patches(sides)
         if patch >= 0:
             corner = (patch % columns / columns, patch // columns / rows)
             for ink, width in (("black", 2.4), ("white", 1.2)):
@@ -106,7 +106,7 @@ def percent(value: float) -> str:
 
 
 def _query(layer: Layer, query: int | None) -> int:
-    count, before = len(layer.queries), _before(layer)
+    count, before = len(layer.queries), _tokens_before_patches(layer)
     assert layer.queries.grid is not None
     rows, columns = layer.queries.grid
     at = (0 if before else rows // 2 * columns + columns // 2) if query is None else query
@@ -115,7 +115,7 @@ def _query(layer: Layer, query: int | None) -> int:
     return at
 
 
-def _before(layer: Layer) -> int:
+def _tokens_before_patches(layer: Layer) -> int:
     """Return the number of query tokens that precede the image patches, such as the class token."""
     assert layer.queries.grid is not None
     return len(layer.queries) - layer.queries.grid[0] * layer.queries.grid[1]
@@ -123,7 +123,7 @@ def _before(layer: Layer) -> int:
 
 def _name(layer: Layer, query: int) -> str:
     token = layer.queries.tokens[query]
-    return token if query < _before(layer) else f"patch {token} (framed)"
+    return token if query < _tokens_before_patches(layer) else f"patch {token} (framed)"
 
 
 def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:

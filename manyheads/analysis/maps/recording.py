@@ -99,12 +99,12 @@ class _Selection(NamedTuple):
 
         `called` is the model's name in errors.
         """
-        layers, heads = _numbers("layers", options.layers), _numbers("heads", options.heads)
-        every = _by_axis(model)
+        layers, heads = _to_indices("layers", options.layers), _to_indices("heads", options.heads)
+        every = _layers_by_axis(model)
         if not every:
             raise UserError(f"{called} has no attention layers")
         axes = every if options.axis is None else [known_axis(options.axis, every, called)]
-        return cls(every, {axis: _chosen(axis, every[axis], layers) for axis in axes}, layers, heads)
+        return cls(every, {axis: _select_layers(axis, every[axis], layers) for axis in axes}, layers, heads)
 
 
 def _record(
@@ -135,7 +135,7 @@ def _layers(
 
     A layer that the model applies several times appears once for each selected step.
     """
-    query_steps, key_steps = _steps_of(axis, recording.thoughts)
+    query_steps, key_steps = _halting_steps(axis, recording.thoughts)
     every, layers, modules = selection.every[axis], [], tapped(model)
     for name in selection.names[axis]:
         module: Any = modules[name]
@@ -143,10 +143,10 @@ def _layers(
             head % module.heads for head in selection.heads
         )  # fmt: skip
         calls = recording.maps[name]
-        for step in _chosen_steps(axis, every, len(calls), selection.layers):
+        for step in _select_steps(axis, every, len(calls), selection.layers):
             call = calls[step - 1].float()
             over_image = _over_image(model, module, recording.shapes.get(name), call)
-            weights, queries, keys = over_image or (call, *_fitting(sides, call))
+            weights, queries, keys = over_image or (call, *_pad_sides(sides, call))
             if weights.dim() != 4 or len(weights) != 1:
                 raise UserError(f"{name} recorded maps of shape {tuple(call.shape)}: expected those of one input")
             calculations = recording.calculations.get(name)
@@ -191,7 +191,7 @@ def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor)
     return module.over_image(call, shape) if hasattr(module, "over_image") else call, queries, keys
 
 
-def _by_axis(model: nn.Module) -> dict[str, list[str]]:
+def _layers_by_axis(model: nn.Module) -> dict[str, list[str]]:
     """Return the names of the attention layers, grouped by axis (kind of attention), in the order of the network."""
     names = list(tapped(model))
     if not any(name.endswith(".cross") for name in names):
@@ -203,7 +203,7 @@ def _by_axis(model: nn.Module) -> dict[str, list[str]]:
     return {axis: layers for axis, layers in by_axis.items() if layers}
 
 
-def _numbers(what: str, chosen: Any) -> list[int] | None:
+def _to_indices(what: str, chosen: Any) -> list[int] | None:
     """Convert indices in a list, tuple or array to a list of int."""
     if chosen is None:
         return None
@@ -216,14 +216,14 @@ def _numbers(what: str, chosen: Any) -> list[int] | None:
     return numbers
 
 
-def _chosen(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
-    # If an axis has a single layer, the option `layers` selects the steps of this layer, see `_chosen_steps`.
+def _select_layers(axis: str, names: list[str], layers: Sequence[int] | None) -> list[str]:
+    # If an axis has a single layer, the option `layers` selects the steps of this layer, see `_select_steps`.
     if layers is None or len(names) == 1:
         return names
-    return [names[layer] for layer in _chosen_of(f"{axis} layer", layers, range(len(names)))]
+    return [names[layer] for layer in _select_indices(f"{axis} layer", layers, range(len(names)))]
 
 
-def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
+def _select_indices(what: str, chosen: Sequence[int], valid: range) -> list[int]:
     """Return the selected indices of a range. Negative indices count from the end."""
     for number in chosen:
         if number not in valid and not -len(valid) <= number < 0:
@@ -231,7 +231,7 @@ def _chosen_of(what: str, chosen: Sequence[int], valid: range) -> list[int]:
     return [valid[number] if number < 0 else number for number in chosen]
 
 
-def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
+def _select_steps(axis: str, names: list[str], count: int, layers: Sequence[int] | None) -> Sequence[int]:
     """Return the selected steps of a layer that is applied several times. Steps are counted from 1.
 
     If the layer is the only layer of an axis, the option `layers` selects the steps. Otherwise all steps are selected.
@@ -239,12 +239,12 @@ def _chosen_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
     if layers is None or len(names) > 1:
         return range(1, count + 1)
     if count == 1:
-        _chosen_of(f"{axis} layer", layers, range(1))
+        _select_indices(f"{axis} layer", layers, range(1))
         return [1]
-    return _chosen_of(f"{axis} step", layers, range(1, count + 1))
+    return _select_indices(f"{axis} step", layers, range(1, count + 1))
 
 
-def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
+def _halting_steps(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
     """Return the number of halting steps of each query and each key, for one axis (kind of attention)."""
     taken = {stack: tuple(ponder.steps[0].int().tolist()) for stack, ponder in thoughts.items()}
     if axis == "cross":
@@ -253,7 +253,7 @@ def _steps_of(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] |
     return (taken.get(axis) or next(iter(taken.values()), None),) * 2
 
 
-def _fitting(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
+def _pad_sides(sides: tuple[Side, Side] | None, call: Tensor) -> tuple[Side, Side]:
     """Return the names of the queries and keys of an attention map (1, H, Tq, Tk).
 
     Positions after the end of the text are named as padding.
