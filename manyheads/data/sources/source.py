@@ -119,7 +119,7 @@ class Source(ABC, Generic[D]):
         """Return a report on the training, validation and test data as text."""
 
     def content(self, data: D, split: str) -> Iterable[str]:
-        """Return the texts and the labels of a split. Its fingerprint is computed from them."""
+        """Return the texts and the labels of a split. The fingerprint of the split is the hash of both."""
         texts: Iterable[str] = data.texts
         return texts
 

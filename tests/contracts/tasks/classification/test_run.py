@@ -283,7 +283,7 @@ def test_mistakes_are_reported_before_writing(
 
 
 def test_untrainable_data_are_reported(data: Path, bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"found single texts: name the second column with columns\.pair"):
+    with pytest.raises(ValueError, match=r"found single texts: give the second column as columns\.pair"):
         train("sentence-pair", {**SMALL, "data": str(data)}, out=tmp_path / "a", init=str(bert))
     pairs = write(tmp_path / "pairs", pairs=True, train=rows(100), test=rows(3, 200))
     with pytest.raises(ValueError, match="pairs of texts require a pretrained model: add --init"):
