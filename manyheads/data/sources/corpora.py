@@ -149,7 +149,8 @@ class LabeledSource(ClassSource[Labeled]):
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
 
-        All labels must also occur in the training data. Either both data sets contain pairs, or both contain single texts.
+        All labels must also occur in the training data. Either both data sets contain pairs, or both contain single
+        texts.
         """
         if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(
