@@ -194,7 +194,11 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
         name = _NAMES[get_origin(base) or base]
         return next((f"{name} {violation}" for limit in limits if (violation := limit.violation(value, config))), "")
     if origin is Literal:
-        return "" if value in arguments else f"one of {', '.join(map(str, arguments))}"
+        return (
+            ""
+            if any(value == choice and type(value) is type(choice) for choice in arguments)
+            else f"one of {', '.join(map(str, arguments))}"
+        )
     if origin is tuple:
         return _expected_items(value, arguments, config)
     if hint is Any:

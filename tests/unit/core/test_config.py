@@ -105,3 +105,12 @@ def test_plain_dataclasses_are_validated_on_demand() -> None:
     for bad, expected in ((Plain(0, Sizes()), "width is 0"), (Plain(3, None), "inner is None: expected a Sizes")):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=expected):
             check_fields(bad)
+
+
+def test_true_is_not_the_choice_1() -> None:
+    @dataclass(frozen=True)
+    class Chosen(Config):
+        rank: Literal[1, 3] = 1
+
+    with pytest.raises(ValueError, match="rank is True: expected one of 1, 3"):
+        Chosen(True)  # type: ignore[arg-type]
