@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
@@ -16,13 +16,7 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add("compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
                      ("FIRST", "a run"), ("SECOND", "another run"), as_json=True,
                      example="manyheads compare runs/first runs/second")  # fmt: skip
-    verb.add_argument("--data", metavar="PATH", help="test data (default: the test data of the first run)")
-    verb.add_argument(
-        "--trust",
-        action="store_true",
-        help="read the files that the records of these runs name, even if the runs come from elsewhere",
-    )
-    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
+    add_test_data(verb, "the first run")
     add_precision(verb)
     add_processes(verb)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
 from manyheads.cli.output import document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 from manyheads.errors import UserError
@@ -22,12 +22,7 @@ def add(verbs: Verbs) -> None:
         as_json=True,
         example="manyheads evaluate runs/translation --data test.tsv",
     )
-    verb.add_argument("--data", metavar="PATH", help="test data (default: the test data of the run)")
-    verb.add_argument(
-        "--trust",
-        action="store_true",
-        help="read the files that the run's record names, even if the run comes from elsewhere",
-    )
+    add_test_data(verb, "the run")
     verb.add_argument("--by-label", action="store_true", help="also print precision, recall and F1 of each label")
     verb.add_argument(
         "--truncate", action="store_true", help="shorten texts that exceed the classifier's maximum length"
@@ -35,7 +30,6 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
                           help="columns of --data for labeled texts, also pair=NAME (default: as in"
                                " training)")  # fmt: skip
-    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
     add_precision(verb)
     add_processes(verb)
 

@@ -44,6 +44,17 @@ def _run_in_processes(verb: Callable[[argparse.Namespace], None], options: argpa
         verb(options)
 
 
+def add_test_data(verb: argparse.ArgumentParser, default: str) -> None:
+    """Add the options of a verb that scores runs: --data, --trust and --skip-bad-lines.
+
+    default  the test data without --data, as its help names them
+    """
+    verb.add_argument("--data", metavar="PATH", help=f"test data (default: the test data of {default})")
+    trust = "read the files that the record of a run names, even if it comes from elsewhere"
+    verb.add_argument("--trust", action="store_true", help=trust)
+    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
+
+
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:
     """Load a model. Raise UserError if the command cannot be used with this type of model."""
     from manyheads.tasks.loading import load

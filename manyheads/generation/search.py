@@ -113,12 +113,10 @@ def beam_search(
     reduce = reduce or reduced
     limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
-    # indices of the unfinished sentences, (R,), each with W unfinished hypotheses
-    rows = torch.arange(len(limits), device=limits.device)
-    # tokens of the hypotheses, (R, W, 1 + length)
-    output = torch.full((len(limits), 1, 1), start, device=limits.device)
-    # log-probabilities of the hypotheses, (R, W), best first
-    totals = torch.zeros(len(limits), 1, device=limits.device)
+    # The search keeps R unfinished sentences with W unfinished hypotheses each, best first.
+    rows = torch.arange(len(limits), device=limits.device)  # indices of the sentences, (R,)
+    output = torch.full((len(limits), 1, 1), start, device=limits.device)  # tokens, (R, W, 1 + length)
+    totals = torch.zeros(len(limits), 1, device=limits.device)  # log-probabilities, (R, W)
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
@@ -131,8 +129,7 @@ def beam_search(
         finished.add(ending, rows, output, parents, totals)
 
         continuing = in_beam & ~ending
-        # An empty slot of a beam contains no hypothesis, so it has no continuations.
-        totals = totals.masked_fill(~continuing, -torch.inf)
+        totals = totals.masked_fill(~continuing, -torch.inf)  # an empty slot of a beam has no continuations
         live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]
         totals = totals.gather(1, live)  # unfinished hypotheses after this step, (R, W'), best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)

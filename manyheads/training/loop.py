@@ -81,15 +81,10 @@ def train(
     with signals, lock, _report_disk_errors(out), compute.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)
-        identity: dict[str, Any] = {
-            "config": config.as_dict(),
-            "settings": json.loads(json.dumps(dict(settings or {}))),
-            "batches": batches,
-            "environment": {**compute.describe(), **ranks.shown},
-        }
         session = new_session(
-            task, config, out, compute=compute, ranks=ranks, identity=identity, max_minutes=max_minutes,
-            signals=signals, resume_command=resume_command or f"the same command with --out {out} --resume",
+            task, config, out, compute=compute, ranks=ranks, max_minutes=max_minutes, signals=signals,
+            identity=_identity(config, settings or {}, batches, {**compute.describe(), **ranks.shown}),
+            resume_command=resume_command or f"the same command with --out {out} --resume",
             release_memory=release_memory,
         )  # fmt: skip
         summary = start_or_resume(session, resume=resume, upgrade=upgrade)
@@ -101,6 +96,16 @@ def train(
         if summary.status == "finished":
             _raise_if_interrupted(session)
         return summary
+
+
+def _identity(
+    config: TrainingConfig, settings: Mapping[str, Any], batches: int, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings, number of batches and environment of a run, for comparison when it is resumed."""
+    return {
+        "config": config.as_dict(), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
+        "environment": dict(environment),
+    }  # fmt: skip
 
 
 def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:

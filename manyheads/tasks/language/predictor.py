@@ -104,14 +104,7 @@ class LanguageModel(ModelWithTokenizer):
     ) -> list[Continuation]:
         """Return the continuation of every prompt, and the reason why its generation ended."""
         max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
-        if isinstance(seed, Iterable):
-            seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
-        else:
-            seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(len(prompts))]
-        if len(seeds) != len(prompts):
-            raise UserError(
-                f"found {len(seeds)} seeds for {len(prompts)} texts: give one for each text, or a single number"
-            )
+        seeds = _seeds(seed, len(prompts))
         stops = [stop] if isinstance(stop, str) else stop or ()
         if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
             raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
@@ -302,6 +295,20 @@ def _piece_offsets(text: str) -> list[int]:
     while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
         offsets.append(end + 1)
     return offsets
+
+
+def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[int]:
+    """Return one seed for each of `count` texts.
+
+    A single seed belongs to the first text, and each further text adds 1.
+    """
+    if isinstance(seed, Iterable):
+        seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
+    else:
+        seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(count)]
+    if len(seeds) != count:
+        raise UserError(f"found {len(seeds)} seeds for {count} texts: give one for each text, or a single number")
+    return seeds
 
 
 def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:

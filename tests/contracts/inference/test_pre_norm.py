@@ -1,4 +1,4 @@
-"""BERT with pre-norm layers: saving under our model type, and lowering."""
+"""BERT with pre-norm layers: saving under our model type, and compiling."""
 
 from pathlib import Path
 

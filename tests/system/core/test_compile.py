@@ -7,7 +7,7 @@ from torch import Tensor
 from manyheads.core.tap import edit, record
 from manyheads.models.transformer import Transformer
 from tests.unit.core.test_states import D, T, built, inputs, logits
-from tests.unit.core.test_tap import LENGTHS, NAMES, TS, TT, B, V, explicit, translator
+from tests.unit.core.test_tap import NAMES, explicit, sources_and_targets, translator
 
 
 @pytest.fixture
@@ -17,9 +17,7 @@ def model() -> Transformer:
 
 @pytest.fixture(scope="module")
 def batch() -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(1, V - 1, (B, TS + TT), generator=generator)
-    return draw[:, :TS], LENGTHS, draw[:, TS:]
+    return sources_and_targets()
 
 
 @pytest.mark.parametrize("way", [True, False])

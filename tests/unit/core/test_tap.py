@@ -46,11 +46,16 @@ def model() -> Transformer:
     return translator().eval()
 
 
-@pytest.fixture(scope="module")
-def batch() -> tuple[Tensor, Tensor, Tensor]:
+def sources_and_targets() -> tuple[Tensor, Tensor, Tensor]:
+    """Return random source ids (B, TS), their lengths, and random target ids (B, TT)."""
     generator = torch.Generator().manual_seed(1)
     draw = torch.randint(1, V - 1, (B, TS + TT), generator=generator)
     return draw[:, :TS], LENGTHS, draw[:, TS:]
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    return sources_and_targets()
 
 
 def test_layers_are_named_in_order(model: Transformer) -> None:
