@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md: every claim of the sources, and how it stands by the records that are kept."""
+"""The tables of docs/measured/evidence.md: the claims of the sources, with the verdict that the records support."""
 
 from __future__ import annotations
 

@@ -275,12 +275,16 @@ def readings_table() -> str:
     """Return the entity F1 of each of three encoders over the steps of pretraining."""
     head = [["steps", *READINGS.values()], ["--:"] * (1 + len(READINGS))]
     rows = [[f"{steps:,}", *(f"{score:.3f}" for score in scores.values())] for steps, scores in readings()]
-    return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../{DIRECTIONS.name})"
+    return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../images/{DIRECTIONS.name})"
 
 
 def hunger_picture() -> str:
     """Return the pictures that `lab.results_plot` draws if there are records."""
-    return f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../{HUNGER.name})" if hunger() else ""
+    return (
+        f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../images/{HUNGER.name})"
+        if hunger()
+        else ""
+    )
 
 
 PAPERS = {
@@ -310,13 +314,13 @@ PAPERS = {
 RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
-    "docs/results.md": (by_room, models_table, costs_table),
-    "docs/inside.md": (probe_table,),
-    "docs/evidence.md": evidence_page.PARTS,
-    "docs/survival.md": survival_page.PARTS,
-    "docs/serving.md": service_page.PARTS,
-    "docs/speed.md": (speed_table, precision_table),
-    "docs/complexity.md": complexity_page.PARTS,
+    "docs/measured/results.md": (by_room, models_table, costs_table),
+    "docs/how-to/inside.md": (probe_table,),
+    "docs/measured/evidence.md": evidence_page.PARTS,
+    "docs/measured/survival.md": survival_page.PARTS,
+    "docs/how-to/serving.md": service_page.PARTS,
+    "docs/measured/speed.md": (speed_table, precision_table),
+    "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     **{
         f"docs/papers/{page}.md": (

@@ -1,4 +1,4 @@
-"""The tables of docs/serving.md: what many clients at once get; what attacked services answered, and what they kept."""
+"""The tables of docs/how-to/serving.md: latency and throughput with many clients; results of attacks."""
 
 from __future__ import annotations
 

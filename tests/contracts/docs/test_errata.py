@@ -1,4 +1,4 @@
-"""docs/errata.md: the examples of each section give the output and the pictures shown on the page."""
+"""docs/explanation/errata.md: the examples of each section give the output and the pictures shown on the page."""
 
 import re
 from pathlib import Path

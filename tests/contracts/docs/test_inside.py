@@ -1,4 +1,4 @@
-"""Python examples of docs/inside.md, run on small untrained models."""
+"""Python examples of docs/how-to/inside.md, run on small untrained models."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
 from tests.paths import ROOT
 
-PAGE = ROOT / "docs" / "inside.md"
+PAGE = ROOT / "docs" / "how-to" / "inside.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 WORDS: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "pad": 0, "end": 1, "start": 0}
 
