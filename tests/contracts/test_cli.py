@@ -33,12 +33,28 @@ def test_help_answers_at_once() -> None:
     assert [verb for verb in VERBS if f"  {verb}" in done.stdout] == list(VERBS)
 
 
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_is_a_verb_and_lists_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(capsys, "help")
+    assert text == help_of(capsys, "--help")
+    assert [f"\n{group}:\n" in text for group in cli.GROUPS] == [True] * len(cli.GROUPS)
+    assert len(text.splitlines()) <= 40
+    assert help_of(capsys, "help", "train") == help_of(capsys, "train", "--help")
+    assert "unknown VERB 'trian': did you mean train?" in refused(capsys, "help", "trian")
+
+
 @pytest.mark.parametrize("verb", cli.COMMANDS)
 def test_help_has_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main([verb, "--help"])
-    assert left.value.code == 0
-    _, example = capsys.readouterr().out.split("example:\n  manyheads ")
+    text = help_of(capsys, verb, "--help")
+    assert text.startswith(f"usage: manyheads {verb} ")
+    assert len(text.splitlines()) <= 40
+    _, example = text.split("example:\n  manyheads ")
     options = cli._parse(shlex.split(example))
     assert options.name == verb
 
