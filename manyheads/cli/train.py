@@ -15,7 +15,7 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add(
         "train",
         _train,
-        "train a model",
+        "train a model on small built-in data or on yours",
         ("RECIPE", "name of a recipe; `manyheads recipes` lists them"),
         example="manyheads train translation training.steps=500 --out runs/dates",
     )
