@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
 from manyheads.cli.loading import named
@@ -64,8 +63,8 @@ def _print_presets(options: argparse.Namespace) -> None:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])
     if options.all:
         return table(papers.items())
-    for family, group in groupby(papers, lambda name: name.partition("/")[0]):
-        names = list(group)
+    for family in dict.fromkeys(name.partition("/")[0] for name in papers):
+        names = [name for name in papers if name.partition("/")[0] == family]
         sizes = ", ".join(name.partition("/")[2] for name in names)
         text = f"  {family:<20}{sizes}{': ' if sizes else ''}{papers[names[0]]}"
         print(textwrap.fill(text, 100, subsequent_indent=" " * 22, break_on_hyphens=False))
