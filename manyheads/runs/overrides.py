@@ -298,7 +298,8 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
     if origin is Literal:
         named = {str(a): a for a in arguments}
         if not isinstance(value, str) or value not in named:
-            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}; {nearest(str(value), named)}")
+            close = [f"; did you mean {name}?" for name in get_close_matches(str(value), named, n=1)]
+            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}{''.join(close)}")
         return named[value]
     if origin in (tuple, list):
         return _sequence(setting, value, origin, arguments)

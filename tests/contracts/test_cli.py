@@ -191,7 +191,24 @@ def test_recipes_list_every_family_and_every_recipe(capsys: pytest.CaptureFixtur
     "arguments", [[], ["bert"], ["imdb"], ["mnist"], ["cifar10"], ["universal"], *([name] for name in RECIPES)], ids=str
 )
 def test_recipes_fit_a_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "recipes", *arguments)
+    fits_a_screen(printed(capsys, "recipes", *arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["summary"],
+        ["summary", "transformer/base"],
+        ["summary", "resnet/50-se"],
+        ["plan", "translation/wmt14-base", "--devices", "8", "--memory", "80", "--tflops", "99", "--bandwidth", "2e3"],
+    ],
+    ids=" ".join,
+)
+def test_the_default_output_fits_a_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fits_a_screen(printed(capsys, *arguments))
+
+
+def fits_a_screen(lines: list[str]) -> None:
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
 
@@ -244,12 +261,13 @@ def test_a_preset_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["summary"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(capsys, "summary", "--all")
     assert [line.split()[0] for line in lines] == list(PRESETS)
     assert any(line.split() == ["vit/ti16", "Dosovitskiy", "2020"] for line in lines)
     assert cli.main(["summary", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0] == {"name": "transformer/tiny", "paper": "Vaswani 2017"}
+    families = {line.split()[0] for line in printed(capsys, "summary") if re.match("  [a-z]", line)}
+    assert families == {name.partition("/")[0] for name in PRESETS}
     refusal = refused(capsys, "summary", "vit/ti61")
     assert "did you mean vit/ti16?" in refusal
     assert len(refusal) < 200
