@@ -1,5 +1,5 @@
 # make demo: train a small translator in minutes and use it.   make test: the tests of minutes (make test-system, make test-stress: the others).   make check: format, lint, types.
-# make docs: the site, in build/docs/html.   make evidence: for some minutes, the next runs that show what is claimed.
+# make docs: the site, in build/docs/html.   make notebooks: execute the tutorials (make notebooks TUTORIALS=blog: one of them).   make evidence: for some minutes, the next runs that show what is claimed.
 # make image: the service, in a container.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
@@ -14,7 +14,7 @@ RUNS ?= runs/evidence
 BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
 IMAGE ?= manyheads
 
-.PHONY: demo test test-system test-stress test-processors check format results evidence docs image clean
+.PHONY: demo test test-system test-stress test-processors check format results evidence notebooks docs image clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -61,8 +61,11 @@ results: $(STAMP)
 evidence: $(STAMP)
 	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
 
+notebooks: $(STAMP)-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.build_notebooks $(TUTORIALS)
+
 docs: $(STAMP)-docs
-	@rm -rf $(SITE)/html $(SITE)/doctrees  # nothing of an earlier build but what its notebooks have shown
+	@rm -rf $(SITE)/html $(SITE)/doctrees
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d $(SITE)/doctrees docs $(SITE)/html
 	$(BIN)/python -m scripts.check_site $(SITE)/html
 

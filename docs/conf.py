@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
-import manyheads
 from manyheads import __version__
-from manyheads.files import fingerprint
-
-# a notebook that types `manyheads` gets the one of the environment that builds the site
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 project, author, copyright = "Manyheads", "Manyheads contributors", "Manyheads contributors"
 version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode", "sphinx_design"]
-exclude_patterns = ["README.md"]
+exclude_patterns = ["README.md", "tutorials/source"]
 highlight_language = "none"
 smartquotes_action = "qe"  # no dashes: "--" begins an option
 
@@ -33,18 +26,8 @@ nitpick_ignore_regex = [("py:(class|data|obj|attr)", ".*")]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-# Notebooks are Markdown, run at the first build, and again when their code, the package's or a record has changed.
-nb_execution_mode = "cache"
-caches = Path(__file__).parents[1] / "build" / "docs" / "cache"
-package = Path(manyheads.__file__).parent
-state = fingerprint(path for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
-for outdated in caches.glob("*"):
-    if outdated.name != state and outdated.is_dir():
-        shutil.rmtree(outdated)
-nb_execution_cache_path = str(caches / state)
-nb_execution_in_temp = True
-nb_execution_timeout = 900  # seconds a cell: on a busy machine, too
-nb_execution_raise_on_error = True
+# `make notebooks` executes the tutorials (docs/tutorials/source); the site shows the committed outputs.
+nb_execution_mode = "off"
 nb_merge_streams = True
 nb_ipywidgets_js: dict[str, Any] = {}  # would come from elsewhere
 
@@ -101,15 +84,15 @@ def _escaped(text: str) -> str:
 
 
 def notebook_link(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Above a page that was run: the same as a notebook, as it came out."""
+    """Add a link to the notebook below the title of its page."""
     if _notebook(app, page).exists():
-        name = f"{page.rsplit('/')[-1]}.ipynb"
+        name = _notebook(app, page).name
         link = f'<p class="notebook">This page as a notebook: <a href="{name}" download>{name}</a></p>'
         context["body"] = context["body"].replace("</h1>", f"</h1>\n{link}", 1)
 
 
-def lay_beside(app: Sphinx, error: Exception | None) -> None:
-    """The notebooks and MathJax go where the pages look for them."""
+def copy_files(app: Sphinx, error: Exception | None) -> None:
+    """Copy the notebooks and MathJax to the places that the pages link to."""
     if error is None:
         for page in app.env.found_docs:
             if _notebook(app, page).exists():
@@ -122,12 +105,11 @@ def lay_beside(app: Sphinx, error: Exception | None) -> None:
 
 
 def _notebook(app: Sphinx, page: str) -> Path:
-    """Where myst-nb has put the page with its results, if it was run."""
-    return app.outdir.parent / "jupyter_execute" / f"{page}.ipynb"
+    return Path(app.srcdir, f"{page}.ipynb")
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", docstring_as_rst)
     app.connect("autodoc-skip-member", skipped)
     app.connect("html-page-context", notebook_link)
-    app.connect("build-finished", lay_beside)
+    app.connect("build-finished", copy_files)

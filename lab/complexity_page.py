@@ -1,4 +1,4 @@
-"""`python -m lab.complexity_page`: draw the pictures of docs/complexity.md from the records; its tables."""
+"""`python -m lab.complexity_page`: draw the pictures of docs/measured/complexity.md from the records; its tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lab.records import records
 from manyheads.analysis.figures import influence, model_sizes
 
-DOCS = Path("docs")
+IMAGES = Path("docs/images")
 INFLUENCE = "text-classification/influence"
 # Vaswani 2017, table 1, for n positions, width d, and a kernel or neighborhood of k or r: operations per layer,
 # sequential operations, and maximum path length. The path of contiguous kernels is that of section 4.
@@ -35,7 +35,7 @@ def influence_part() -> str:
     record = influences()
     if record is None:
         return "Nothing is recorded yet."
-    return f"![Influence over distance](influence.png)\n\n```\n{influence.table(record['by_distance'])}\n```"
+    return f"![Influence over distance](../images/influence.png)\n\n```\n{influence.table(record['by_distance'])}\n```"
 
 
 def layers_table() -> str:
@@ -68,7 +68,7 @@ def times_table() -> str:
                 f"{c['part']}: {c['name']}", c["against"], f"{first:,}", f"{last:,}", f"{least:.2g} to {most:.2g}",
                 f"{c['seconds_exponent']:.2f}", f"{small:,.1f} to {large:,.1f}", f"{c['bytes_exponent']:.2f}",
             ])  # fmt: skip
-        picture = f"![Time and memory, {where(record)}]({picture_of(record)})"
+        picture = f"![Time and memory, {where(record)}](../images/{picture_of(record)})"
         parts += [f"### On {where(record)}", picture, markdown(rows)]
     return "\n\n".join(parts) or "Nothing is recorded yet."
 
@@ -132,7 +132,7 @@ def page() -> str:
         "## Influence over distance": influence_part(),
         "## Operations, sequence, path": layers_table(),
         "## Time and memory": times_table(),
-        "## Sizes over time": f"![Parameters over the years](model-sizes.png)\n\n{sizes_table()}",
+        "## Sizes over time": f"![Parameters over the years](../images/model-sizes.png)\n\n{sizes_table()}",
     }
     return "\n\n".join(f"{title}\n\n{part}" for title, part in parts.items())
 
@@ -144,10 +144,10 @@ def main() -> None:
     record = influences()
     if record is not None:
         guessed = 1 / record["overrides"].get("symbols", 8)
-        influence.draw(record["by_distance"], DOCS / "influence.png", guessed)
+        influence.draw(record["by_distance"], IMAGES / "influence.png", guessed)
     for growth in grown():
-        draw_growth(growth, DOCS / picture_of(growth))
-    model_sizes.draw(model_sizes.sizes(), DOCS / "model-sizes.png")
+        draw_growth(growth, IMAGES / picture_of(growth))
+    model_sizes.draw(model_sizes.sizes(), IMAGES / "model-sizes.png")
 
 
 if __name__ == "__main__":

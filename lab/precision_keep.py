@@ -1,5 +1,5 @@
 """`python -m lab.precision_keep RUN ...`: score trained runs on their own test data in float32, bf16 and int8, and
-keep the scores as `lab/results/bench/precision.json`, for the table of docs/speed.md."""
+keep the scores as `lab/results/bench/precision.json`, for the table of docs/measured/speed.md."""
 
 from __future__ import annotations
 

@@ -28,6 +28,43 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
+def matching(recipe: str, *settings: str, alone: bool = False) -> list[dict[str, Any]]:
+    """Return the records of a recipe with these settings, written as on the command line.
+
+    settings  "items=10000", "init=NAME" (the initial model), "precision=bf16", "source=en", "target=de",
+              "scored=test" (the split of the scores)
+    alone     True: omit records with other settings, a precision other than float32 or an initial model; runs that
+              differ in UNTOLD settings (seeds, threads) match
+    """
+    return [record for record in records() if record["recipe"] == recipe and _matches(record, settings, alone)]
+
+
+def _matches(record: dict[str, Any], settings: tuple[str, ...], alone: bool) -> bool:
+    data, found = record["data"], {"scored": "test", **record["overrides"]}
+    found |= {"init": record.get("init"), "precision": _precision(record)}
+    found |= {key: data[key] for key in ("source", "target") if key in data}
+    expected = dict(setting.split("=", 1) for setting in settings)
+    usual = {"init": "None", "precision": "float32", "scored": "test"}
+    free = [key for key in found if key.removeprefix("training.") in UNTOLD]
+    others = [key for key in found if key not in (*expected, *free) and usual.get(key) != str(found[key])]
+    return all(key in found and str(found[key]) == value for key, value in expected.items()) and not (alone and others)
+
+
+def score_table(rows: dict[str, list[dict[str, Any]]], *metrics: str) -> str:
+    """Return a table of a few scores: one line for each name, with the mean and deviation over its records' seeds."""
+    missing = [name for name, found in rows.items() if not found]
+    if missing:
+        raise ValueError(f"no record of {', '.join(missing)}")
+    width = max(map(len, rows))
+    lines = ["".join([" " * width, *(f"  {metric:13}" for metric in metrics), "  runs"])]
+    for name, found in rows.items():
+        score = scores(found)
+        lines.append(
+            "".join([f"{name:{width}}", *(f"  {score[metric]:13}" for metric in metrics), f"  {len(found):4}"])
+        )
+    return "\n".join(lines)
+
+
 def measured(recipe: str) -> list[str]:
     """Return one line for each way that a recipe was run, and one for each ablation, in the order of the records."""
     runs = [record for record in records() if record["recipe"] == recipe]

@@ -1,8 +1,8 @@
 """Draw the pictures of pages that show records, if there are any: `python -m lab.results_plot`.
 
-docs/cifar10-widths.png compares attention and convolution as in figure 5 of Ramachandran et al. 2019: accuracy against
-parameters and against FLOPs per image, for networks of three blocks and several widths. Bars are 95% confidence
-intervals for the number of test images.
+docs/images/cifar10-widths.png compares attention and convolution (figure 5 of Ramachandran et al. 2019): accuracy
+against parameters and against FLOPs per image, for networks of three blocks and several widths. Bars are 95%
+confidence intervals for the number of test images.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from manyheads.tasks.registry import find
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
 TRAINING_PASSES = 3  # a backward pass costs two forward ones
-FIGURE = Path("docs/cifar10-widths.png")
-MEMORY = Path("docs/corpus-memory.png")
-HUNGER, HALTING = Path("docs/data-hunger.png"), Path("docs/universal-halting.png")
-DIRECTIONS = Path("docs/directions.png")
+FIGURE = Path("docs/images/cifar10-widths.png")
+MEMORY = Path("docs/images/corpus-memory.png")
+HUNGER, HALTING = Path("docs/images/data-hunger.png"), Path("docs/images/universal-halting.png")
+DIRECTIONS = Path("docs/images/directions.png")
 READINGS = {
     "bidirectional": "both directions at once", "left_to_right": "from left to right", "two_lstms": "two LSTMs",
     "words_alone": "words alone",

@@ -1,4 +1,4 @@
-"""Tables of docs/survival.md: kills, faults, fuzzing, cost of a checkpoint, and plans compared with measurements."""
+"""The tables of docs/measured/survival.md: kills, faults, fuzzing, cost of a checkpoint, plans and measurements."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def large_corpus() -> str:
         f"{record['text_bytes'] / 1e9:.1f} GB of text, {record['tokens'] / 1e9:.2f} billion tokens: reading, "
         f"tokenizing and training held {peak:.2f} GiB at most. `--resume` after step {resumed['after_step']} reported "
         f"the next step {resumed['seconds_to_the_next_step']:.1f} s after it was started.\n\n"
-        "![Resident memory over time](corpus-memory.png)"
+        "![Resident memory over time](../images/corpus-memory.png)"
     )
 
 

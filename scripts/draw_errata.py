@@ -1,4 +1,4 @@
-"""Run the examples of docs/errata.md in docs/, where they draw the page's pictures: `python scripts/draw_errata.py`.
+"""Run the examples of docs/explanation/errata.md, which draw its pictures: `python scripts/draw_errata.py`.
 
 A section of the page is one doctest: names persist from example to example, but not between sections.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "errata.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "errata.md"
 
 
 def sections(page: Path = PAGE) -> dict[str, doctest.DocTest]:

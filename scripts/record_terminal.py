@@ -1,4 +1,4 @@
-"""Record a terminal session as an animated picture: `python -m scripts.record_terminal docs/first-minute.svg`.
+"""Record a terminal session as an animated picture: `python -m scripts.record_terminal docs/images/first-minute.svg`.
 
 It types commands and draws their output line by line. A wait longer than `LONGEST_WAIT` is shortened, and the real
 duration of the command is printed below its output. The picture needs no script; without animation it shows the end.

@@ -43,7 +43,7 @@ class Published(NamedTuple):
 
 # The offsets come from the authors' notebook (Syntax_Analysis.ipynb). Its accuracies equal the paper's table except in
 # two rows, whose `note` gives the notebook's values. For auxpass, the paper's accuracy of the head is the notebook's
-# accuracy of the offset (docs/errata.md, E23).
+# accuracy of the offset (docs/explanation/errata.md, E23).
 PUBLISHED = {
     ALL: Published(7, 6, 0.345, "+1", 0.263, "the authors' notebook prints 0.347, offset 0.267"),
     "prep": Published(7, 4, 0.667, "-1", 0.618),

@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 EXTENDING = ROOT / "docs" / "extending"  # its commands need its examples: tests/system/test_examples.py runs them
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != EXTENDING)]
-VERBS = ROOT / "docs" / "commands.md"
+VERBS = ROOT / "docs" / "reference" / "commands.md"
 COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?manyheads (?=[a-z])(.*)$", re.MULTILINE)
 
 

@@ -36,7 +36,7 @@ def test_the_last_metrics_are_read_at_the_end() -> None:
 
 
 def test_the_recording_shows_documented_commands() -> None:
-    picture = ROOT / "docs" / "first-minute.svg"
+    picture = ROOT / "docs" / "images" / "first-minute.svg"
     if not picture.exists():
         pytest.skip("none is kept")
     texts = [text.text or "" for text in ElementTree.parse(picture).iter(f"{SVG}text")]

@@ -1,4 +1,4 @@
-"""Tutorials and kept records agree: cached notebooks are not rerun when a record is added."""
+"""Tutorials and kept records agree: notebooks are not executed again when a record is added."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from tests.paths import ROOT
 
-TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/source/*.md"))
 READERS = {"kept", "recorded"}  # names of the functions with which tutorials print the records of a recipe
 MODULES = {"lab.records", "textwrap"}  # what such a function is made of
 

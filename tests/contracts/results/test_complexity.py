@@ -1,4 +1,4 @@
-"""docs/complexity.md: the paper's table next to values of our records, and their figures."""
+"""docs/measured/complexity.md: the paper's table next to values of our records, and their figures."""
 
 import pytest
 

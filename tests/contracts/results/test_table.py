@@ -49,7 +49,7 @@ def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_table_is_written_between_its_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "records", lambda kind="runs": [record(1, 40.0)] if kind == "runs" else [])
-    monkeypatch.setattr(table, "PAGES", {"results.md": table.PAGES["docs/results.md"]})
+    monkeypatch.setattr(table, "PAGES", {"results.md": table.PAGES["docs/measured/results.md"]})
     file = tmp_path / "results.md"
     file.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     assert table.main(tmp_path) == 0
@@ -128,7 +128,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
     kept = {"runs": [images("cifar10/resnet", 8, 0.5)],
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
-    text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["docs/results.md"])
+    text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["docs/measured/results.md"])
     assert "| `cifar10/resnet` | model.depths=[1, 1, 1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text

@@ -1,0 +1,203 @@
+"""The committed notebooks of the tutorials: they equal their sources and can be read where they are opened."""
+
+import ast
+import base64
+import importlib
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.records import matching
+from scripts import build_notebooks
+from tests.paths import ROOT
+
+PAGES = ROOT / "docs" / "tutorials"
+SOURCES = sorted((PAGES / "source").glob("*.md"))
+NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
+PENDING = {"a-first-look", "blog", "lecture", "lecture-vision", "slides", "textbook"}  # of an earlier form
+MAX_LINES = 30  # of the text below one cell
+MAX_RECORDS = 8  # lines of a cell that prints kept records
+MAX_BYTES = 6_000_000  # of all notebooks
+ABSENT = re.compile(
+    r"\b(?:not|never)\s+(?:yet\s+)?(?:been\s+)?(?:measured|recorded|tested|implemented|tried|here)\b|\bno\s+record\b"
+)
+REFUTED_BY = re.compile(r"^<!-- absent: (record|symbol) (\S+)((?: \S+=\S+)*) -->$", re.MULTILINE)
+
+
+def each(paths: list[Path]) -> list[Any]:
+    revised = [path for path in paths if path.stem not in PENDING]
+    return [pytest.param(path, id=path.stem) for path in revised]
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return found
+
+
+def texts(cell: dict[str, Any]) -> str:
+    """Return the text that a reader sees below a cell."""
+    shown = []
+    for output in cell.get("outputs", []):
+        pictures = {"image/png", "text/html"} & {*output.get("data", {})}
+        shown.append("".join(output.get("text", "" if pictures else output.get("data", {}).get("text/plain", ""))))
+    return "\n".join(shown).strip("\n")
+
+
+def reads_records(code: str, readers: set[str]) -> bool:
+    """Return True if a cell prints kept records; add the functions that it defines to print them."""
+    tree = ast.parse(re.sub(r"^[ \t]*[!%].*$", "pass", code.replace("\\\n", " "), flags=re.MULTILINE))
+    read = False
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "lab.records":
+            readers |= {name.asname or name.name for name in statement.names}
+        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} & readers
+        if used and isinstance(statement, ast.FunctionDef):
+            readers.add(statement.name)
+        elif used:
+            read = True
+    return read
+
+
+def test_every_source_has_its_notebook() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [path.stem for path in SOURCES] == build_notebooks.names()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_notebook_has_the_cells_of_its_source(source: Path) -> None:
+    committed = cells(PAGES / f"{source.stem}.ipynb")
+    expected = build_notebooks.cells(source)
+    message = f"{source.name} has changed since its notebook was built: run make notebooks"
+    assert [(cell["id"], cell["cell_type"]) for cell in committed] == [
+        (cell["id"], cell["cell_type"]) for cell in expected
+    ], message
+    for ours, theirs in zip(committed, expected, strict=True):
+        assert "".join(ours["source"]) == theirs["source"], message
+        assert ours["metadata"] == theirs["metadata"], message
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_have_no_errors_and_no_paths_of_a_machine(notebook: Path) -> None:
+    for cell in cells(notebook):
+        for output in cell.get("outputs", []):
+            assert output["output_type"] in ("stream", "display_data"), f"{cell['id']}: {output['output_type']}"
+        text = json.dumps([output.get("text", output.get("data")) for output in cell.get("outputs", [])])
+        found = re.search(r"(?<![\w.:/])/(?:tmp|home|root|work|usr|Users)/|\bat 0x[0-9a-f]{6}|\\u001b|\\r", text)
+        assert not found, f"{cell['id']}: {text[max(0, found.start() - 40) : found.end() + 40]}"
+
+
+def test_notebooks_are_small_and_images_narrow() -> None:
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < MAX_BYTES
+    images = 0
+    for notebook in NOTEBOOKS:
+        for cell in cells(notebook):
+            for output in cell.get("outputs", []):
+                if png := output.get("data", {}).get("image/png"):
+                    width, height = struct.unpack(">II", base64.b64decode(png)[16:24])  # of the IHDR chunk
+                    assert width <= build_notebooks.MAX_WIDTH, cell["id"]
+                    assert height <= 2 * build_notebooks.MAX_WIDTH, cell["id"]
+                    images += 1
+    assert images > 10
+
+
+@pytest.mark.parametrize("notebook", each(NOTEBOOKS))
+def test_cells_print_little(notebook: Path) -> None:
+    readers: set[str] = set()
+    for cell in cells(notebook):
+        if cell["cell_type"] == "code":
+            lines = len(texts(cell).splitlines())
+            limit = MAX_RECORDS if reads_records("".join(cell["source"]), readers) else MAX_LINES
+            assert lines <= limit, f"{cell['id']} prints {lines} lines: {texts(cell)[:200]}"
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
+def test_headings_are_unique(source: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    assert [heading for heading in headings if headings.count(heading) > 1] == []
+    assert all(heading.count("`") % 2 == 0 for heading in headings)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_prose_is_plain_markdown(source: Path) -> None:
+    """A code host shows the directives and roles of MyST as they are typed."""
+    for cell in build_notebooks.cells(source):
+        if cell["cell_type"] == "markdown":
+            found = re.search(r"^(?:`{3,}|:::+)\{|\{[a-z:-]+\}`|<!--", cell["source"], re.MULTILINE)
+            assert not found, f"{cell['id']}: {found[0]}"
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
+def test_commands_are_typed_as_in_a_terminal(source: Path) -> None:
+    code = [cell["source"] for cell in build_notebooks.cells(source) if cell["cell_type"] == "code"]
+    assert [
+        cell for cell in code if re.search(r"\bmain\(\[|\bcli\.main\b|subprocess|get_ipython|%%(sh|bash)", cell)
+    ] == []
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
+def test_a_statement_of_absence_names_its_refutation(source: Path) -> None:
+    """For "X is not recorded", the comment below it names the record or symbol that must not exist."""
+    prose = re.sub(r"^```.*?^```$", "", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", prose):
+        claims = ABSENT.findall(re.sub(r"<!--.*?-->", "", paragraph, flags=re.DOTALL))
+        comments = REFUTED_BY.findall(paragraph)
+        assert len(claims) <= len(comments), f'{source.name}: what refutes "{claims[0]}" in: {paragraph}'
+        for kind, name, settings in comments:
+            found = matching(name, *settings.split()) if kind == "record" else exists(name)
+            assert not found, f"{source.name}: {kind} {name} exists, which refutes: {paragraph}"
+
+
+def exists(symbol: str) -> bool:
+    """Return True if a dotted name is a module or an attribute of one."""
+    try:
+        importlib.import_module(symbol)
+    except ModuleNotFoundError:
+        module, _, name = symbol.rpartition(".")
+        return bool(module) and exists(module) and hasattr(importlib.import_module(module), name)
+    return True
+
+
+def test_existing_symbols_and_records_are_found() -> None:
+    assert exists("manyheads.core.attention.attend")
+    assert exists("manyheads.models.vit")
+    assert not exists("manyheads.models.missing")
+    assert not exists("manyheads.core.attention.missing")
+    assert matching("imdb/textbook")
+    assert not matching("imdb/textbook", "model.width=7")
+
+
+def test_links_move_from_the_source_to_the_notebook(tmp_path: Path) -> None:
+    source = tmp_path / "docs" / "tutorials" / "source" / "one.md"
+    source.parent.mkdir(parents=True)
+    links = "[a](../../papers/vit.md#b) [c](two.md#d) [e](#f) [g](https://h.org) [i](../start.md)"
+    code = "```{code-cell} python\n:tags: [hide-output]\n\nf(a)[b](c)\n```\n"
+    source.write_text(f"---\nkernelspec:\n---\n# One\n\n{links}\n<!-- absent: record x/y -->\nIt ends.\n\n{code}")
+    prose, cell = build_notebooks.cells(source)
+    assert prose["source"] == (
+        "# One\n\n[a](../papers/vit.md#b) [c](two.ipynb#d) [e](#f) [g](https://h.org) [i](start.md)\nIt ends."
+    )
+    assert cell["source"] == "f(a)[b](c)"
+    assert cell["metadata"] == {"tags": ["hide-output"]}
+
+
+def test_progress_and_paths_are_removed_from_outputs() -> None:
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["  1%\r", " 99%\rdone in /tmp/x/runs\n"]},
+        {"output_type": "stream", "name": "stderr", "text": ["a warning\n"]},
+        {"output_type": "stream", "name": "stdout", "text": ["\x1b[1mbold\x1b[0m\n"]},
+    ]
+    cell = {
+        "cell_type": "code",
+        "source": ["1"],
+        "metadata": {"execution": 1},
+        "outputs": outputs,
+        "execution_count": 5,
+    }
+    found = build_notebooks.normalized(cell, "/tmp/x")
+    assert found["outputs"] == [{"output_type": "stream", "name": "stdout", "text": "done in runs\nbold\n"}]
+    assert found["metadata"] == {}
+    assert found["execution_count"] is None
