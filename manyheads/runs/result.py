@@ -68,7 +68,7 @@ def _example(held: Any) -> list[str]:
         case Texts():
             return ["generate", " ".join(next(held.parts()).content.split()[:4])]
         case Documents():
-            return ["fill", f"{_brief(held.texts[0]).rpartition(' ')[0]} [MASK]"]
+            return ["fill", f"{_brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
         case ImageData():
             source = held.items[0].source
             return ["classify", str(source) if isinstance(source, Path) else "IMAGE.png"]
