@@ -1,23 +1,35 @@
 """Train, run and inspect Transformer models from published papers; all models use the same attention code.
 
-The functions `load`, `train`, `record` and `edit` are imported on first use, so that `import manyheads` does not
-import torch.
+    load     load a trained model, which translates, classifies, ..., and shows its attention
+    train    train a model of a recipe
+    compare  compare two trained models on the same test data
+    record   record attention maps or states while a model runs
+    edit     change heads or layers while a model runs
+    preset   configuration of a published model, such as bert/base-cased
+    build    build the model of a configuration, without trained weights
+
+All are imported on first use, so that `import manyheads` does not import torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "edit", "load", "record", "train"]
+__all__ = ["__version__", "build", "compare", "edit", "load", "preset", "record", "train"]
 
 if TYPE_CHECKING:
     from manyheads.core.tap import edit, record
+    from manyheads.models.presets import build, preset
+    from manyheads.tasks.evaluation import compare
     from manyheads.tasks.loading import load
     from manyheads.tasks.train import train
 
 _HOMES = {
+    "build": "manyheads.models.presets",
+    "compare": "manyheads.tasks.evaluation",
     "edit": "manyheads.core.tap",
     "load": "manyheads.tasks.loading",
+    "preset": "manyheads.models.presets",
     "record": "manyheads.core.tap",
     "train": "manyheads.tasks.train",
 }

@@ -103,6 +103,10 @@ def save(
     vocabulary        contents of the original tokenizer files (`Loaded.vocabulary`), written instead of
                       tokenizer.json
     preprocessing     settings of image preprocessing, written to preprocessor_config.json
+
+        >>> from manyheads import directory
+        >>> directory.save("copy", gpt.model, gpt.tokenizer)
+        'gpt2'
     """
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
@@ -140,6 +144,11 @@ def load(path: str | Path) -> Loaded:
     """Load a model from a directory or from `hub:OWNER/NAME[@REVISION]`. The model is in float32 and in eval mode.
 
     Raises UserError with a one-line message if weights, tokenizer or settings do not match config.json.
+
+        >>> from manyheads import directory
+        >>> loaded = directory.load("runs/gpt")
+        >>> type(loaded.model).__name__, loaded.family
+        ('GPT', 'gpt2')
     """
     path, source = resolve(path), path
     family, settings = read_settings(path)

@@ -43,6 +43,9 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
             exported model never generates the padding token
 
     Raises UserError for a model that the other tool does not support.
+
+        >>> export("runs/gpt", "exported", "hf")
+        'gpt2'
     """
     if format not in FORMATS:
         raise UserError(f"unknown format {format!r}: expected one of {', '.join(FORMATS)}")

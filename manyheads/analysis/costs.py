@@ -33,7 +33,11 @@ FLOAT32 = 4  # bytes per parameter
 
 
 def preset_model(name: str) -> nn.Module:
-    """Build a model from a preset such as `transformer/base` on the meta device, without memory for its parameters."""
+    """Build a model from a preset such as `transformer/base` on the meta device, without memory for its parameters.
+
+    >>> preset_model("gpt3/175b").config.width  # without memory for the weights
+    12288
+    """
     with torch.device("meta"):
         return build(preset(name))
 
@@ -42,6 +46,10 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
     """Return the parameter counts of a model, its FLOPs for one item of the given lengths, and its memory in bytes.
 
     The result is a dictionary of plain data.
+
+        >>> costs = summary(gpt.model, 16)
+        >>> costs["parameters"]["total"] == sum(p.numel() for p in gpt.model.parameters())
+        True
     """
     config: Any = model.config
     parts = parameters(model)
@@ -63,6 +71,9 @@ def parameters(model: nn.Module) -> dict[str, int]:
     """Return the number of parameters of each module, summed over the layers.
 
     A weight matrix that several modules share counts once, under its first name.
+
+        >>> sum(parameters(gpt.model).values()) == sum(p.numel() for p in gpt.model.parameters())
+        True
     """
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
@@ -132,6 +143,9 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
 
     In the result, `forward_per_token` is the cost of a forward pass divided by the number of tokens (of the target, for
     a pair). The entry `scores` holds the cost of the attention scores and of the weighted sums of values.
+
+        >>> flops(gpt.model, 16)["training"] == 3 * flops(gpt.model, 16)["forward"]
+        True
     """
     config: Any = model.config
     lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
@@ -176,6 +190,9 @@ def memory(model: nn.Module) -> dict[str, int]:
     Training with Adam stores weights, gradients and two moments. Activations are not included; they grow with the
     batch. Decoding stores cached keys and values for each target token and, in an encoder-decoder, for each source
     token.
+
+        >>> memory(gpt.model)["weights"] == 4 * sum(p.numel() for p in gpt.model.parameters())
+        True
     """
     weights = FLOAT32 * sum(parameters(model).values())
     held = {"weights": weights, "optimiser": 2 * weights, "training": 4 * weights}

@@ -53,6 +53,10 @@ class Lens:
         """Return a text table of the most likely words, one row per position and one column per layer.
 
         Each cell holds the most likely word and its probability.
+
+            >>> head, *rows = gpt.lens("the cat").rows()
+            >>> head[1:]
+            ['embedding', 'layer 0', 'layer 1']
         """
         head = ["", *(layer if isinstance(layer, str) else f"layer {layer}" for layer in self.layers)]
         return [head] + [
@@ -62,7 +66,11 @@ class Lens:
         ]  # fmt: skip
 
     def document(self) -> dict[str, Any]:
-        """Return all ranked words of each layer and position as JSON data."""
+        """Return all ranked words of each layer and position as JSON data.
+
+        >>> sorted(gpt.lens("the cat").document())
+        ['layers', 'model', 'text', 'tokens']
+        """
 
         def ranked(layer: int, at: int) -> list[dict[str, Any]]:
             chances = self.probabilities[layer, at].tolist()

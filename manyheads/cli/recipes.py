@@ -127,7 +127,7 @@ def _results(results: list[dict[str, Any]], room: int) -> list[str]:
 
 
 def _rows(names: list[str]) -> list[str]:
-    """Return a row for each recipe: what it trains and its best score. The rows are grouped by the data they need."""
+    """Return a row for each recipe, with its summary and its best score. The rows are grouped by the data they need."""
     from manyheads.tasks.measured import measured
     from manyheads.tasks.registry import RECIPES
 

@@ -193,6 +193,12 @@ def record(
     of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D). Active edits apply first.
 
     Raises UserError for a layer, head or row that does not exist, and RuntimeError if no selected layer ran.
+
+        >>> with manyheads.record(translator.model, layers=[0], heads=[1]) as maps:
+        ...     translation = translator.translate("the cat", beam=1)
+        >>> name, calls = next(iter(maps.items()))
+        >>> calls[0].shape[1]  # one head of the first layer
+        1
     """
     modules = _select_modules(model, of, layers, heads)
     maps = Maps({name: [] for name, _ in modules})
@@ -246,7 +252,12 @@ class Edit:
         self._undo: list[tuple[list[Change], Change]] = []
 
     def map(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
-        """Replace the attention maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of the maps."""
+        """Replace the attention maps (B, h, Tq, Tk) of these heads by a tensor, or by a function of the maps.
+
+        >>> with manyheads.edit(gpt.model) as change:
+        ...     change.map([0], None, lambda weights: weights.flip(1))  # swap the two heads' maps
+        ...     text = gpt.generate("the cat", max_tokens=1)
+        """
         self._add("map_edits", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def output(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
@@ -312,6 +323,16 @@ def edit(model: nn.Module) -> Iterator[Edit]:
     """Edit activations of a model while the `with` block runs.
 
     Attention maps, outputs of heads, outputs of feed-forward networks and the residual stream can be edited.
+
+        >>> before = gpt.generate("the cat", max_tokens=3, temperature=0)
+        >>> with manyheads.edit(gpt.model) as change:
+        ...     change.zero(layers=[0], heads=[1])
+        ...     change.output([1], [0], lambda states: 2 * states)
+        ...     change.feed_forward([0], lambda states: 0 * states)
+        ...     change.residual([1], lambda states: states + 0.1)
+        ...     without = gpt.generate("the cat", max_tokens=3, temperature=0)
+        >>> gpt.generate("the cat", max_tokens=3, temperature=0) == before
+        True
     """
     changes = Edit(model)
     try:
@@ -321,7 +342,11 @@ def edit(model: nn.Module) -> Iterator[Edit]:
 
 
 def tapped(model: nn.Module, place: Place = "attention") -> dict[str, nn.Module]:
-    """Return every module of the model that records this type of activation, by name, in the order of construction."""
+    """Return every module of the model that records this type of activation, by name, in the order of construction.
+
+    >>> len(tapped(gpt.model)), len(tapped(gpt.model, "feed_forward"))
+    (2, 2)
+    """
     by_tap: dict[Tap, tuple[str, nn.Module]] = {}
     for name, module in model.named_modules():
         tap = getattr(module, "tap", None)

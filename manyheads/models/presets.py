@@ -286,6 +286,10 @@ def preset(name: str, *families: str, **settings: Any) -> Any:
     """Return the configuration of a preset. `settings` override the values of the preset.
 
     The name may be abbreviated as for `full_name`.
+
+        >>> config = manyheads.preset("gpt2/nano", layers=2)
+        >>> config.layers
+        2
     """
     return preset_for_data(name, families, settings, {})
 
@@ -326,6 +330,10 @@ def build(config: Config) -> Any:
 
     Raises UserError before memory is allocated if the model is too large: if parameters and position tables have more
     than `MAX_PARAMETERS` numbers, or do not fit into the memory of this machine.
+
+        >>> model = manyheads.build(manyheads.preset("bert/tiny", vocab=100))
+        >>> type(model).__name__
+        'Bert'
     """
     import torch
 

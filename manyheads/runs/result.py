@@ -16,6 +16,7 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts
+from manyheads.training.record import Metrics
 
 MAX_WORDS = 12  # maximum number of words of an example text
 
@@ -29,12 +30,17 @@ class RunResult(dict[str, Any]):
     next_command = ""
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td style='text-align: right'>{metric['value']:.4f}</td>"
-            f"<td>{escape(metric.get('signature', ''))}</td></tr>"
-            for name, metric in self["metrics"].items()
-        )
-        return f"<b>{escape(self['recipe'])}</b> {self['wall_seconds']} s <table>{rows}</table>"
+        return f"{escape(self['recipe'])}, {self['wall_seconds']} s {metrics_html(self['metrics'])}"
+
+
+def metrics_html(metrics: Metrics) -> str:
+    """Return an HTML table of metrics with their values and signatures."""
+    rows = (
+        f"<tr><td>{escape(name)}</td><td style='text-align: right'>{metric['value']:.4f}</td>"
+        f"<td>{escape(metric.get('signature', ''))}</td></tr>"
+        for name, metric in metrics.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
 
 
 def example_command(out: Path, held: Any) -> str:
@@ -62,7 +68,7 @@ def _example(held: Any) -> list[str]:
         case Texts():
             return ["generate", " ".join(next(held.parts()).content.split()[:4])]
         case Documents():
-            return ["fill", f"{_brief(held.texts[0]).rpartition(' ')[0]} [MASK]"]
+            return ["fill", f"{_brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
         case ImageData():
             source = held.items[0].source
             return ["classify", str(source) if isinstance(source, Path) else "IMAGE.png"]

@@ -16,6 +16,7 @@ from manyheads.data.sources.recorded import source_of
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json
+from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
 
@@ -28,7 +29,11 @@ MIN_BOOTSTRAP_ITEMS = 10
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Return the value of each metric. Signatures, which describe how a metric was computed, are left out."""
+    """Return the value of each metric. Signatures, which describe how a metric was computed, are left out.
+
+    >>> values({"accuracy": {"value": 0.5, "signature": "2 texts"}})
+    {'accuracy': 0.5}
+    """
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
@@ -50,6 +55,13 @@ class EvaluationResult:
     quality: list[float]
     metrics: Metrics
     unit: str = field(default="right", kw_only=True)
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in values(self.metrics).items())
+        return f"{type(self).__name__}({len(self.inputs):,} items: {scores})"
+
+    def _repr_html_(self) -> str:
+        return metrics_html(self.metrics)
 
     @property
     def ranks(self) -> list[float]:
@@ -78,7 +90,7 @@ class EvaluationResult:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LabelEvaluation(EvaluationResult):
     """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
 
@@ -219,6 +231,10 @@ def compare(
     Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and
     the items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if
     the models do different tasks or have different test data.
+
+        >>> comparison = manyheads.compare(classifier, classifier, "labeled.tsv")
+        >>> comparison["better"], comparison["worse"]
+        (0, 0)
     """
     if not (isinstance(first, type(second)) or isinstance(second, type(first))):
         kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))

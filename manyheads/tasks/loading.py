@@ -57,6 +57,10 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     threads    number of CPU threads; None: PyTorch's default
 
     Raises UserError if the model can make no predictions by itself.
+
+        >>> translator = manyheads.load("runs/translation")
+        >>> translator.verbs
+        ('translate', 'attend', 'lens', 'evaluate')
     """
     loaded = load_directory(model)
     config = loaded.model.config

@@ -173,6 +173,10 @@ class TextPredictor(ModelWithTokenizer):
         layers, heads  indices of the layers and heads to return, None for all
         calculation    true: also return the queries, keys and values from which the weights are computed
         truncate       true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+
+            >>> maps = bert.attend("the cat sat", layers=[1], heads=[0])
+            >>> maps["self"][0].weights.shape[:2]  # (1, heads, queries, keys)
+            (1, 1)
         """
         if pair is None and self.pairs_only:
             raise UserError(self.pairs_only)

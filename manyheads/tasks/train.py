@@ -46,6 +46,13 @@ def train(
     The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
     every process calls this function with the same arguments, and all of them get the report. Raises UserError on any
     error that the user can fix.
+
+        >>> plan = manyheads.train("translation", {"training.steps": 100}, dry_run=True)
+        >>> plan["parameters"]
+        1250304
+        >>> report = manyheads.train("conv-attention/theorem", {"kernels": [3], "alphas": [46]}, out="runs/theorem")
+        >>> sorted(report["metrics"])
+        ['log10_error_3x3']
     """
     context = distributed_context()
     selected = find(recipe)

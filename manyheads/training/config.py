@@ -48,8 +48,8 @@ class TrainingConfig(Config):
                       run. None: no average
     validate_every    steps between validations; None: at the end of every epoch
     checkpoint_every  steps between checkpoints
-    keep_every        epochs between two models that are kept in kept/epoch-0 (before training), kept/epoch-N, ... They
-                      show how a model changes during training. None: none are kept
+    keep_every        epochs between two models that are saved as kept/epoch-0 (before training), kept/epoch-N, ... They
+                      show how a model changes during training. None: none are saved
     log_every         steps between two entries of the training log
     skip_nonfinite    maximum number of steps that may be skipped because their loss or gradient is not finite. The run
                       stops if there are more. A skipped step changes no weight

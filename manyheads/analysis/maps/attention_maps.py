@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from PIL import Image
 
 from manyheads.analysis.maps.layers import RecordedMaps
 from manyheads.analysis.maps.page import frame, page
@@ -30,10 +33,28 @@ class AttentionMaps(RecordedMaps):
         first   if the text is too long for a page: index, from 0, of the first token that the page shows
 
         Raises UserError for weights that are not finite, and for `first` outside the text.
+
+            >>> notes = bert.attend("the cat sat").page("attention.html")
         """
         html, left_out = page([self, *others], first)
         write(Path(path), html)
         return left_out
+
+    def image(self, **choices: Any) -> Image.Image:
+        """Return a static picture of the attention maps, which notebooks show as PNG.
+
+        choices  keyword arguments of `maps.picture.draw`, such as axis="cross"; the method `attend` selects the layers
+                 and heads
+
+            >>> maps = translator.attend("the cat", layers=[0], heads=[1])
+            >>> maps.image(axis="cross").format
+            'PNG'
+        """
+        with TemporaryDirectory() as folder:
+            draw(self, path := Path(folder) / "maps.png", **choices)
+            with Image.open(path) as image:
+                image.load()
+                return image
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
         """Write a picture of the attention maps, PNG or SVG by the suffix.
@@ -41,5 +62,7 @@ class AttentionMaps(RecordedMaps):
         Returns notes about characters that the font lacks.
 
         choices  keyword arguments of `maps.picture.draw`
+
+            >>> notes = translator.attend("the cat", heads=[0]).draw("cross.png", axis="cross")
         """
         return draw(self, Path(path), **choices)

@@ -128,6 +128,10 @@ class RecordedMaps:
         """Return the attention maps between words instead of tokens.
 
         Image patches and special tokens remain as they are. Calculations are dropped.
+
+            >>> maps = bert.attend("the cat sat").words()
+            >>> "cat" in maps["self"][0].keys.tokens
+            True
         """
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
@@ -142,6 +146,10 @@ class RecordedMaps:
         cross/0/queries/grid, keys/grid    number of rows and columns of image patches
         cross/0/queries/steps, keys/steps  number of steps of each position, for a model with adaptive halting
         cross/0/calculation/query, key, value, scale, added  inputs of the attention (see `Calculation`), if requested
+
+            >>> arrays = bert.attend("the cat sat").arrays()
+            >>> [str(token) for token in arrays["self/0/keys"][:2]]
+            ['[CLS]', 'the']
         """
         arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
@@ -166,7 +174,10 @@ class RecordedMaps:
         return arrays
 
     def save(self, path: str | Path) -> None:
-        """Write an NPZ file with the arrays that the method `arrays` returns. The file contains no pickled objects."""
+        """Write an NPZ file with the arrays that the method `arrays` returns. The file contains no pickled objects.
+
+        >>> bert.attend("the cat sat").save("maps.npz")
+        """
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
@@ -175,6 +186,10 @@ class RecordedMaps:
 
         The columns are axis, layer, step, head, position and token of the query and of the key, and weight. For a model
         with adaptive halting, the columns `query_steps` and `key_steps` hold the number of steps of each position.
+
+            >>> frame = bert.attend("the cat sat").frame()
+            >>> "weight" in frame.columns
+            True
         """
         with extra("analysis", "a data frame"):
             import pandas

@@ -48,6 +48,10 @@ class QuestionAnswerer(TextPredictor):
         max_answer      maximum number of tokens in an answer
         null_threshold  if given, "no answer" (an empty text) is one of the answers. It comes first if its score exceeds
                         the score of the best span by more than this threshold. None: there is always an answer.
+
+            >>> answers = answerer.answer("the cat sat?", "the cat sat on the mat", nbest=3)
+            >>> answers[0].probability >= answers[1].probability
+            True
         """
         self.check(question, context)
         return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]

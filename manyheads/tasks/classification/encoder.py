@@ -37,6 +37,11 @@ class Encoder(TextPredictor):
         of two embeddings is their cosine similarity (Reimers and Gurevych 2019, section 3).
 
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> import numpy as np
+            >>> cat, dog = (np.array(e.vector) for e in encoder.embed(["the cat", "the dog"]))
+            >>> bool(-1 <= cat @ dog <= 1)  # cosine similarity
+            True
         """
         model, compute = self.compiled
         encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)

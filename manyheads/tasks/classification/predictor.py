@@ -58,6 +58,11 @@ class Classifier(TextPredictor):
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """Names of the classes.
+
+        >>> classifier.labels
+        ('negative', 'positive')
+        """
         return tuple(self.model.config.labels)
 
     @property
@@ -90,6 +95,12 @@ class Classifier(TextPredictor):
 
         pairs     second text of each pair, for a model that reads pairs
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> (label,) = classifier.classify("a fine film")
+            >>> label.label in classifier.labels
+            True
+            >>> [len(labels) for labels in classifier.classify(["the cat", "the dog"], top=2)]
+            [2, 2]
         """
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
@@ -132,6 +143,10 @@ class Classifier(TextPredictor):
 
         truncate  true: cut texts that are longer than the model's limit; always true if long texts were cut in training
         columns   names of the columns in `data` that hold texts and labels; None: the names in the training data
+
+            >>> outcome = classifier.outcome("labeled.tsv")
+            >>> sorted(outcome.metrics)
+            ['accuracy', 'f1']
         """
         if columns is not None and data is None:
             raise UserError("columns apply only to other test data: give the data, too, with --data")

@@ -73,6 +73,9 @@ class ImageEncoder(TrainedModel):
         network, and `layers` are indices of squeeze-and-excitation blocks.
 
         layers, heads  indices of the layers and heads to return, None for all
+
+            >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
+            4
         """
         plain = _open_plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
@@ -129,6 +132,9 @@ class ImageClassifier(ImageEncoder):
 
         faults  optional dictionary that collects an error message for each image that cannot be read, by image index;
                 the result has no labels for this image. Without the dictionary, such an image raises UserError.
+
+            >>> len(vit.classify("digit.png", top=3))
+            3
         """
         if isinstance(images, str | Path | Image.Image):
             return self.classify([images], top=top)[0]

@@ -86,6 +86,9 @@ class LanguageModel(ModelWithTokenizer):
         stream      callback that receives each new piece of text, with the index of the text from 0
 
         The other arguments are the fields of `Sampling`. Raises UserError for a text that the model cannot read.
+
+            >>> gpt.generate("the cat", max_tokens=3, seed=1).startswith("the cat")
+            True
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
         texts = [prompts] if isinstance(prompts, str) else prompts
@@ -102,7 +105,12 @@ class LanguageModel(ModelWithTokenizer):
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
         stream: Stream | None = None,
     ) -> list[Continuation]:
-        """Return the continuation of every prompt, and the reason why its generation ended."""
+        """Return the continuation of every prompt, and the reason why its generation ended.
+
+        >>> (continuation,) = gpt.continuations(["the cat"], Sampling(temperature=0.7), max_tokens=3)
+        >>> continuation.prompt, continuation.tokens <= 3
+        ('the cat', True)
+        """
         max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         seeds = _seeds(seed, len(prompts))
         stops = [stop] if isinstance(stop, str) else stop or ()
@@ -166,6 +174,9 @@ class LanguageModel(ModelWithTokenizer):
         layers, heads  indices of the layers and heads to return, None for all
         calculation    true: also return the queries, keys and values from which the weights are computed
         truncate       true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+
+            >>> gpt.attend("the cat sat")["self"][1].weights.shape[:2]
+            (1, 2)
         """
         limit = self.model.config.max_positions
         prompt = beginning(text, limit) if truncate else text
@@ -190,6 +201,10 @@ class LanguageModel(ModelWithTokenizer):
 
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+
+            >>> lens = gpt.lens("the cat", top=2)
+            >>> lens.layers
+            ('embedding', 0, 1)
         """
         limit = self.model.config.max_positions
         text = beginning(text, limit) if truncate else text
@@ -266,6 +281,10 @@ class LanguageModel(ModelWithTokenizer):
         """Return the token ids of every prompt. Every prompt gets at least one token.
 
         Raises UserError for a text that the model cannot read.
+
+            >>> (ids,) = gpt.encode(["the cat"])
+            >>> gpt.tokenizer.decode(ids)
+            'the cat'
         """
         encoded, limit = [], self.model.config.max_positions
         check_texts(prompts, limit)

@@ -77,6 +77,10 @@ class MaskedLanguageModel(TextPredictor):
 
         The mask is the tokenizer's mask token, such as [MASK] or <mask>. Raises UserError for a text without a mask or
         longer than the model's limit, and if `top` times the number of masks is over 10,000.
+
+            >>> fills = bert.fill("the [MASK] sat", top=3)
+            >>> len(fills), fills[0].probability >= fills[1].probability
+            (3, True)
         """
         if not 1 <= top <= MAX_WORDS:
             raise UserError(f"top is {top}: expected 1 to {MAX_WORDS}")
@@ -117,6 +121,10 @@ class MaskedLanguageModel(TextPredictor):
 
         top       number of words for each layer and position, likeliest first, at most 1000
         truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+
+            >>> lens = bert.lens("the [MASK] sat", top=1)
+            >>> len(lens.words) == len(lens.layers)
+            True
         """
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"

@@ -53,6 +53,11 @@ class TaggedText:
 
     @property
     def entities(self) -> list[FoundEntity]:
+        """Named entities of the text, merged from the tags of their words.
+
+        >>> all(entity.kind == "PLACE" for entity in tagger.tag("the cat sat").entities)
+        True
+        """
         found_entities = []
         for kind, first, end in entities([word.tag for word in self.words]):
             inside = self.words[first:end]
@@ -91,6 +96,10 @@ class Tagger(TextPredictor):
         A text is split into words by `data.readers.conll.words_of`: at spaces, with punctuation at the ends of a word
         split off. It may be given as a list of words instead. Character positions then refer to the words joined by
         spaces.
+
+            >>> tagged = tagger.tag("the cat sat")
+            >>> [word.text for word in tagged.words]
+            ['the', 'cat', 'sat']
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]

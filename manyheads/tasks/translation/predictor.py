@@ -93,6 +93,11 @@ class Translator(ModelWithTokenizer):
         beam      beam width, at most 1024; 1 is greedy decoding
         alpha     exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> type(translator.translate("the cat"))
+            <class 'str'>
+            >>> len(translator.translate(["the cat", "the dog"], beam=2))
+            2
         """
         lines = [texts] if isinstance(texts, str) else texts
         best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
@@ -101,7 +106,12 @@ class Translator(ModelWithTokenizer):
     def nbest(
         self, texts: Sequence[str], count: int, beam: int = 4, alpha: float = 0.6, *, truncate: bool = False
     ) -> list[list[Translation]]:
-        """Return the `count` best translations of every text with their scores, best first."""
+        """Return the `count` best translations of every text with their scores, best first.
+
+        >>> (ranked,) = translator.nbest(["the cat"], count=2, beam=2)
+        >>> ranked[0].score >= ranked[1].score
+        True
+        """
         if not 1 <= beam <= MAX_BEAMS:
             raise UserError(f"beam is {beam}: expected 1 to {MAX_BEAMS}")
         if not 1 <= count <= beam:
@@ -121,6 +131,10 @@ class Translator(ModelWithTokenizer):
     def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
         """Return the score and log-probability that the model gives to each target text as a translation of the
         source text.
+
+            >>> (scored,) = translator.score(["the cat"], ["the dog"])
+            >>> scored.log_probability < 0
+            True
         """
         if len(sources) != len(targets):
             raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
@@ -173,6 +187,12 @@ class Translator(ModelWithTokenizer):
         axis           kind of attention to return: "encoder", "decoder" or "cross"; None for all three
         calculation    true: also return the queries, keys and values from which the weights are computed
         truncate       true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> maps = translator.attend("the cat", "the dog")
+            >>> list(maps)
+            ['encoder', 'decoder', 'cross']
+            >>> maps["cross"][0].weights.ndim  # (1, heads, queries, keys)
+            4
         """
         source, output, title = self._tokenize_pair(text, target, truncate)
         c = self.model.config
@@ -193,6 +213,10 @@ class Translator(ModelWithTokenizer):
         target    translation to use; None: the model's best translation with a beam width of 4
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> lens = translator.lens("the cat", "the dog", top=2)
+            >>> len(lens.words) == len(lens.layers)
+            True
         """
         source, output, title = self._tokenize_pair(text, target, truncate)
         return self._lens(
@@ -235,6 +259,11 @@ class Translator(ModelWithTokenizer):
         """Translate the source texts, and score the translations against the targets.
 
         `language` is the target language.
+
+            >>> from manyheads.data.readers.parallel import Pairs
+            >>> result = translator.evaluate(Pairs(["the cat"], ["the dog"]), "de")
+            >>> sorted(result.metrics)
+            ['bleu_13a', 'bleu_moses_lc', 'chrf', 'exact_match']
         """
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)

@@ -1,0 +1,59 @@
+"""Report of a finished run: the command that uses the model, and its display in notebooks."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from manyheads import cli
+from manyheads.data.images.labeled_images import ImageData, Item
+from manyheads.data.readers.conll import Tagged
+from manyheads.data.readers.documents import Documents
+from manyheads.data.readers.labeled import Labeled
+from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.squad import Question, Questions
+from manyheads.data.readers.texts import Texts
+from manyheads.runs.result import RunResult, example_command
+
+LONG = "word " * 30
+PIXELS = np.zeros((8, 8), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("held", "verb", "words"),
+    [
+        (Pairs([LONG, "A dog runs."], ["", ""]), "translate", ["A dog runs."]),
+        (Pairs([LONG], [""]), "translate", [("word " * 12).strip()]),
+        (Labeled(["It's a fine film"], ["good"]), "classify", ["It's a fine film"]),
+        (Labeled(["a b"], ["same"], ["c d"]), "classify", ["a b", "--pair", "c d"]),
+        (Tagged([["In", "New", "York"]], [["O", "B-X", "I-X"]]), "tag", ["In New York"]),
+        (Questions([Question("1", "Who?", "A dog.", (), "")]), "answer", ["--question", "Who?", "--context", "A dog."]),
+        (Texts(["a b c d e f"]), "generate", ["a b c d"]),
+        (Documents(["A dog runs far.\nNo."]), "fill", ["A dog runs [MASK]"]),
+        (ImageData([Item(Path("cats/1.png"), "cat", "", (8, 8), "L")], ("cat",)), "classify", ["cats/1.png"]),
+        (ImageData([Item(PIXELS, "cat", "", (8, 8), "L")], ("cat",)), "classify", ["IMAGE.png"]),
+    ],
+)
+def test_the_next_command_uses_an_item_of_the_data(held: Any, verb: str, words: list[str]) -> None:
+    command = shlex.split(example_command(Path("runs/my run"), held))
+    assert command == ["manyheads", verb, "runs/my run", *words]
+    assert cli._parse(command[1:]).name == verb
+
+
+def test_other_data_have_no_next_command() -> None:
+    assert example_command(Path("run"), object()) == ""
+
+
+def test_a_finished_run_prints_metrics_and_the_next_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = RunResult(recipe="tagging", wall_seconds=2.0, metrics={"accuracy": {"value": 0.5, "signature": "<2>"}})
+    result.next_command = "manyheads tag run 'a b'"
+    monkeypatch.setattr("manyheads.tasks.train.train", lambda *_, **__: result)
+    assert cli.main(["train", "tagging"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split() == ["accuracy", "0.5000", "<2>"]
+    assert err.endswith("try: manyheads tag run 'a b'\n")
+    assert "<td>&lt;2&gt;</td>" in result._repr_html_()
