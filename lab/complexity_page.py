@@ -23,7 +23,7 @@ FORWARD, BACKWARD = "layer, forward", "layer, forward and backward"
 
 
 def grown() -> list[dict[str, Any]]:
-    """The records of `python -m benchmarks growth`."""
+    """Return the records of `python -m benchmarks growth`."""
     return [record for record in records("bench") if record.get("bench") == ["growth"]]
 
 
@@ -34,7 +34,7 @@ def influences() -> dict[str, Any] | None:
 def influence_part() -> str:
     record = influences()
     if record is None:
-        return "Nothing is recorded yet."
+        return "No record exists yet."
     return f"![Influence over distance](../images/influence.png)\n\n```\n{influence.table(record['by_distance'])}\n```"
 
 
@@ -56,7 +56,7 @@ def layers_table() -> str:
 
 
 def times_table() -> str:
-    """Seconds of each layer, and of the decoders, at the ends of each curve."""
+    """Return seconds and memory of each layer and decoder at the ends of each curve."""
     parts = []
     for record in grown():
         rows = [["measured", "grows", "from", "to", "seconds", "exponent", "MB", "exponent"],
@@ -69,8 +69,8 @@ def times_table() -> str:
                 f"{c['seconds_exponent']:.2f}", f"{small:,.1f} to {large:,.1f}", f"{c['bytes_exponent']:.2f}",
             ])  # fmt: skip
         picture = f"![Time and memory, {where(record)}](../images/{picture_of(record)})"
-        parts += [f"### On {where(record)}", picture, markdown(rows)]
-    return "\n\n".join(parts) or "Nothing is recorded yet."
+        parts += [f"### {where(record)}", picture, markdown(rows)]
+    return "\n\n".join(parts) or "No record exists yet."
 
 
 def sizes_table() -> str:

@@ -125,7 +125,7 @@ def models_table() -> str:
                 f"{row['limit_images_per_second']:,.0f}",
             ])  # fmt: skip
         tables.append(_markdown(rows))
-    return "\n\n".join(["## What models of images cost", *tables] if tables else [])
+    return "\n\n".join(["## Throughput of image models", *tables] if tables else [])
 
 
 # summary for a first look: the work, the recipe and its settings, and one score
@@ -172,7 +172,7 @@ def costs_table() -> str:
         ratios = (f"{r['median']:.2f} ({r['min']:.2f} to {r['max']:.2f})" for r in record["cost"].values())
         rows += [head, ["---", *["--:"] * len(record["cost"]), "---"],
                  ["time of recording", *ratios, _processor(record["hardware"])]]  # fmt: skip
-    return f"## What it costs to record heads\n\n{_markdown(rows)}" if rows else ""
+    return f"## Cost of recording heads\n\n{_markdown(rows)}" if rows else ""
 
 
 def precision_table() -> str:
@@ -195,7 +195,7 @@ def speed_table() -> str:
         for name in record["bench"]:
             cases = [row for row in record["rows"] if row["work"] == name]
             rows = [
-                [f"`{name}`, {cases[0]['unit']}", "ours (least to most)", "peers", "ratio", "limit", "share"],
+                [f"`{name}`, {cases[0]['unit']}", "manyheads (range)", "peers", "ratio", "limit", "of limit"],
                 ["---", "--:", "---", "--:", "--:", "--:"],
                 *([r["case"], f"{three_digits(r['ours'])} ({' to '.join(map(three_digits, r['spread']))})",
                    _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in cases),

@@ -56,7 +56,7 @@ def attacks() -> str:
     """Return a table with a column for each recorded attack."""
     runs = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
     if not runs:
-        return "Nothing is recorded yet."
+        return "No record exists yet."
     rows = [["", *(record["attack"] for record in runs)], ["---", *["---"] * len(runs)]]
     rows += [[name, *(figure(record) for record in runs)] for name, figure in FIGURES.items()]
     hardware = runs[0]["hardware"]

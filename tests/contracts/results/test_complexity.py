@@ -8,7 +8,7 @@ from lab import complexity_page as page
 def test_without_records_the_papers_table_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "records", lambda kind="runs": [])
     assert "| rnn | n d² | n | n |\n" in page.layers_table()
-    assert page.influence_part() == page.times_table() == "Nothing is recorded yet."
+    assert page.influence_part() == page.times_table() == "No record exists yet."
 
 
 def test_every_layer_of_the_table_is_measured() -> None:

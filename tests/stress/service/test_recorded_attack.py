@@ -47,7 +47,7 @@ def test_recorded_attacks_found_no_fault(record: dict[str, Any]) -> None:
 
 def test_the_table_works_without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_page, "records", lambda kind: [])
-    assert service_page.attacks() == "Nothing is recorded yet."
+    assert service_page.attacks() == "No record exists yet."
 
 
 def test_each_load_of_a_service_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
