@@ -24,8 +24,8 @@ class TrainingConfig(Config):
     epochs            number of passes over the training data after which the run ends; None: no limit
     minutes           wall time of all sessions after which the run ends. It never affects the learning rate. None: no
                       limit
-    optimiser         name of the optimizer
-    schedule          shape of the learning rate over the steps
+    optimiser         name of the optimizer: adam, adamw, bert_adam, sgd or rmsprop
+    schedule          shape of the learning rate over the steps: noam, linear, cosine or constant
     learning_rate     peak learning rate. For the schedule "noam" it is a factor of
                       width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width             width of the model; only the schedule "noam" uses it
