@@ -165,7 +165,7 @@ def shrunk(png: str) -> str:
     if image.width > MAX_WIDTH:
         image = image.resize((MAX_WIDTH, round(image.height * MAX_WIDTH / image.width)), Image.Resampling.LANCZOS)
     small = io.BytesIO()
-    image.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode()
 
 

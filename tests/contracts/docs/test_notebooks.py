@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import lab.records
 from lab.records import matching
 from scripts import build_notebooks
 from tests.paths import ROOT
@@ -18,9 +19,10 @@ from tests.paths import ROOT
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = sorted((PAGES / "source").glob("*.md"))
 NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
-PENDING = {"a-first-look", "blog", "lecture", "lecture-vision", "slides", "textbook"}  # of an earlier form
+PENDING = {"lecture", "lecture-vision", "slides"}  # of an earlier form
 MAX_LINES = 30  # of the text below one cell
 MAX_RECORDS = 8  # lines of a cell that prints kept records
+MAX_COLUMNS = 100  # of code: the width of a page
 MAX_BYTES = 6_000_000  # of all notebooks
 ABSENT = re.compile(
     r"\b(?:not|never)\s+(?:yet\s+)?(?:been\s+)?(?:measured|recorded|tested|implemented|tried|here)\b|\bno\s+record\b"
@@ -38,12 +40,17 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
     return found
 
 
+def pictures(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the outputs of a cell that are pictures or pages."""
+    return [output for output in cell.get("outputs", []) if {"image/png", "text/html"} & {*output.get("data", {})}]
+
+
 def texts(cell: dict[str, Any]) -> str:
     """Return the text that a reader sees below a cell."""
     shown = []
     for output in cell.get("outputs", []):
-        pictures = {"image/png", "text/html"} & {*output.get("data", {})}
-        shown.append("".join(output.get("text", "" if pictures else output.get("data", {}).get("text/plain", ""))))
+        if output not in pictures(cell):
+            shown.append("".join(output.get("text", output.get("data", {}).get("text/plain", ""))))
     return "\n".join(shown).strip("\n")
 
 
@@ -113,6 +120,21 @@ def test_cells_print_little(notebook: Path) -> None:
             assert lines <= limit, f"{cell['id']} prints {lines} lines: {texts(cell)[:200]}"
 
 
+@pytest.mark.parametrize("notebook", each(NOTEBOOKS))
+def test_printed_records_are_current(notebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell that only prints records is self-contained, so that its output can be computed again."""
+    readers: set[str] = set()
+    for cell in cells(notebook):
+        code = "".join(cell["source"])
+        if cell["cell_type"] == "code" and reads_records(code, readers) and not pictures(cell) and texts(cell):
+            exec(
+                compile(code, cell["id"], "exec"),
+                {name: getattr(lab.records, name) for name in readers if hasattr(lab.records, name)},
+            )
+            printed = capsys.readouterr().out.strip("\n")
+            assert texts(cell) == printed, f"{cell['id']}: run make notebooks TUTORIALS={notebook.stem}"
+
+
 @pytest.mark.parametrize("source", each(SOURCES))
 def test_headings_are_unique(source: Path) -> None:
     prose = re.sub(r"^```.*?^```$", "", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -136,6 +158,12 @@ def test_commands_are_typed_as_in_a_terminal(source: Path) -> None:
     assert [
         cell for cell in code if re.search(r"\bmain\(\[|\bcli\.main\b|subprocess|get_ipython|%%(sh|bash)", cell)
     ] == []
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
+def test_code_does_not_scroll_sideways(source: Path) -> None:
+    code = re.findall(r"^```.*?^```", source.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert [line for cell in code for line in cell.splitlines() if len(line) > MAX_COLUMNS] == []
 
 
 @pytest.mark.parametrize("source", each(SOURCES))
