@@ -18,7 +18,7 @@ from tests.paths import ROOT
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = sorted((PAGES / "source").glob("*.md"))
 NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
-PENDING = {"a-first-look", "blog", "lecture", "lecture-vision", "slides", "textbook"}  # of an earlier form
+PENDING = {"a-first-look", "blog", "lecture", "slides", "textbook"}  # of an earlier form
 MAX_LINES = 30  # of the text below one cell
 MAX_RECORDS = 8  # lines of a cell that prints kept records
 MAX_BYTES = 6_000_000  # of all notebooks
