@@ -23,7 +23,7 @@ def reads_records(statement: ast.stmt) -> bool:
 
 def statements(page: Path) -> list[ast.stmt]:
     cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
-    lines = [line for cell in cells for line in cell.splitlines() if not line.startswith(("!", "%", ":"))]
+    lines = [line for cell in cells for line in cell.splitlines() if not line.lstrip().startswith(("!", "%", ":"))]
     return ast.parse("\n".join(lines)).body
 
 
