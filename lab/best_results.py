@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from lab.records import ablations, groups, records, run_line, run_of, table_line
+from lab.records import UNTOLD, ablations, groups, records, run_of, scores, shared, took
+from manyheads.runs.overrides import leaves, setting_words
+from manyheads.tasks.registry import RECIPES
 
 FILE = Path(__file__).parents[1] / "manyheads" / "tasks" / "measured.json"
-MAX_LINES = 8
+MAX_RESULTS = 8
 # the metric that ranks the runs of a recipe is the first of these that they have; False: lower is better
 RANKING = {
     "bleu_13a": True, "squad_f1": True, "entity_f1": True, "top1": True, "accuracy": True, "f1": True,
-    "exact_match": True, "bits_per_byte": False, "loss": False,
+    "exact_match": True, "accuracy_400": True, "bits_per_byte": False, "loss": False,
 }  # fmt: skip
 
 
@@ -21,30 +24,103 @@ def main() -> None:
     FILE.write_text(json.dumps(best_results(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def best_results() -> dict[str, list[str]]:
-    """Return at most `MAX_LINES` lines for each recipe that has records, best first.
+def best_results() -> dict[str, list[dict[str, Any]]]:
+    """Return at most `MAX_RESULTS` results for each recipe that has records.
 
-    Runs that were scored on validation data, to choose a setting, are left out if others were scored on test data.
+    The best result of each kind comes first: of each language pair, and of runs with and without `--init`. Runs that
+    were scored on validation data, to choose a setting, are left out if others were scored on test data.
     """
     runs = records()
-    return {name: _lines([r for r in runs if r["recipe"] == name]) for name in sorted({r["recipe"] for r in runs})}
+    return {name: _results([r for r in runs if r["recipe"] == name]) for name in sorted({r["recipe"] for r in runs})}
 
 
-def _lines(runs: list[dict[str, Any]]) -> list[str]:
+def _results(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     runs = [run for run in runs if run["overrides"].get("scored") != "validation"] or runs
     tables = ablations(runs)
-    single = groups([run for run in runs if run_of(run) not in tables])
-    return [*map(run_line, sorted(single, key=_rank)), *map(table_line, tables.values())][:MAX_LINES]
+    single = sorted(groups([run for run in runs if run_of(run) not in tables]), key=_rank)
+    place: dict[str, int] = {}  # number of better results of the same kind
+    ordered = []
+    for group in single:
+        kind = _kind(group[0])
+        place[kind] = place.get(kind, -1) + 1
+        ordered.append((place[kind], bool(kind), group))
+    best = [_result(group) for _, _, group in sorted(ordered, key=lambda found: found[:2])]
+    return [*best, *map(_table, tables.values())][:MAX_RESULTS]
+
+
+def _metric(run: dict[str, Any]) -> str:
+    return next((name for name in RANKING if name in run["metrics"]), next(iter(run["metrics"])))
 
 
 def _rank(group: list[dict[str, Any]]) -> float:
     """Return a number that is smaller for better runs."""
-    metrics = group[0]["metrics"]
-    name = next((name for name in RANKING if name in metrics), None)
-    if name is None:
-        return 0.0
-    mean = sum(run["metrics"][name]["value"] for run in group) / len(group)
-    return -mean if RANKING[name] else mean
+    name = _metric(group[0])
+    value = mean(run["metrics"][name]["value"] for run in group)
+    return -value if RANKING.get(name) else value
+
+
+def _result(group: list[dict[str, Any]]) -> dict[str, Any]:
+    """Describe runs that differ in their seed."""
+    name, texts = _metric(group[0]), scores(group)
+    value = mean(run["metrics"][name]["value"] for run in group)
+    return {
+        "metric": name, "score": texts[name], "value": round(value, 4), "time": _time(group), "runs": len(group),
+        "settings": _settings(group[0], group[0]["overrides"]), "options": _options(group[0]), "metrics": texts,
+    }  # fmt: skip
+
+
+def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Describe the rows of an ablation by the range of each metric."""
+    name, each = _metric(rows[0]), [scores([row]) for row in rows]
+    spans = {
+        metric: f"{min(found, key=float)} to {max(found, key=float)}"
+        for metric in each[0]
+        if (found := [texts[metric] for texts in each])
+    }
+    values = [row["metrics"][name]["value"] for row in rows]
+    return {
+        "metric": name, "score": spans[name], "value": max(values) if RANKING.get(name) else min(values),
+        "time": f"{_time(rows)} each", "rows": len(rows), "settings": _settings(rows[0], shared(rows)),
+        "options": _options(rows[0]), "metrics": spans,
+    }  # fmt: skip
+
+
+def _pair(run: dict[str, Any]) -> dict[str, str]:
+    """Return the languages of a run that differ from those of its recipe."""
+    config = RECIPES[run["recipe"]].config
+    return {
+        side: run["data"][side]
+        for side in ("source", "target")
+        if hasattr(config, side) and run["data"].get(side, getattr(config, side)) != getattr(config, side)
+    }
+
+
+def _kind(run: dict[str, Any]) -> str:
+    """Return a text that is empty for a run with the languages of its recipe that does not continue another run."""
+    init = run.get("init") if RECIPES[run["recipe"]].init == "may" else None
+    return " ".join([*_pair(run).values(), *([init] if init else [])])
+
+
+def _settings(run: dict[str, Any], overrides: dict[str, Any]) -> list[str]:
+    """Return the settings that differ from the recipe, as `key=value` can be typed."""
+    told = {key: value for key, value in leaves(overrides) if key not in UNTOLD and key.split(".")[-1] not in UNTOLD}
+    values = {**_pair(run), **told}
+    return [f"{key}={setting_words(value)}" for key, value in values.items()]
+
+
+def _options(run: dict[str, Any]) -> list[str]:
+    precision = run.get("route", {}).get("precision", "float32")
+    found = {"--init": run.get("init"), "--precision": None if precision == "float32" else precision}
+    return [word for option, value in found.items() if value for word in (option, value)]
+
+
+def _time(group: list[dict[str, Any]]) -> str:
+    """Return the duration and the machine, such as `1.2 h, 1 core` or `7.5 min, H200`."""
+    gpus = [run["hardware"].get("gpu") for run in group if run.get("route", {}).get("device") == "cuda"]
+    if gpus:
+        return f"{took(group)}, {str(gpus[0]).removeprefix('NVIDIA ').split()[0]}"
+    threads = group[0]["hardware"]["threads"]
+    return f"{took(group)}, {threads} core{'s' if threads > 1 else ''}"
 
 
 if __name__ == "__main__":

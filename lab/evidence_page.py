@@ -14,9 +14,9 @@ from lab import results_keep
 from lab.evidence.listed import LIST, Listed, read_list
 from lab.records import run_of
 
-# 97.5% of Student's t lie below, by how many seeds there are
+# 97.5% quantile of Student's t, by number of seeds
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-Scores = dict[int, float]  # of each seed
+Scores = dict[int, float]  # score by seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Bar:
     metric  name of the metric
     least   minimum of the mean; most: its maximum. A difference must also be above zero with 95% confidence
     errors  alternative: not worse than the other's mean by more than this number of its standard errors
+    untested  why the runs could not have shown the effect; then they decide nothing
     """
 
     claim: str
@@ -37,6 +38,7 @@ class Bar:
     least: float | None = None
     most: float | None = None
     errors: float | None = None
+    untested: str | None = None
 
     def __post_init__(self) -> None:
         goals = [self.least, self.most, self.errors]
@@ -51,52 +53,64 @@ class Bar:
             return f"`{self.of}` better than `{self.than}`" + (f" by {self.least:g}" if self.least else "")
         return f"`{self.of}` " + (f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}")
 
-    def judged(self, records: Mapping[str, Any], seeds: int) -> tuple[str, bool | None]:
-        """Return the result, and whether the requirement is met; None if records of some seeds are missing."""
+    def judged(self, records: Mapping[str, Any], seeds: int) -> tuple[str, str]:
+        """Return the result and the verdict.
+
+        The verdict is "met", "not met", "refuted" (the 95% interval excludes the required difference), "not tested",
+        or "waits" if records of some seeds are missing.
+        """
         by_seed = scores(records, self.of, self.metric)
         if self.than is None:
             if len(by_seed) < seeds:
-                return _waiting(by_seed, seeds), None
+                return _waiting(by_seed, seeds), "waits"
             value = mean(by_seed.values())
             met = value >= self.least if self.least is not None else value <= (self.most or 0.0)
-            return _spread(by_seed), met
+            return _spread(by_seed), "met" if met else "not met"
         others = scores(records, self.than, self.metric)
         both = sorted({*by_seed} & {*others})
+        if min(len(by_seed), len(others)) < max(seeds, 2) or (self.errors is None and len(both) < max(seeds, 2)):
+            return _waiting(by_seed, seeds, others), "waits"
+        if len(both) < 2:
+            return f"{_spread(by_seed)} against {_spread(others)}", self._verdict(by_seed, others, None)
+        difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
+        interval = difference - half, difference + half
+        found = f"{difference:+.3f} ({interval[0]:+.3f} to {interval[1]:+.3f}, paired, 95%, {len(both)} seeds)"
         if self.errors is not None:
-            if min(len(by_seed), len(others)) < max(seeds, 2):
-                return _waiting(by_seed, seeds, others), None
+            found = f"{_spread(by_seed)} against {_spread(others)}: {found}"
+        return found, self._verdict(by_seed, others, (difference, *interval))
+
+    def _verdict(self, by_seed: Scores, others: Scores, found: tuple[float, float, float] | None) -> str:
+        """Return the verdict on a difference, of which `found` has the mean and the ends of the interval."""
+        if self.untested is not None:
+            return "not tested"
+        least = self.least or 0.0
+        if self.errors is not None:
             error = stdev(others.values()) / len(others) ** 0.5
-            met = mean(by_seed.values()) >= mean(others.values()) - self.errors * error
-            told = f"{_spread(by_seed)} against {_spread(others)}"
-            return f"{told}: {_difference(by_seed, others, both)[0]}" if len(both) > 1 else told, met
-        if len(both) < max(seeds, 2):
-            return _waiting(by_seed, seeds, others), None
-        told, difference, low = _difference(by_seed, others, both)
-        return told, difference >= (self.least or 0.0) and low > 0
-
-
-def _difference(by_seed: Scores, others: Scores, seeds: Sequence[int]) -> tuple[str, float, float]:
-    """In words; the mean over these seeds, which both have; the lower end of its interval."""
-    difference, half = paired([by_seed[seed] for seed in seeds], [others[seed] for seed in seeds])
-    low, high = difference - half, difference + half
-    return f"{difference:+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(seeds)} seeds)", difference, low
+            if mean(by_seed.values()) >= mean(others.values()) - self.errors * error:
+                return "met"
+            least = 0.0
+        elif found is not None and found[0] >= least and found[1] > 0:
+            return "met"
+        return "refuted" if found is not None and found[2] < least else "not met"
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """The mean of the differences of pairs, and half of its 95% interval (Student's t)."""
+    """Return the mean of the paired differences, and half the width of its 95% interval (Student's t)."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
     return mean(differences), STUDENT[len(differences)] * stdev(differences) / len(differences) ** 0.5
 
 
 def scores(records: Mapping[str, Any], name: str, metric: str) -> Scores:
-    """By seed, of the records NAME and NAME-SEED."""
+    """Return the scores of the records NAME and NAME-SEED, by seed."""
     pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
     return {r["seed"]: r["metrics"][metric]["value"] for key, r in records.items() if pattern.fullmatch(key)}
 
 
 def kept(listed: Sequence[Listed]) -> dict[str, Any]:
-    """The records of runs by their names, and those of peers as peers/NAME; without those of a listed run that was made
-    with other settings than the list has now."""
+    """Return the records of runs by name, and records of other libraries as peers/NAME.
+
+    Records of a listed run with other settings than in the list are left out.
+    """
     settings = {run.name: run.settings for run in listed}
 
     def current(about: dict[str, Any]) -> bool:
@@ -110,27 +124,35 @@ def kept(listed: Sequence[Listed]) -> dict[str, Any]:
 
 
 def read_bars(path: Path = LIST) -> list[Bar]:
-    """The bars in their order. Raises a ValueError that names the faulty one."""
+    """Return the bars in the order of the list. Raise ValueError with the name of an invalid bar."""
     try:
         return [Bar(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("bar", [])]
     except TypeError as error:
         raise ValueError(f"{path}: bar: {error}") from None
 
 
-def states(path: Path = LIST) -> str:
-    """A row for each claim."""
+def source_claims(path: Path = LIST) -> str:
+    """Return the claims of the sources, each with its verdict."""
+    return f"## Claims of the sources\n\n{_states(path, recipes=False)}"
+
+
+def recipe_claims(path: Path = LIST) -> str:
+    """Return the claims about our own recipes, each with its verdict."""
+    return f"## Claims about our recipes\n\n{_states(path, recipes=True)}"
+
+
+def _states(path: Path, recipes: bool) -> str:
     claims, listed = read_list(path)
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    limits: dict[str, str] = content.get("limits", {})
     records, bars = kept(listed), read_bars(path)
-    rows = ["| | claim | state | runs kept | minutes left, one core | a GPU |", "| --- | --- | --- | --: | --: | --: |"]
+    rows = ["| | claim | verdict | what the test cannot show |", "| --- | --- | --- | --- |"]
     for letter, claim in claims.items():
-        runs = [run for run in listed if run.claim == letter]
-        left = [run for run in runs if not _is_kept(run, records)]
-        minutes = {kind: sum(run.minutes for run in left if run.device == kind) for kind in ("cpu", "cuda")}
-        state = _state([_judged(bar, listed, records)[1] for bar in bars if bar.claim == letter], bool(left))
-        rows.append(
-            f"| ({letter}) | {claim} | **{state}** | {len(runs) - len(left)} of {len(runs)} | "
-            f"{minutes['cpu']:,g} | {minutes['cuda']:,g} |"
-        )
+        if (letter in content.get("recipes", [])) == recipes:
+            runs = [run for run in listed if run.claim == letter]
+            left = any(not _is_kept(run, records) for run in runs)
+            state = _state([_judged(bar, listed, records)[1] for bar in bars if bar.claim == letter], left)
+            rows.append(f"| ({letter}) | {claim} | **{state}** | {limits.get(letter, '')} |")
     return "\n".join(rows)
 
 
@@ -138,32 +160,17 @@ def bars_table(path: Path = LIST) -> str:
     """Return the requirement and the result of each claim."""
     _, listed = read_list(path)
     records = kept(listed)
-    rows = ["| | demanded | metric | found | |", "| --- | --- | --- | --- | --- |"]
+    rows = ["| | required | metric | result | |", "| --- | --- | --- | --- | --- |"]
     for bar in read_bars(path):
-        figures, met = _judged(bar, listed, records)
-        verdict = {True: "met", False: "**not met**", None: "waits"}[met]
-        rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {figures} | {verdict} |")
-    return "\n".join(rows)
+        figures, verdict = _judged(bar, listed, records)
+        shown = verdict if verdict in ("met", "waits") else f"**{verdict}**"
+        shown += f": {bar.untested}" if verdict == "not tested" else ""
+        rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {figures} | {shown} |")
+    return "## Requirements\n\n" + "\n".join(rows)
 
 
-def left_table(path: Path = LIST) -> str:
-    """The runs that are left, an entry a row."""
-    _, listed = read_list(path)
-    records = kept(listed)
-    rows = ["| | run | it shows | left | minutes each | |", "| --- | --- | --- | --: | --: | --- |"]
-    for name in dict.fromkeys(run.entry for run in listed):
-        runs = [run for run in listed if run.entry == name]
-        left, one = sum(not _is_kept(run, records) for run in runs), runs[0]
-        if left:
-            device = "GPU" if one.device == "cuda" else "core"
-            rows.append(
-                f"| ({one.claim}) | `{name}` | {one.shows} | {left} of {len(runs)} | {one.minutes:g} | {device} |"
-            )
-    return "\n".join(rows)
-
-
-def _judged(bar: Bar, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, bool | None]:
-    # the first seed of some is kept from before the list
+def _judged(bar: Bar, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
+    # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}
     return bar.judged(records, max(wanted, 1))
@@ -173,13 +180,20 @@ def _is_kept(run: Listed, records: Mapping[str, Any]) -> bool:
     return any(run_of(record) == run.name for record in records.values())
 
 
-def _state(met: list[bool | None], left: bool) -> str:
-    """Of a claim: what its bars say once they are all known; without bars, whether its curve is whole."""
-    if not met:
+def _state(verdicts: list[str], left: bool) -> str:
+    """Return the state of a claim from the verdicts on its requirements.
+
+    A claim without requirements is a curve or a table. It is measured when all its runs are recorded.
+    """
+    if not verdicts:
         return "waits" if left else "measured"
-    if None in met:
+    tested = [verdict for verdict in verdicts if verdict != "not tested"]
+    if "waits" in verdicts:
         return "waits"
-    return "shown" if all(met) else "refuted"
+    if not tested:
+        return "not tested"
+    state = "shown" if set(tested) == {"met"} else "refuted" if "refuted" in tested else "not shown"
+    return state if len(tested) == len(verdicts) else f"{state}, in part not tested"
 
 
 def _spread(by_seed: Scores) -> str:
@@ -188,8 +202,8 @@ def _spread(by_seed: Scores) -> str:
 
 
 def _waiting(by_seed: Scores, seeds: int, others: Scores | None = None) -> str:
-    told = f"{len(by_seed)} of {seeds}"
-    return told if others is None else f"{told}, of the other {len(others)}"
+    found = f"{len(by_seed)} of {seeds}"
+    return found if others is None else f"{found}, of the other {len(others)}"
 
 
-PARTS = (states, bars_table, left_table)
+PARTS = (source_claims, recipe_claims, bars_table)

@@ -130,24 +130,29 @@ def models_table() -> str:
 
 # summary for a first look: the work, the recipe and its settings, and one score
 FIRST = (
-    ("writes dates, amounts and names as Germans do", "translation", "en-de", "bleu_13a"),
-    ("translates captions of photos, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
-    ("copies strings of twice the training length", "universal/copy", "as it is", "exact_match_80"),
-    ("identifies the language of a phrase, one of 60", "text-classification", "as it is", "accuracy"),
-    ("classifies film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
-    ("the same of sentences, from MiniLM's weights", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
-    ("finds people, places and organisations", "conll2003", "from all-MiniLM-L6-v2, learning_rate=0.0001", "entity_f1"),
-    ("answers questions about a text", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
-    ("writes on in Shakespeare's manner", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
-    ("reads handwritten digits, a ViT", "mnist/vit", "as it is", "top1"),
-    ("classifies small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
+    ("translate dates, amounts and names into German", "translation", "en-de", "bleu_13a"),
+    ("translate photo captions, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
+    ("copy strings of twice the training length", "universal/copy", "as it is", "exact_match_80"),
+    ("name the language of a phrase, one of 60", "text-classification", "as it is", "accuracy"),
+    ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
+    ("classify sentences, fine-tuned from MiniLM", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
+    (
+        "find people, places and organizations, fine-tuned",
+        "conll2003",
+        "from all-MiniLM-L6-v2, learning_rate=0.0001",
+        "entity_f1",
+    ),
+    ("answer questions about a text, fine-tuned", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
+    ("continue text in Shakespeare's style", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
+    ("classify handwritten digits with a ViT", "mnist/vit", "as it is", "top1"),
+    ("classify small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
 
 
 def first_table() -> str:
     """Return one score for each kind of work, averaged over seeds. Raise ValueError if a listed run has no record."""
     kept = {(g[0]["recipe"], describe(g).removesuffix(f", {len(g)} seeds")): g for g in groups(records())}
-    rows = [["what it does", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
+    rows = [["task", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
     for what, recipe, run, metric in FIRST:
         if (recipe, run) not in kept:
             raise ValueError(f"no record of {recipe}, {run}")
@@ -228,7 +233,7 @@ def probe_table() -> str:
     """Return the heads that follow relations, with the best fixed offset, and the heads that find antecedents."""
     parts = []
     for record in records("probes"):
-        parts.append(f"### {record['model']} on {record['treebank']}")
+        parts.append(f"## {record['model']} on {record['treebank']}")
         frequent = [row for row in record["relations"] if row["items"] >= FREQUENT]
         parts.append(_best_heads("relation", frequent))
         if record["coreference"]:
@@ -315,10 +320,10 @@ RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "co
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
     "docs/measured/results.md": (by_room, models_table, costs_table),
-    "docs/how-to/inside.md": (probe_table,),
+    "docs/measured/heads.md": (probe_table,),
     "docs/measured/evidence.md": evidence_page.PARTS,
     "docs/measured/survival.md": survival_page.PARTS,
-    "docs/how-to/serving.md": service_page.PARTS,
+    "docs/measured/serving.md": service_page.PARTS,
     "docs/measured/speed.md": (speed_table, precision_table),
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),

@@ -1,4 +1,4 @@
-"""The tables of docs/how-to/serving.md: latency and throughput with many clients; results of attacks."""
+"""The tables of docs/measured/serving.md: latency and throughput with many clients; results of attacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lab.records import records
 
 Record = dict[str, Any]
-WORDS = {"left": "the client had left", "closed": "closed without one", "none": "none came"}
+WORDS = {"left": "client had left", "closed": "connection closed", "none": "no answer"}
 
 
 def _answers(record: Record) -> str:
@@ -38,22 +38,22 @@ def _wrong(record: Record) -> str:
 
 
 def _memory(record: Record) -> str:
-    return ", ".join(f"{size:,.0f}" for size in record["memory_mib"])
+    return f"{record['memory_mib'][0]:,.0f}, {record['memory_mib'][-1]:,.0f}"
 
 
 FIGURES: dict[str, Callable[[Record], str]] = {
     "answers to malformed requests, by status": _answers,
-    "schemathesis, meanwhile": _tried,
-    "answers of 500 or more, of all": _failures,
-    "good clients before, ms: half below, 99 of 100 below": _good("before"),
-    "the same while it was attacked": _good("while"),
-    "their answers that were other than before": _wrong,
-    "private memory, MiB, minute by minute": _memory,
+    "schemathesis at the same time": _tried,
+    "answers with status 500 or more": _failures,
+    "valid requests before the attack: median, p99 in ms": _good("before"),
+    "valid requests during the attack: median, p99 in ms": _good("while"),
+    "valid requests with a changed answer": _wrong,
+    "private memory at the start and at the end, MiB": _memory,
 }
 
 
 def attacks() -> str:
-    """A column for each recorded attack."""
+    """Return a table with a column for each recorded attack."""
     runs = sorted(records("service"), key=lambda record: len(record["memory_mib"]))
     if not runs:
         return "Nothing is recorded yet."
@@ -61,7 +61,7 @@ def attacks() -> str:
     rows += [[name, *(figure(record) for record in runs)] for name, figure in FIGURES.items()]
     hardware = runs[0]["hardware"]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{table}\n\nThe service and those who asked shared {hardware['cores']} cores of an {hardware['cpu']}."
+    return f"{table}\n\nThe service and its clients shared {hardware['cores']} cores of an {hardware['cpu']}."
 
 
 def company() -> str:
@@ -75,7 +75,7 @@ def company() -> str:
         for key, what, unit in (
             ("translate", "sentences/s, `transformer/tiny`, beam 4", "requests_per_second"),
             ("complete", "tokens/s, `gpt2/124m`", "tokens_per_second"),
-            ("complete_llama.cpp", "the same of llama.cpp's server", "tokens_per_second"),
+            ("complete_llama.cpp", "tokens/s, llama.cpp's server", "tokens_per_second"),
         ):
             if measured := record.get(key):
                 one, many = measured["one"][unit], measured["many"][unit]
@@ -86,11 +86,11 @@ def company() -> str:
         f"{record['translate']['p99_over_batch']:.1f} times ({record['precision']})" for record in runs
     )
     return (
-        "**In company** each gets less than alone, and all together more (`python -m benchmarks serving`):\n\n"
-        f"{table}\n\n"
-        "Weights are random; a sentence has ten words, a completion 64 tokens. 99 of 100 sentences are answered within "
-        f"{batches} what one request with {clients} sentences takes. {hardware['threads']} threads of an "
-        f"{hardware['cpu']}, which the clients share."
+        f"## Throughput\n\n{table}\n\n"
+        "The models have random weights. A sentence has ten words, a completion 64 tokens. The p99 latency of a "
+        f"sentence is {batches} the time of one request with {clients} sentences. Service and clients share "
+        f"{hardware['threads']} threads of an {hardware['cpu']}. "
+        "`python -m benchmarks serving` repeats the measurement."
     )
 
 

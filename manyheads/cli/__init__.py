@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from manyheads.cli.parser import Parser, Verbs
+from manyheads.cli.parser import Format, Parser, Verbs
 from manyheads.cli.reporting import exit_status, log_lines
 from manyheads.errors import UserError
-from manyheads.tasks.verbs import COMMANDS
+from manyheads.tasks.verbs import COMMANDS, GROUPS
 from manyheads.training.distributed import distributed_context, is_rank
 
 
@@ -55,6 +55,8 @@ def _run(given: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser, verbs = _parsers()
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     options, extra = parser.parse_known_args(arguments)
     # Arguments after "--" are input text, even if they begin with a dash.
     marked = extra.index("--") if "--" in extra else len(extra)
@@ -75,10 +77,18 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     from manyheads import __version__
 
-    parser = Parser(prog="manyheads", description="Train, use and inspect Transformers.", allow_abbrev=False)
+    parser = Parser(
+        prog="manyheads", description="Train, use, inspect and deploy Transformers.", allow_abbrev=False,
+        formatter_class=Format, usage="manyheads VERB ...",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = Verbs(parser)
     for command in COMMANDS:
         import_module(f"manyheads.cli.{command}").add(verbs)
+    parser.epilog = "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {command:<12}{verbs.parsers[command].description}" for command in commands)])
+        for group, commands in GROUPS.items()
+    )
+    parser.epilog += "\n\nmanyheads help VERB shows the options of a verb and an example"
     return parser, verbs.parsers

@@ -9,7 +9,7 @@ from manyheads.cli.loading import add_precision, add_processes, add_test_data, m
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 
-SHOWN = 300  # maximum number of characters that are printed of a test item
+SHOWN = 90  # maximum number of characters that are printed of a test item
 
 
 def add(verbs: Verbs) -> None:
@@ -44,9 +44,11 @@ def _compare(options: argparse.Namespace) -> None:
             verdict = "they differ" if p < 0.05 else "no significant difference"
             print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
     better, worse = comparison["better"], comparison["worse"]
-    listing = "; the largest changes in both directions:" if comparison["most_changed"] else ""
+    changed = comparison["most_changed"]
+    listing = "; the largest changes in both directions (--json lists more):" if changed else ""
     print(f"{better:,} items are better with 2, {worse:,} with 1{listing}")
-    for item in comparison["most_changed"]:
+    up, down = ([item for item in changed if (item["change"] > 0) == more] for more in (True, False))
+    for item in up[:2] + down[:2]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
         first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
         print(f"\n{item['change']:+.3g} {comparison['ranked_by']}   {text}")

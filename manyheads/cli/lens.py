@@ -12,6 +12,7 @@ from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs
 
 SUFFIXES = (".png", ".svg")
+MAX_TOKENS = 38  # number of tokens whose predictions are printed
 
 
 def add(verbs: Verbs) -> None:
@@ -32,6 +33,9 @@ def _lens(options: argparse.Namespace) -> None:
     if options.json:
         document(lens.document())
     else:
-        table(lens.rows())
+        head, *rows = lens.rows()
+        table([head, *rows[-MAX_TOKENS:]])
+        if len(rows) > MAX_TOKENS:
+            print(f"manyheads: printed the last {MAX_TOKENS} of {len(rows)} tokens; --json lists all", file=sys.stderr)
     for note in lens.draw(options.out) if options.out is not None else ():
         print(f"manyheads: {note}", file=sys.stderr)

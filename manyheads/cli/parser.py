@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -11,6 +12,14 @@ from typing import Any, NoReturn
 from manyheads.errors import UserError
 
 MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
+
+
+class Format(argparse.RawDescriptionHelpFormatter):
+    """Help formatter that keeps the line breaks of examples and uses up to 100 columns."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(100, shutil.get_terminal_size((100, 40)).columns)
+        super().__init__(prog, max_help_position=26, width=width)
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +40,9 @@ class Verbs:
     """Parser of the command `manyheads`. Each subcommand (`train`, `translate`, ...) has a subparser."""
 
     def __init__(self, parser: Parser) -> None:
-        self._subparsers = parser.add_subparsers(dest="name", metavar="VERB", required=True, parser_class=Parser)
+        self._subparsers = parser.add_subparsers(
+            dest="name", metavar="VERB", required=True, parser_class=Parser, help=argparse.SUPPRESS, prog="manyheads"
+        )
         self.parsers: dict[str, Parser] = {}
 
     def add(
@@ -46,12 +57,7 @@ class Verbs:
         example      command line that is printed below the help text
         """
         parser = self._subparsers.add_parser(
-            name,
-            help=help,
-            description=help,
-            epilog=f"example:\n  {example}",
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, description=help, epilog=f"example:\n  {example}", allow_abbrev=False, formatter_class=Format
         )
         parser.set_defaults(verb=function)
         parser.add_argument(

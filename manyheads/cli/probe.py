@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from manyheads.tasks.heads.probing import Probe
 
 MINIMUM = 50  # A dependency relation is listed only if it has at least this number of words.
+MAX_RELATIONS = 14  # number of relations that are listed without --all
 SUFFIXES = (".png", ".svg")
 
 
@@ -27,6 +28,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--train", metavar="FILE",
                       help="a second treebank, to train parsers on attention weights alone")  # fmt: skip
     verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png or .svg")
+    verb.add_argument("--all", action="store_true", help="list every relation, and those of the paper")
     verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
                       help=f"omit relations with fewer words (default: {MINIMUM})")  # fmt: skip
     verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed sentences and count them")
@@ -52,14 +54,15 @@ def _probe(options: argparse.Namespace) -> None:
     if options.json:
         document(results.document(options.minimum))
     else:
-        _print(results, options.minimum)
+        _print(results, options.minimum, options.all)
     if options.out is not None:  # The figure is drawn last, so that the results are printed even if drawing fails.
         draw_heads(results.dependencies, options.out, options.minimum)
 
 
-def _print(results: Probe, minimum: int) -> None:
-    _relations(results, minimum)
-    _published(results, minimum)
+def _print(results: Probe, minimum: int, everything: bool) -> None:
+    _relations(results, minimum, None if everything else MAX_RELATIONS)
+    if everything:
+        _published(results, minimum)
     if results.coreference is not None:
         print("\nantecedents: the head picks an earlier mention of the same entity\n")
         _antecedents(results.coreference)
@@ -90,7 +93,7 @@ def _report_omissions(results: Probe, minimum: int) -> None:
             print(f"{number:,} {what}", file=sys.stderr)
 
 
-def _relations(results: Probe, minimum: int) -> None:
+def _relations(results: Probe, minimum: int, limit: int | None) -> None:
     layers, heads = results.dependencies.right.shape[2:]
     print(f"{results.model}: {layers} layers of {heads} heads, counted from 0, on {results.treebank}\n")
     rows = [
@@ -98,7 +101,9 @@ def _relations(results: Probe, minimum: int) -> None:
          f"{row.low:.3f}-{row.high:.3f}", _format_fraction(row.held_out), f"{row.base:.3f}", f"({row.baseline})")
         for row in results.dependencies.table(minimum)
     ]  # fmt: skip
-    table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows])
+    table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows[:limit]])
+    if limit is not None:
+        print(f"--all lists {max(0, len(rows) - limit)} more relations, and compares with the paper's relations")
     print("\nheld out: the head was selected on every second sentence and scored on the others")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, PRESETS, family_of
+
+MAX_PARTS = 18  # number of parts of a model that are listed without --all
 
 
 def add(verbs: Verbs) -> None:
@@ -23,6 +26,7 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("model", metavar="MODEL", nargs="?",
                         help="a model directory, a recipe or a preset (default: list the presets)")  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="list every part of the model, or every preset")
     parser.add_argument("--wmt14", action="store_true",
                         help="print the published table of WMT14, BLEU and training FLOPs, with computed"
                              " FLOPs")  # fmt: skip
@@ -34,7 +38,7 @@ def _summary(options: argparse.Namespace) -> None:
             raise UserError(f"--wmt14 takes no model: leave out {options.model}")
         return _wmt14(as_json=options.json)
     if options.model is None:
-        return _print_presets(as_json=options.json)
+        return _print_presets(options)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
 
@@ -43,22 +47,28 @@ def _summary(options: argparse.Namespace) -> None:
     cost = wmt14.training_cost(name) if name in PRESETS else None
     if options.json:
         return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
-    _print_summary(name, summary)
+    _print_summary(name, summary, None if options.all else MAX_PARTS)
     if cost:
         verdict = "agrees" if cost["agrees"] else "DIFFERS"
         print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
         print(f", published {cost['published']:.1e}: {verdict}")
         print(f"  matrix products {cost['counted']:.3e} FLOPs, counted on the modules")
         print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
-        print(f"source           {cost['source']}")
+        print(textwrap.fill(f"source           {cost['source']}", 100, subsequent_indent=" " * 17))
 
 
-def _print_presets(*, as_json: bool) -> None:
+def _print_presets(options: argparse.Namespace) -> None:
     papers = {name: FAMILIES[family_of(name)].paper for name in PRESETS}
-    if as_json:
+    if options.json:
         return document([{"name": name, "paper": paper} for name, paper in papers.items()])
-    for name, paper in papers.items():
-        print(f"{name:36}{paper}")
+    if options.all:
+        return table(papers.items())
+    for family in dict.fromkeys(name.partition("/")[0] for name in papers):
+        names = [name for name in papers if name.partition("/")[0] == family]
+        sizes = ", ".join(name.partition("/")[2] for name in names)
+        text = f"  {family:<20}{sizes}{': ' if sizes else ''}{papers[names[0]]}"
+        print(textwrap.fill(text, 100, subsequent_indent=" " * 22, break_on_hyphens=False))
+    print("\nmanyheads summary NAME/SIZE shows one of these presets, such as manyheads summary bert/base-cased")
 
 
 def _wmt14(*, as_json: bool) -> None:
@@ -85,20 +95,30 @@ def _wmt14(*, as_json: bool) -> None:
     print(f"source: {comparison['source']}\n{comparison['note']}")
 
 
-def _print_summary(name: str, summary: Mapping[str, Any]) -> None:
+def _print_summary(name: str, summary: Mapping[str, Any], max_parts: int | None) -> None:
+    """Print the summary of a model, with the `max_parts` parts that have most parameters and FLOPs."""
     parameters, flops, memory = summary["parameters"], summary["flops"], summary["memory"]
     parts = dict.fromkeys([*parameters["parts"], *flops["parts"]])
+
+    def size(part: str) -> float:
+        return parameters["parts"].get(part, 0) / parameters["total"] + flops["parts"].get(part, 0) / flops["forward"]
+
+    shown = sorted(parts, key=size, reverse=True)[:max_parts]
+    rest = [part for part in parts if part not in shown]
     print(f"{name}: {parameters['total']:,} parameters, {parameters['non_embedding']:,} without embeddings")
     if tied := summary["config"].get("tie"):
         print(f"tied: {tied}")
     print()
 
-    def mflops(part: str) -> str:
-        return f"{flops['parts'][part] / 1e6:,.1f}" if part in flops["parts"] else ""
+    def mflops(*parts: str) -> str:
+        counted = [flops["parts"][part] / 1e6 for part in parts if part in flops["parts"]]
+        return f"{sum(counted):,.1f}" if counted else ""
 
     table([
         ("part", "parameters", "MFLOPs", "shape"),
-        *((p, parameters["parts"].get(p, ""), mflops(p), parameters["shapes"].get(p, "")) for p in parts),
+        *((p, parameters["parts"].get(p, ""), mflops(p), parameters["shapes"].get(p, "")) for p in parts if p in shown),
+        *([(f"{len(rest)} smaller parts", sum(parameters["parts"].get(p, 0) for p in rest), mflops(*rest), "--all")]
+          if rest else []),
         ("total", parameters["total"], f"{flops['forward'] / 1e6:,.1f}", ""),
     ])  # fmt: skip
     item, unit = f"item of {' -> '.join(map(str, flops['tokens']))} tokens", "token"

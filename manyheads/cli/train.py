@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 
 from manyheads.cli.output import print_metrics
@@ -15,7 +16,7 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add(
         "train",
         _train,
-        "train a model",
+        "train a model on small built-in data or on yours",
         ("RECIPE", "name of a recipe; `manyheads recipes` lists them"),
         example="manyheads train translation training.steps=500 --out runs/dates",
     )
@@ -66,6 +67,8 @@ def _train(options: argparse.Namespace) -> None:
         )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_metrics(report["metrics"])
+        if command := getattr(report, "next_command", ""):
+            print(f"\ntry: {command}", file=sys.stderr)
     elif report:
         text = report if isinstance(report, str) else yaml.safe_dump(report, sort_keys=False, allow_unicode=True)
         print(text.rstrip("\n"))

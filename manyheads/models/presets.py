@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TypeVar
 
-from manyheads.core.config import MAX_PARAMETERS, Config
+from manyheads.core.config import MAX_PARAMETERS, Config, FieldError
 from manyheads.errors import UserError
 
 FLOAT32 = 4  # bytes per number
@@ -298,7 +298,10 @@ def preset_for_data(name: str, families: Sequence[str], settings: Settings, deci
               these values: raises UserError if `settings` contains one of them.
     """
     name = full_name(name, *families)
-    return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
+    try:
+        return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
+    except FieldError as error:  # name the field as the recipe's setting
+        raise UserError(f"model.{error}") from None
 
 
 def make_config(kind: type[C], settings: Settings, decided: Settings, *, base: Settings | None = None) -> C:

@@ -87,7 +87,7 @@ def check_vocabularies(config: Any) -> None:
     if config.tie == "all" and source != target:
         raise UserError(
             f"tie='all' needs one vocabulary, found {source} source and {target} target tokens: train a joint"
-            " vocabulary, or use tie='target'"
+            " vocabulary, or use model.tie=target"
         )
     if config.source_pad is None and config.pad >= source:
         raise UserError(f"pad is {config.pad}, but the source vocabulary has only {source} tokens: set source_pad")

@@ -157,7 +157,7 @@ def setting_words(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False)
         items = ",".join(setting_words(item) for item in value)
         return items if len(value) > 1 else f"[{items}]"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
 def _needs_quotes(item: Any) -> bool:
@@ -248,7 +248,9 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         if (
             f.name == "model"
             and isinstance(value, dict)
-            and any(s.key == f"{prefix}preset" and s.value != config.preset for s in settings)
+            and any(
+                s.key == f"{prefix}preset" and setting_words(s.value) != setting_words(config.preset) for s in settings
+            )
         ):
             # if the user selects another model preset, the recipe's settings for its own model are discarded
             value = changes["model"] = {}
@@ -296,7 +298,8 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
     if origin is Literal:
         named = {str(a): a for a in arguments}
         if not isinstance(value, str) or value not in named:
-            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}; {nearest(str(value), named)}")
+            close = [f"; did you mean {name}?" for name in get_close_matches(str(value), named, n=1)]
+            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}{''.join(close)}")
         return named[value]
     if origin in (tuple, list):
         return _sequence(setting, value, origin, arguments)

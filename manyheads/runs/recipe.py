@@ -27,6 +27,7 @@ FINE_TUNING = TrainingConfig(
 class DataConfig(Config):
     """Data settings of all runs whose data have training, validation and test splits.
 
+    data              the user's data; None: the embedded corpus
     validation, test  data that are used instead of the splits found with the training data
     scored            split on which the final model is evaluated
     threads           number of CPU threads; None: PyTorch's default
@@ -72,6 +73,11 @@ class Recipe:
         given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
         model = ["--init MODEL"] if self.init == "must" else []
         return " ".join(["manyheads train", name, *given, *model, self.options]).rstrip()
+
+    @property
+    def text(self) -> str:
+        """Return the further description as one paragraph."""
+        return " ".join(self.about.split())
 
     @property
     def needs(self) -> str:

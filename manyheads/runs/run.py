@@ -24,6 +24,7 @@ from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.overrides import setting_words
+from manyheads.runs.result import RunResult, example_command
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
@@ -197,7 +198,10 @@ def carry_out(
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
             held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
-            return _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
+            result = _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
+            if result is not None and run.whole is None:
+                result.next_command = example_command(run.out, splits.validation if held is None else held)
+            return result
         finally:
             job.close()
 
@@ -205,7 +209,7 @@ def carry_out(
 def _trained(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any],
     compute: ComputeConfig, upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
-) -> dict[str, Any] | None:  # fmt: skip
+) -> RunResult | None:  # fmt: skip
     """Train and save the model, evaluate it, and write result.json. Only rank 0 evaluates and writes result.json."""
     ranks = distributed_context()
     if job.fit is not None:
@@ -225,9 +229,9 @@ def _trained(
 
 def _recorded(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], summary: Summary, compute: ComputeConfig
-) -> dict[str, Any]:
+) -> RunResult:
     if run.whole is not None and (scored := _scored(run, summary)):
-        return scored
+        return RunResult(scored)
     metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
         metrics |= {} if held is None else job.score(held)
@@ -236,7 +240,7 @@ def _recorded(
             f"interrupted during evaluation; the model in {run.out} is complete. To evaluate it: {run.resume_command}"
         ) from None
     init = {} if run.init is None else {"init": run.init}
-    return write_result(
+    result = write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
@@ -244,6 +248,7 @@ def _recorded(
         **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     )  # fmt: skip
+    return RunResult(result)
 
 
 def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:

@@ -7,17 +7,27 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 
-def measured(recipe: str) -> list[str]:
-    """Return at most eight lines with the best results of a recipe, best first.
+def measured(recipe: str) -> list[dict[str, Any]]:
+    """Return at most eight results of a recipe. The best result is first; it is empty if nothing was measured.
 
-    A line reads, for example, `en-de: bleu_13a 38.1, ... in 2.9 h`. The list is empty if no result was measured.
+    A result has these entries:
+
+    metric, score, value  name of the main metric; its value as text, with the spread over seeds; and as a number
+    metrics               all metrics as text
+    time                  duration and machine of the training, such as `1.2 h, 1 core`
+    settings, options     differences from the recipe, as typed after `manyheads train RECIPE`
+    runs                  number of runs, which differ in their seed
+    rows                  instead of `runs`, number of rows of an ablation table
     """
     return _all().get(recipe, [])
 
 
 @cache
-def _all() -> dict[str, list[str]]:
-    lines: dict[str, list[str]] = json.loads((files("manyheads.tasks") / "measured.json").read_text(encoding="utf-8"))
-    return lines
+def _all() -> dict[str, list[dict[str, Any]]]:
+    results: dict[str, list[dict[str, Any]]] = json.loads(
+        (files("manyheads.tasks") / "measured.json").read_text(encoding="utf-8")
+    )
+    return results

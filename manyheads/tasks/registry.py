@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from manyheads.errors import UserError
-from manyheads.runs.overrides import nearest
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks.answering.recipes import RECIPES as ANSWERING
 from manyheads.tasks.classification.recipes import RECIPES as CLASSIFICATION
@@ -28,8 +29,53 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+# Families of recipes, by heading: a family is a recipe, its variants (`FAMILY/...`), or both.
+FAMILIES = {
+    "train on your data, or on small built-in data": {
+        "translation": "translators of parallel texts, from dates and amounts to WMT14",
+        "text-classification": "classifiers of texts from scratch",
+        "tagging": "taggers of words, from scratch or from a BERT",
+        "language-modelling": "GPTs that continue texts or source code",
+        "bert": "BERTs that fill in masked words, for fine-tuning",
+        "image-classification": "Vision Transformers for images",
+    },
+    "fine-tune a model on your data": {
+        "single-sentence": "classifiers of single texts, from a BERT or GPT",
+        "sentence-pair": "classifiers of pairs of texts, from a BERT or GPT",
+        "question-answering": "models that find answers as spans of a text, from a BERT",
+    },
+    "reproduce results on published data sets": {
+        "imdb": "classifiers of film reviews: a Transformer and six baselines",
+        "sst2": "a sentiment classifier of sentences",
+        "mrpc": "a classifier of sentence pairs with equal meaning",
+        "conll2003": "a tagger of named entities",
+        "xquad": "a question answering model from only 1,000 questions",
+        "mnist": "a Vision Transformer for handwritten digits",
+        "cifar10": "classifiers of small photos: ResNets, Vision Transformers, and mixtures",
+        "deit": "DeiT for ImageNet, and its ablation table on CIFAR-10",
+    },
+    "run an experiment of a paper without any data": {
+        "reading": "three encoders that read in one or both directions",
+        "universal": "Universal Transformers that copy, reverse and add digits",
+        "moving-digits": "a non-local network for clips of moving digits",
+        "conv-attention": "a numerical check that attention can compute convolutions",
+    },
+}
+
+
+def variants(family: str) -> list[str]:
+    """Return the names of the recipes `FAMILY/...`."""
+    return [name for name in RECIPES if name.startswith(f"{family}/")]
+
+
 def find(name: str) -> Recipe:
-    """Return the recipe with the given name. Raises UserError, with the most similar name, if there is none."""
-    if name not in RECIPES:
-        raise UserError(f"unknown recipe {name!r}: {nearest(name, RECIPES)}")
-    return RECIPES[name]
+    """Return the recipe with the given name. Raises UserError, with a similar name, if there is none."""
+    if name in RECIPES:
+        return RECIPES[name]
+    if members := variants(name):
+        raise UserError(f"{name!r} is a group of recipes: choose {', '.join(members)}")
+    last = [recipe for recipe in RECIPES if recipe.rpartition("/")[2] == name]
+    families = [family for families in FAMILIES.values() for family in families]
+    close = last or get_close_matches(name, [*RECIPES, *families], n=1)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`manyheads recipes` lists them"
+    raise UserError(f"unknown recipe {name!r}: {hint}")

@@ -1,24 +1,14 @@
-"""Names of all commands in the order of `--help`. Each predictor supports some of the commands for models."""
+"""Names of all commands, in the groups and the order of `--help`. Each predictor supports some of the commands."""
 
 from __future__ import annotations
 
 # These commands read one input per line and write one output line each.
 PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
 SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
-COMMANDS = (
-    "recipes",
-    "train",
-    "evaluate",
-    "compare",
-    "curve",
-    *PREDICTIONS,
-    "attend",
-    "lens",
-    "draw",
-    "probe",
-    "summary",
-    "plan",
-    "export",
-    "convert",
-    "serve",
-)
+GROUPS = {
+    "train": ("recipes", "plan", "train", "evaluate", "compare", "curve"),
+    "use": PREDICTIONS,
+    "inspect": ("summary", "attend", "lens", "probe", "draw"),
+    "deploy": ("export", "convert", "serve"),
+}
+COMMANDS = tuple(command for group in GROUPS.values() for command in group)

@@ -18,8 +18,45 @@ class TrainingConfig(Config):
     The defaults are those of Vaswani 2017, section 5.3.
 
     A step is one update with an effective batch of `accumulate` micro-batches, fewer at the end of an epoch. The run
-    ends at the first limit that is reached: `steps`, `epochs` or `minutes`. `minutes` counts the wall time of all
-    sessions and never affects the learning rate.
+    ends at the first limit that is reached: `steps`, `epochs` or `minutes`.
+
+    steps             number of steps after which the run ends; None: no limit
+    epochs            number of passes over the training data after which the run ends; None: no limit
+    minutes           wall time of all sessions after which the run ends. It never affects the learning rate. None: no
+                      limit
+    optimiser         name of the optimizer
+    schedule          shape of the learning rate over the steps
+    learning_rate     peak learning rate. For the schedule "noam" it is a factor of
+                      width^-0.5 * min(step^-0.5, step * warmup^-1.5)
+    width             width of the model; only the schedule "noam" uses it
+    warmup            number of steps in which the learning rate rises from 0 to its peak
+    floor             final learning rate of a linear or cosine decay, as a fraction of the peak
+    betas             decay rates of the moments of Adam. For sgd, the first value is the momentum. The optimizer
+                      rmsprop ignores both and uses rho = 0.9 as in Keras
+    eps               epsilon of Adam, added to the denominator of each update
+    weight_decay      weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in
+                      adamw and bert_adam, and part of the gradient in sgd
+    clip              maximum global norm of the gradients; larger ones are scaled down. None: no clipping
+    accumulate        number of micro-batches whose gradients are accumulated for one step
+    checkpointing     true: compute activations again in the backward pass, to save memory. The gradients are identical
+    shard             with several processes, true: split weights, gradients and optimizer state over them (FSDP2);
+                      false: copy these to each process (DDP)
+    average           number of sets of weights whose mean becomes the final weights. The last weights are one of them
+    average_every     steps between two sets of weights for `average`; None: as many as `checkpoint_every`
+    ema               decay of an exponential moving average that replaces the final weights, such as 0.9999. The decay
+                      of early steps is at most (1 + step) / (10 + step), so that early weights do not dominate a short
+                      run. None: no average
+    validate_every    steps between validations; None: at the end of every epoch
+    checkpoint_every  steps between checkpoints
+    keep_every        epochs between two models that are kept in kept/epoch-0 (before training), kept/epoch-N, ... They
+                      show how a model changes during training. None: none are kept
+    log_every         steps between two entries of the training log
+    skip_nonfinite    maximum number of steps that may be skipped because their loss or gradient is not finite. The run
+                      stops if there are more. A skipped step changes no weight
+    metric            validation metric that selects the final weights: those with its best value. None: the last
+                      weights
+    patience          validations in a row without a better `metric`, after which the run stops; None: no early stopping
+    seed              seed of the random numbers: weights, order of the data, dropout
     """
 
     steps: Count | None = None
@@ -27,45 +64,26 @@ class TrainingConfig(Config):
     minutes: Positive | None = None
     optimiser: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
     schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
-    # Peak learning rate. For the schedule "noam" it is a factor of width^-0.5 * min(step^-0.5, step * warmup^-1.5).
     learning_rate: Positive = 1.0
-    width: Size | None = None  # width of the model; only the learning-rate schedule "noam" uses it
-    warmup: Annotated[int, Range(0, 10**9)] = 4000  # number of warm-up steps of the learning rate
-    floor: Rate = 0.0  # final learning rate of a linear or cosine decay, as a fraction of the peak
-    # Decay rates of the moments (betas) of Adam. For sgd, the first value is the momentum. The optimizer rmsprop
-    # ignores both and uses rho = 0.9 as in Keras.
+    width: Size | None = None
+    warmup: Annotated[int, Range(0, 10**9)] = 4000
+    floor: Rate = 0.0
     betas: tuple[Beta, Beta] = (0.9, 0.98)
     eps: Epsilon = 1e-9
-    # Weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in adamw and
-    # bert_adam, and part of the gradient in sgd.
     weight_decay: Annotated[float, Range(0, 1000)] = 0.0
-    clip: Positive | None = None  # gradients with a larger global norm are scaled down to this norm
-    accumulate: Count = 1  # number of micro-batches whose gradients are accumulated for one step
-    # Gradient checkpointing: to save memory, the backward pass computes each block again instead of storing its
-    # activations. The gradients are identical.
+    clip: Positive | None = None
+    accumulate: Count = 1
     checkpointing: bool = False
-    # With several processes: True splits weights, gradients and optimizer state over the processes (FSDP2), False
-    # copies them to each process (DDP).
     shard: bool = False
-    # Number of sets of weights whose mean becomes the final weights. The last weights are one of these sets.
     average: Annotated[int, Range(1, 1000)] = 1
-    # steps between two sets of weights that enter the mean of `average`; None: as many as `checkpoint_every`
     average_every: Count | None = None
-    # Decay, such as 0.9999, of an exponential moving average of the weights, which replaces the final weights. The
-    # decay of early steps is at most (1 + step) / (10 + step), so that early weights do not dominate a short run.
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
-    validate_every: Count | None = None  # steps between validations; None: at the end of every epoch
-    checkpoint_every: Count = 500  # steps between checkpoints
-    # Number of epochs between two saved models: kept/epoch-0 (before training), kept/epoch-N, ... They show how a model
-    # changes during training. None: no models are saved.
+    validate_every: Count | None = None
+    checkpoint_every: Count = 500
     keep_every: Count | None = None
-    log_every: Count = 50  # steps between two entries of the training log
-    # The run stops if more than this number of steps were skipped because their loss or gradient was not finite. A
-    # skipped step changes no weight.
+    log_every: Count = 50
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
-    # name of a validation metric; if set, the weights with its best value become the final weights
     metric: str | None = None
-    # number of validations in a row without a new best value of `metric`, after which the run stops
     patience: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
 

@@ -24,7 +24,7 @@ from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.prefetching import Group, prefetch
 from manyheads.training.progress import ProgressCallback, draw_losses
 from manyheads.training.resume import start_or_resume
-from manyheads.training.run_directory import FINISHED, KEPT, locked_run_directory, remove_leftovers
+from manyheads.training.run_directory import FINISHED, KEPT, locked_run_directory, remove_leftovers, saved_message
 from manyheads.training.run_log import RunLog, metrics_line
 from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
 from manyheads.training.session import TrainingSession, new_session
@@ -157,7 +157,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     session.save(log.sync, wait=True)
     description, values = final_weights(session)
     logger.info(f"finished ({reason}); {description} weights: {metrics_line(values)}")
-    logger.info(f"saved as {session.strategy.save(partial(session.task.save, out))} in {out}")
+    logger.info(saved_message(str(session.strategy.save(partial(session.task.save, out))), out))
     summary = Summary.finished(reason, session.counters, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)

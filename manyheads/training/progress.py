@@ -51,7 +51,7 @@ class Progress:
     def text(self) -> str:
         """Return the progress line without the finished fraction of the run."""
         loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        peak = "" if self.peak is None else f"{self.peak:.0%} of peak  "
+        peak = "" if self.peak is None else f"{self.peak:.0%} of this machine's peak  "
         waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
         left = _clock(self.seconds_left)
         return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{waiting}{left} left"

@@ -138,3 +138,9 @@ def remove_leftovers(out: Path) -> None:
     for folder in (out, out / "state", out / "state" / "tokens", *(out / KEPT).glob("*")):
         for path in folder.glob(f"{LEFTOVER}*"):
             path.unlink()
+
+
+def saved_message(model_type: str, out: Path) -> str:
+    """Return a message that says where a model is saved and which tools can open it."""
+    own = model_type.startswith("manyheads-")
+    return f"saved in {out} ({'only Manyheads opens it' if own else f'transformers opens it as {model_type}'})"

@@ -15,6 +15,8 @@ import pytest
 from manyheads import cli
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS
+from manyheads.runs.overrides import apply, as_dict, from_arguments, leaves
+from manyheads.tasks.registry import RECIPES
 from tests.support.refusals import refused
 
 VERBS = ("recipes", "train", "evaluate", "compare", "translate", "summary", "export", "convert", "serve")
@@ -31,12 +33,28 @@ def test_help_answers_at_once() -> None:
     assert [verb for verb in VERBS if f"  {verb}" in done.stdout] == list(VERBS)
 
 
+def help_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_is_a_verb_and_lists_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(capsys, "help")
+    assert text == help_of(capsys, "--help")
+    assert [f"\n{group}:\n" in text for group in cli.GROUPS] == [True] * len(cli.GROUPS)
+    assert len(text.splitlines()) <= 40
+    assert help_of(capsys, "help", "train") == help_of(capsys, "train", "--help")
+    assert "unknown VERB 'trian': did you mean train?" in refused(capsys, "help", "trian")
+
+
 @pytest.mark.parametrize("verb", cli.COMMANDS)
 def test_help_has_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main([verb, "--help"])
-    assert left.value.code == 0
-    _, example = capsys.readouterr().out.split("example:\n  manyheads ")
+    text = help_of(capsys, verb, "--help")
+    assert text.startswith(f"usage: manyheads {verb} ")
+    assert len(text.splitlines()) <= 40
+    _, example = text.split("example:\n  manyheads ")
     options = cli._parse(shlex.split(example))
     assert options.name == verb
 
@@ -151,31 +169,84 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_recipes_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["recipes", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [r["recipe"] for r in found][:2] == ["translation", "translation/multi30k"]
-    assert cli.main(["recipes"]) == 0
-    text = capsys.readouterr().out
-    assert all(r["recipe"] in text and r["paper"] in text for r in found)
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert cli.main(arguments) == 0
+    return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("name", ["mrpc", "translation", "language-modelling/tiny-shakespeare", "bert/imdb"])
-def test_settings_are_listed_in_input_syntax(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from manyheads.runs.overrides import apply, as_dict, from_arguments
-    from manyheads.tasks.registry import find
+def test_recipes_list_every_family_and_every_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads("\n".join(printed(capsys, "recipes", "--json")))
+    assert [r["recipe"] for r in found] == list(RECIPES)
+    assert all(r["command"].startswith(f"manyheads train {r['recipe']}") and r["paper"] for r in found)
+    assert all(list(leaves(r["settings"])) and all(r["meanings"].values()) for r in found)
+    families = {line.split()[0] for line in printed(capsys, "recipes") if line.startswith("  ")}
+    assert families == {name.partition("/")[0] for name in RECIPES}
+    every = printed(capsys, "recipes", "--all")
+    assert {line.split()[0] for line in every if re.match("  [a-z]", line)} == set(RECIPES)
+    assert printed(capsys, "recipes", "bert")[1].startswith("  bert/pretraining ")
+    assert "  translation/multi30k " in "\n".join(printed(capsys, "recipes", "translation"))
 
-    default = find(name).config
-    assert cli.main(["recipes", name, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["settings"] == json.loads(json.dumps(as_dict(default)))
-    assert cli.main(["recipes", name]) == 0
-    text = capsys.readouterr().out
-    assert f"manyheads train {name}" in text
-    given = [line.strip() for line in text.splitlines() if re.fullmatch(r"    [a-z_.]+=\S*", line)]
-    assert len(given) > 20
-    assert apply(default, from_arguments(given)) == default
-    assert cli.main(["recipes", "mrcp"]) == 2
-    assert "did you mean mrpc" in capsys.readouterr().err
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["bert"], ["imdb"], ["mnist"], ["cifar10"], ["universal"], *([name] for name in RECIPES)], ids=str
+)
+def test_recipes_fit_a_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fits_a_screen(printed(capsys, "recipes", *arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["summary"],
+        ["summary", "transformer/base"],
+        ["summary", "resnet/50-se"],
+        ["plan", "translation/wmt14-base", "--devices", "8", "--memory", "80", "--tflops", "99", "--bandwidth", "2e3"],
+    ],
+    ids=" ".join,
+)
+def test_the_default_output_fits_a_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    fits_a_screen(printed(capsys, *arguments))
+
+
+def fits_a_screen(lines: list[str]) -> None:
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_printed_settings_can_be_pasted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = RECIPES[name].config
+    settings = json.loads(json.dumps(as_dict(config)))
+    for option, expected in (((), 1), (("--all",), len(list(leaves(settings))))):
+        text = "\n".join(printed(capsys, "recipes", name, *option))
+        assert f"manyheads train {name}" in text
+        text, _, results = text.partition("best measured results")
+        given = [shlex.split(setting)[0] for setting in re.findall(r"^  ('[^']*'|[a-z_.]+=\S+)", text, re.MULTILINE)]
+        assert len(given) >= expected
+        assert json.loads(json.dumps(as_dict(apply(config, from_arguments(given))))) == settings
+    lines = results.partition("\n\n")[0].splitlines()[1:]
+    words = [re.sub(r" ?\(\d.*", "", line[30:]).replace("as it is", "") for line in lines]
+    options = cli._parse(["train", name, *shlex.split(" ".join(words))])
+    apply(config, from_arguments(options.rest))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("multi30k", "unknown recipe 'multi30k': did you mean translation/multi30k?"),
+        ("vit", "unknown recipe 'vit': did you mean mnist/vit or cifar10/vit?"),
+        ("mrcp", "unknown recipe 'mrcp': did you mean mrpc?"),
+        ("cifra10", "unknown recipe 'cifra10': did you mean cifar10?"),
+        ("nonsense", "unknown recipe 'nonsense': `manyheads recipes` lists them"),
+    ],
+)
+def test_a_wrong_recipe_name_takes_one_line(name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "recipes", name) == refused(capsys, "train", name) == f"manyheads: {message}\n"
+
+
+def test_a_group_of_recipes_lists_its_members(capsys: pytest.CaptureFixture[str]) -> None:
+    members = "bert/pretraining, bert/imdb, bert/imdb-1000"
+    assert f"'bert' is a group of recipes: choose {members}" in refused(capsys, "train", "bert")
 
 
 def test_a_preset_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,12 +261,13 @@ def test_a_preset_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["summary"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(capsys, "summary", "--all")
     assert [line.split()[0] for line in lines] == list(PRESETS)
     assert any(line.split() == ["vit/ti16", "Dosovitskiy", "2020"] for line in lines)
     assert cli.main(["summary", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0] == {"name": "transformer/tiny", "paper": "Vaswani 2017"}
+    families = {line.split()[0] for line in printed(capsys, "summary") if re.match("  [a-z]", line)}
+    assert families == {name.partition("/")[0] for name in PRESETS}
     refusal = refused(capsys, "summary", "vit/ti61")
     assert "did you mean vit/ti16?" in refusal
     assert len(refusal) < 200

@@ -34,7 +34,7 @@ from tests.support.services import Running, bert, client, language_model, servin
 PATIENCE = 60.0  # seconds in which an answer is due
 LEAVING = 0.2  # seconds that a client waits which will leave
 SLOW_PAUSE = 2.0  # seconds between the bytes of a slow client
-CLOSING = 40  # seconds until the service has closed idle connections: docs/how-to/serving.md, Bounds
+CLOSING = 40  # seconds until the service has closed idle connections: docs/reference/service.md, Limits
 SENDERS = 24
 RARER = 5  # one slow client per five requests of any other kind, because it takes 10 to 20 seconds
 

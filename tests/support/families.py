@@ -15,6 +15,7 @@ import torch
 
 import manyheads.runs.run
 import manyheads.tasks.directions.run
+from manyheads.runs.result import RunResult
 from manyheads.tasks.train import train
 from manyheads.training import selection
 from manyheads.training.distributed import distributed_context
@@ -110,7 +111,7 @@ def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, 
 
 
 def score_nothing() -> None:
-    manyheads.runs.run._recorded = lambda *_: {}
+    manyheads.runs.run._recorded = lambda *_: RunResult()
     for name in ("probe", "_compare"):
         setattr(manyheads.tasks.directions.run, name, lambda *_, **__: {})
 

@@ -33,21 +33,25 @@ _Strength = Annotated[float, Range(0, 100)]  # If the strength is 0, the operati
 class Augmentation(Config):
     """Augmentation of training images. The operations are applied in the order listed; by default, all are disabled.
 
-    crop         "resized": resize a random part with a fraction `scale` of the area and an aspect ratio from 3/4 to
-                 4/3 (Szegedy 2015); "padded": pad the image with `padding` black pixels, then crop it at random (He
-                 2015)
-    flip         probability of a horizontal flip
-    jitter       color jitter: change brightness, contrast and saturation by up to this fraction, in random order
-    randaugment  number of operations that are drawn from a list of 15 (Cubuk 2019). Each is applied with
-                 probability 1/2. Its strength is random with mean `magnitude` (maximum 10) and standard deviation
-                 `magnitude_std`
-    erasing      probability of replacing a random box (2% to a third of the image area) with noise (Zhong 2017)
-    mixup        parameter alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
-    cutmix       parameter alpha: paste a box of one image into another; the area of the box is drawn from
-                 Beta(alpha, alpha) (Yun 2019)
-    switch       probability of cutmix if both mixup and cutmix are enabled
-    repeats      number of copies of each image in a batch, augmented independently. The length of an epoch does not
-                 change, so an epoch uses only a part of the images (Hoffer 2019)
+    crop           none, padded or resized. "resized": resize a random part with a fraction `scale` of the area and an
+                   aspect ratio from 3/4 to 4/3 (Szegedy 2015); "padded": pad the image with `padding` black pixels,
+                   then crop it at random (He 2015)
+    padding        width of the black border of a padded crop, in pixels
+    scale          minimum and maximum fraction of the area of a resized crop
+    flip           probability of a horizontal flip
+    jitter         color jitter: change brightness, contrast and saturation by up to this fraction, in random order
+    randaugment    number of operations that are drawn from a list of 15 (Cubuk 2019). Each is applied with
+                   probability 1/2. Its strength is random with mean `magnitude` (maximum 10) and standard deviation
+                   `magnitude_std`
+    magnitude      mean strength of the operations of RandAugment, from 0 to 10
+    magnitude_std  standard deviation of the strength of the operations of RandAugment
+    erasing        probability of replacing a random box (2% to a third of the image area) with noise (Zhong 2017)
+    mixup          parameter alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
+    cutmix         parameter alpha: paste a box of one image into another; the area of the box is drawn from
+                   Beta(alpha, alpha) (Yun 2019)
+    switch         probability of cutmix if both mixup and cutmix are enabled
+    repeats        number of copies of each image in a batch, augmented independently. The length of an epoch does not
+                   change, so an epoch uses only a part of the images (Hoffer 2019)
     """
 
     crop: Literal["none", "padded", "resized"] = "none"

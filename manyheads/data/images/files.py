@@ -51,7 +51,8 @@ _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX f
 class Columns:
     """Names of the image column and the label column in a table, if they differ from the default names.
 
-    The default names are `image`, `img`, `bytes`, `path` or `file_name` for the image, and `label`.
+    image  column of the image; None: `image`, `img`, `bytes`, `path` or `file_name`
+    label  column of the label; None: `label`
     """
 
     image: str | None = None

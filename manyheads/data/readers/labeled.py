@@ -42,7 +42,12 @@ _MAX_DIGITS = 18  # maximum number of digits in a numeric label
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the table columns, if they differ from the default names. `pair` is the column of the second text."""
+    """Names of the table columns, if they differ from the default names.
+
+    text   column of the text, or of the first text of a pair; None: the default name
+    pair   column of the second text; None: the default name
+    label  column of the label; None: the default name
+    """
 
     text: str | None = None
     pair: str | None = None

@@ -22,9 +22,10 @@ class AnsweringConfig(DataConfig):
     model         settings that override those of the initial model, such as dropout rates; the shapes of the weights
                   must stay the same
     batch_tokens  maximum number of tokens in a micro-batch, padding included
-    max_length    maximum number of tokens in a model input: a question of at most max_query tokens, and a window of its
-                  context
+    max_length    maximum number of tokens in a model input. It holds a question of at most max_query tokens, and a
+                  window of its context
     stride        number of tokens from the start of one window to the start of the next
+    max_query     maximum number of tokens of a question
     scored        name of the split ("test", for example) that is answered and scored at the end
     """
 

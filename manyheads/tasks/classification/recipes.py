@@ -28,19 +28,23 @@ class ClassificationConfig(DataConfig):
                   the embedded corpus with about `size` training phrases
     columns       names of the columns of a table: columns.text, columns.pair and columns.label
     names         names of the labels in order, for data that give labels as numbers 0, 1, ...
+    size          approximate number of training phrases of the embedded corpus
     items         number of training texts or pairs, sampled with the seed; None: all
     preset        name of the model preset; `model` overrides single fields of it. None: the user must give an initial
                   model to fine-tune
-    tokens        "words": lowercase words without punctuation, as in Keras; "pieces": subwords (BPE)
+    model         overrides fields of the preset or of the initial model, such as model.dropout=0.1
+    tokens        words or pieces. "words": lowercase words without punctuation, as in Keras; "pieces": subwords (BPE)
+    vocabulary    size of the vocabulary, which is built from the training texts
     max_length    maximum number of tokens in a training text; longer texts are an error, or are cut with truncate=true
+    truncate      true: cut texts that are longer than max_length
     tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is
                   frozen, and a new BiLSTM reads its last one or last four layers
     scratch       true: replace the pretrained weights by random ones before training, to measure the effect of
                   pretraining
     auxiliary     weight of the language-modeling loss next to the classification loss, for a GPT; lambda in Radford
                   2018, section 3.2 (0.5 in the paper, where it helped on large data sets but not on small ones)
-    batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
-                  texts
+    batch_tokens  maximum number of tokens in a micro-batch, padding included
+    batch_items   maximum number of texts in a micro-batch; None: no limit
     scored        name of the split ("test", for example) that is classified and scored at the end
     """
 
@@ -75,6 +79,7 @@ class ReceptiveFieldConfig(Config):
     kernel  kernel width of the convolutions
     length  number of input positions
     width   number of channels
+    seed    seed of the random numbers
     """
 
     layers: Annotated[int, Range(1, 100)] = 6
@@ -89,13 +94,15 @@ class InfluenceConfig(Config):
     """Settings of the influence measurement, on four networks trained for a recall task or on trained models.
 
     length    number of tokens in a text
-    width     width of the four networks; `layers` and `kernel` (number of layers and kernel width) apply only to the
-              convolutional network
+    width     width of the four networks
+    layers    number of layers of the convolutional network
+    kernel    kernel width of the convolutional network
     symbols   number of different words in the recall task
     steps     number of training steps, each on 64 texts
     models    directories of trained models to measure instead of the four networks
     texts     file with one text per line, which the trained models read: the first 64 texts with at least `length`
               tokens, cut to `length` tokens
+    seed      seed of the random numbers
     """
 
     length: Annotated[int, Range(2, 10_000)] = 64
@@ -185,7 +192,7 @@ RECIPES = {
         with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "text-classification/receptive-field": Recipe(
-        "no model: shows how far stacked convolutions and attention see, measured by gradient", "Chollet 2021",
+        "no model, but shows how far stacked convolutions and attention see, measured by gradient", "Chollet 2021",
         ReceptiveFieldConfig(), "manyheads.tasks.classification.receptive_field",
         """It measures by gradient how many positions influence the middle output, prints the table, and draws
         it into receptive-field.png. It takes seconds.""",

@@ -33,6 +33,7 @@ from manyheads.tasks.classification.task import ClassificationTask, encode, labe
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.training.loop import Summary
 from manyheads.training.record import Metrics
+from manyheads.training.run_directory import saved_message
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ def _make_fit(
         started = time.monotonic()
         encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
         fit_tfidf(model, encoded.ids, label_ids(train, model.config.labels))
-        logger.info(f"fitted and saved as {directory.save(run.out, model, tokenizer)} in {run.out}")
+        logger.info(saved_message(directory.save(run.out, model, tokenizer), run.out))
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
 
     return fit

@@ -18,16 +18,18 @@ from manyheads.training.config import TrainingConfig
 class DigitsConfig(Config):
     """Settings of a training run on strings of digits.
 
-    algorithm     operation to learn: copy or reverse a string of digits, or add two numbers
+    algorithm     operation to learn. It is to copy or reverse a string of digits, or add two numbers
     model         architecture to train; `network` overrides fields of its config
+    network       overrides fields of the architecture, such as network.layers=2
     longest       maximum length of a training input in characters; lengths are distributed uniformly
     size          number of training inputs
     lengths       lengths of the test inputs
     tested        number of test inputs of each length
     offsets       true: the position indices of each training text start at a random number, so that training covers all
-                  positions of the longest test text. An LSTM has no positions and ignores this setting.
-    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
-                  texts
+                  positions of the longest test text. An LSTM has no positions and ignores this setting
+    batch_tokens  maximum number of tokens in a micro-batch. Padding is included. Source and target texts are counted
+                  separately
+    threads       number of CPU threads; None: PyTorch's default
     """
 
     algorithm: Literal["copy", "reverse", "addition"] = "copy"

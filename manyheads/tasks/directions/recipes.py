@@ -20,9 +20,13 @@ class DirectionsConfig(Config):
     data          directory of files in CoNLL's column format (see `data/readers/conll.py`). The encoders are trained on
                   its words, and linear classifiers on the frozen encoders predict its tags. None: `size` embedded
                   phrases of dates, amounts and names in `locale`
+    locale        locale of the embedded corpus, such as en or de
+    size          number of training phrases of the embedded corpus
     model         overrides fields of the encoders' config
+    vocabulary    size of the subword vocabulary
     batch_tokens  maximum number of tokens in a micro-batch, padding included; a small batch has too few masked words to
                   learn from
+    threads       number of CPU threads; None: PyTorch's default
     training      training settings of each encoder
     """
 

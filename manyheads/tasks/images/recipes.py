@@ -22,10 +22,11 @@ class ImageConfig(DataConfig):
     """Settings of a training run for image classification.
 
     data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
-    columns       names of the columns of a table, if they are not `image` and `label`
+    columns       names of the columns of a table: columns.image and columns.label
     names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
+    model         overrides fields of the preset, such as model.layers=6
     mean, std     mean and standard deviation of each color channel, or one number for all channels; for models trained
                   from scratch
     crop          fraction of an image's shorter side that the model sees, around the center
@@ -34,7 +35,8 @@ class ImageConfig(DataConfig):
     smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
     teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
                   same labels
-    distillation  "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
+    distillation  hard or soft. "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
+    temperature   divisor of the logits of soft distillation
     share         weight of the distillation loss; with model.distilled=true, this loss applies to a separate token.
                   None: the paper's weight, 0.5 for hard and 0.1 for soft distillation
     batch_items   number of images in a micro-batch
@@ -73,6 +75,7 @@ class TheoremConfig(Config):
     size      height and width of an image in pixels
     channels  number of channels
     images    number of images
+    seed      seed of the random numbers
     """
 
     kernels: tuple[Annotated[int, Range(1, 99)], ...] = (3, 5, 7)
@@ -92,9 +95,11 @@ class ClipConfig(Config):
     size         number of training clips
     tested       number of validation clips, which is also the number of test clips
     frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
+    slit         number of a digit's 8 columns that a frame shows
     side         height and width of a frame in pixels
     model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks
     batch_items  number of clips in a micro-batch
+    threads      number of CPU threads; None: PyTorch's default
     """
 
     size: Count = 10_000
@@ -161,7 +166,7 @@ def _on_cifar10(
 
 RECIPES = {
     "conv-attention/theorem": Recipe(
-        "no model: measures the error of attention as a convolution, by the sharpness of attention",
+        "no model, but measures the error of attention as a convolution, by the sharpness of attention",
         "Cordonnier et al. 2020", TheoremConfig(), "manyheads.tasks.images.theorem",
         """It expresses convolutions as attention with the paper's construction, and measures the maximum
         difference inside the image in float64 for each alpha. It writes table.txt, error.png and result.json,

@@ -70,6 +70,13 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
             seed=config.training.seed,
         )  # fmt: skip
         distillation: dict[str, Any] = {}
+        if teacher is not None:
+            distillation["differing_labels"] = task.differing_labels()
+            if distillation["differing_labels"] == 0 and teacher.kind == "hard" and not config.augmentation.mixes:
+                logger.warning(
+                    "the teacher's labels equal the labels of the training images, so hard distillation has no effect; "
+                    "use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
+                )
 
         def score(data: ImageData) -> Metrics:
             classifier = ImageClassifier(directory.load(run.out), compute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from manyheads.training.task import Better, Loss
 
 TOP = 5  # The metric top5 counts an image as right if its label is among the 5 most probable labels.
 EVALUATION_BATCH = 256  # number of images in an evaluation batch
+TEACHER_BATCHES = 8  # number of training batches on which labels of teacher and data are compared
 
 
 class ImageClassificationTask:
@@ -83,8 +85,7 @@ class ImageClassificationTask:
         logits = self._forward(images)
         by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
         # A mixed image has two labels. The accuracy uses the label with the larger fraction.
-        likeliest = labels if labels.ndim == 1 else labels.argmax(-1)
-        correct = ((by_class + by_distillation).detach().argmax(-1) == likeliest).sum()
+        correct = ((by_class + by_distillation).detach().argmax(-1) == _likeliest(labels)).sum()
         total = self._cross_entropy(by_class, labels)
         if self.teacher is not None:
             share = self.teacher.share
@@ -93,6 +94,20 @@ class ImageClassificationTask:
             # Without a teacher, the loss of a model with two output tokens is the mean over the two tokens.
             total = (total + self._cross_entropy(by_distillation, labels)) / 2
         return Loss(total, batch.items, correct)
+
+    @torch.inference_mode()
+    def differing_labels(self) -> float:
+        """Return the fraction of training images whose label by the teacher differs from the label of the data.
+
+        It is measured on the first augmented images. A mixed image has the label with the larger fraction. At 0 without
+        mixing, hard distillation has no effect.
+        """
+        assert self.teacher is not None
+        differing: list[Tensor] = []
+        for batch in islice(self._train.epoch(0), TEACHER_BATCHES):
+            predicted = self.teacher.logits(torch.from_numpy(batch.images).to(self.compute.device)).argmax(-1).cpu()
+            differing.append(predicted != _likeliest(torch.from_numpy(batch.labels)))
+        return float(torch.cat(differing).double().mean())
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss per image, the accuracy top1, and top5 for more than five labels."""
@@ -108,6 +123,11 @@ class ImageClassificationTask:
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(upcast(logits), labels, reduction="sum", label_smoothing=self.smoothing)
+
+
+def _likeliest(labels: Tensor) -> Tensor:
+    """Return the most likely label (B,) for labels (B,) or label probabilities (B, L)."""
+    return labels if labels.ndim == 1 else labels.argmax(-1)
 
 
 @torch.inference_mode()

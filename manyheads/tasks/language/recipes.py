@@ -25,13 +25,17 @@ class LanguageModelingConfig(DataConfig):
                 Python's standard library
     column      name of the column that holds the text, for tables
     share       fraction of the training data that is used for validation if there is no validation data
-    tokenizer   "byte-bpe" with at most `vocabulary` ids, or "character" with all characters of the corpus
+    tokenizer   byte-bpe or character. "byte-bpe": at most `vocabulary` subwords; "character": all characters of the
+                corpus
+    vocabulary  maximum size of the subword vocabulary
     preset      name of the GPT preset, such as gpt2/124m, or universal/tiny; `model` overrides its fields
+    model       overrides fields of the preset, such as model.layers=6
     block       number of tokens in a training block, which is also the model's maximum length
     rows        number of training blocks in a micro-batch
     random      true: blocks start at random offsets; false: blocks follow each other, so an epoch covers the whole text
+    stride      number of tokens between the starts of two scored windows; None: `block`
     scored      name of the split that is scored at the end, in windows of `block` tokens that start `stride` tokens
-                apart (None: `block`)
+                apart
     """
 
     column: str = "text"

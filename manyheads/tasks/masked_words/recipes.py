@@ -35,8 +35,11 @@ class PretrainingConfig(Config):
                    directory of such files (`data/readers/documents.py`); None: the documentation in Python's standard
                    library
     validation     validation data in the same format; None: 5% of the documents
+    column         name of the column that holds the text, for tables
     preset         name of the BERT preset, such as mini; `model` overrides its fields
-    vocabulary     size of the WordPiece vocabulary, which is trained on the text; `lowercase` also strips accents
+    model          overrides fields of the preset, such as model.layers=4
+    vocabulary     size of the WordPiece vocabulary, which is trained on the text
+    lowercase      true: convert all text to lowercase and strip accents
     next_sentence  true: also train on next-sentence prediction; false: a training example is a single span of text
     length         maximum number of tokens in a training example
     share          fraction of tokens to predict: 15% in the paper; 40% is better according to Wettig 2022
@@ -46,6 +49,7 @@ class PretrainingConfig(Config):
     copies         number of masked copies of the data, after which they repeat (10 in the paper); None: new masks in
                    every epoch
     batch_tokens   maximum number of tokens in a micro-batch, padding included
+    threads        number of CPU threads; None: PyTorch's default
     """
 
     data: str | None = None

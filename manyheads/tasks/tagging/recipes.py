@@ -19,10 +19,13 @@ class TaggingConfig(DataConfig):
 
     data          directory with train, val and test files in CoNLL's column format, or one file (see
                   `data/readers/conll.py`); None: the embedded corpus in `locale`, with `size` training phrases
+    locale        locale of the embedded corpus, such as en or de
+    size          number of training phrases of the embedded corpus
     preset        name of the BERT preset, such as mini, if the run does not start from another model; `model` overrides
                   its fields
-    vocabulary    size of the subword vocabulary. With lowercase=true, all text is lowercased. A run that starts from
-                  another model uses that model's vocabulary.
+    model         overrides fields of the preset or of the initial model, such as model.dropout=0.1
+    vocabulary    size of the subword vocabulary. A run that starts from another model uses that model's vocabulary
+    lowercase     true: convert all text to lowercase
     batch_tokens  maximum number of tokens in a micro-batch, padding included
     max_length    maximum number of tokens in a window; a longer sentence is read in several windows
     tuned         part of the initial model to train. "all": the whole model; "last" or "last-four": the model is

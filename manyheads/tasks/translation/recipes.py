@@ -20,15 +20,24 @@ class TranslationConfig(DataConfig):
 
     data          directory with train, val and test files, or one corpus (see `data/readers/parallel.py`); None: the
                   embedded corpus with `size` training pairs
+    source        source language, which is also the suffix of its files
+    target        target language, which is also the suffix of its files
+    size          number of training pairs of the embedded corpus
     preset        name of the encoder-decoder preset, such as small or universal/tiny; `model` overrides its fields
-    tokenizer     "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which splits at whitespace
-                  and punctuation
+    model         overrides fields of the preset, such as model.dropout=0.1
+    tokenizer     bpe, unigram or words. "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false,
+                  which splits at whitespace and punctuation
     vocabulary    number of ids in the joint vocabulary of both languages. With joint=false, number of ids in each
                   language's vocabulary, or a pair (source, target)
-    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
-                  texts
+    joint         true: one vocabulary for both languages; false: one for each language
+    batch_tokens  maximum number of tokens in a micro-batch. Padding is included. Source and target texts are counted
+                  separately
     max_length    maximum number of tokens in a training sentence; longer sentences are an error, or are cut with
                   truncate=true
+    truncate      true: cut sentences that are longer than max_length
+    smoothing     label smoothing: fraction of the probability that is spread evenly over all words
+    beam          beam width of the final translation; 1: greedy
+    alpha         length penalty of the beam search; larger values prefer longer translations
     scored        name of the split ("test", for example) that is translated and scored at the end, with beam width
                   `beam` and length penalty `alpha`
     """

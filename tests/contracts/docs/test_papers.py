@@ -126,7 +126,7 @@ def test_every_page_is_complete() -> None:
         assert len(headings) == len(parts), page
         assert all(heading.startswith(part) for heading, part in zip(headings, parts, strict=True)), page
         assert "$$" in text, page
-        assert {"../how-to/inside.md", "../explanation/errata.md"} <= set(re.findall(r"\]\(([^)#]+)", text)), page
+        assert {"../how-to/read-a-map.md", "../explanation/errata.md"} <= set(re.findall(r"\]\(([^)#]+)", text)), page
 
 
 def test_a_page_is_readable_in_five_minutes() -> None:

@@ -10,7 +10,14 @@ from lab import evidence_page as page
 from lab import results_keep
 from lab.evidence.listed import LIST, Listed, read_list
 
-CLAIMS = '[claims]\na = "it is better"\nb = "a curve"\n'
+CLAIMS = """recipes = ["c"]
+[claims]
+a = "it is better"
+b = "a curve"
+c = "our recipe"
+[limits]
+b = "one seed"
+"""
 
 
 def record(seed: int, value: float, run: str = "") -> dict[str, Any]:
@@ -38,23 +45,30 @@ def test_a_difference_counts_if_large_and_significant() -> None:
     better = bar(of="with", than="without", least=0.05)
     sure = of("with", 0.80, 0.81, 0.82) | of("without", 0.70, 0.72, 0.71)
     found, met = better.judged(sure, 3)
-    assert met
+    assert met == "met"
     assert found == "+0.100 (+0.075 to +0.125, paired, 95%, 3 seeds)"
-    for others, least in (((0.77, 0.78, 0.78), 0.05), ((0.60, 0.81, 0.72), 0.05), ((0.9, 0.9, 0.9), 0.0)):
+    for others, least, verdict in (
+        ((0.77, 0.78, 0.78), 0.05, "refuted"),  # at most +0.047: the required difference is excluded
+        ((0.60, 0.81, 0.72), 0.05, "not met"),  # the interval includes zero and 0.05
+        ((0.9, 0.9, 0.9), 0.0, "refuted"),
+    ):
         records = of("with", 0.80, 0.81, 0.82) | of("without", *others)
-        assert bar(of="with", than="without", least=least).judged(records, 3)[1] is False
-    assert better.judged(of("with", 0.8, 0.8, 0.8) | of("without", 0.7, 0.7), 3) == ("3 of 3, of the other 2", None)
-    assert better.judged(of("with-more", 0.8, 0.8, 0.8), 3) == ("0 of 3, of the other 0", None)
+        assert bar(of="with", than="without", least=least).judged(records, 3)[1] == verdict
+        untested = bar(of="with", than="without", least=least, untested="no power")
+        assert untested.judged(records, 3)[1] == "not tested"
+    assert better.judged(of("with", 0.8, 0.8, 0.8) | of("without", 0.7, 0.7), 3) == ("3 of 3, of the other 2", "waits")
+    assert better.judged(of("with-more", 0.8, 0.8, 0.8), 3) == ("0 of 3, of the other 0", "waits")
 
 
 def test_a_number_is_rejected_and_another_library_named() -> None:
-    assert bar(of="x", least=40.0).judged({"x": record(1, 40.2)}, 1) == ("40.200", True)
-    assert bar(of="x", most=1.47).judged(of("x", 1.5, 1.46, 1.48), 3)[1] is False
-    assert bar(of="x", most=1.47).judged(of("x", 1.45), 3) == ("1 of 3", None)
+    assert bar(of="x", least=40.0).judged({"x": record(1, 40.2)}, 1) == ("40.200", "met")
+    assert bar(of="x", most=1.47).judged(of("x", 1.5, 1.46, 1.48), 3)[1] == "not met"
+    assert bar(of="x", most=1.47).judged(of("x", 1.45), 3) == ("1 of 3", "waits")
     theirs = of("peers/x-transformers", 0.80, 0.82, 0.84)  # the standard error is 0.0115
     near = bar(of="x", than="peers/x-transformers", errors=1)
-    assert near.judged(of("x", 0.81, 0.81, 0.81) | theirs, 3)[1]
-    assert near.judged(of("x", 0.80, 0.80, 0.80) | theirs, 3)[1] is False
+    assert near.judged(of("x", 0.81, 0.81, 0.81) | theirs, 3)[1] == "met"
+    assert near.judged(of("x", 0.80, 0.80, 0.80) | theirs, 3)[1] == "not met"  # the interval includes zero
+    assert near.judged(of("x", 0.70, 0.72, 0.74) | theirs, 3)[1] == "refuted"
     with pytest.raises(ValueError, match="expected least, most, or errors and than"):
         bar(of="x")
     with pytest.raises(ValueError, match="expected least"):
@@ -70,18 +84,15 @@ def test_claims_are_evaluated_from_records(tmp_path: Path, monkeypatch: pytest.M
     def rows(*records: tuple[str, float]) -> list[str]:
         found = {name: record(1, value, name) for name, value in records}
         monkeypatch.setattr(page, "kept", lambda _: found)
-        return page.states(file).splitlines()[2:]
+        return page.source_claims(file).splitlines()[4:]
 
-    assert rows() == [
-        "| (a) | it is better | **waits** | 0 of 1 | 7 | 0 |",
-        "| (b) | a curve | **waits** | 0 of 1 | 0 | 7 |",
-    ]
-    assert "| `x` | it | 1 of 1 | 7 | core |" in page.left_table(file)
+    assert rows() == ["| (a) | it is better | **waits** |  |", "| (b) | a curve | **waits** | one seed |"]
     assert "`x` at least 0.5 | accuracy | 0 of 1 | waits |" in page.bars_table(file)
     assert ["**shown**" in row for row in rows(("x", 0.6))] == [True, False]
-    assert "`x`" not in page.left_table(file)
-    assert "**refuted**" in rows(("x", 0.4))[0]
+    assert "**not shown**" in rows(("x", 0.4))[0]
     assert "**measured**" in rows(("y", 0.1))[1]
+    assert "(c)" not in "".join(rows())
+    assert "| (c) | our recipe |" in page.recipe_claims(file)
     file.write_text(file.read_text() + "worst = 1\n")
     with pytest.raises(ValueError, match=r"list\.toml: bar: .*worst"):
         page.read_bars(file)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from lab import best_results, survival_page
 from lab import records as results
 from lab import results_plot as plot
 from lab import results_table as table
-from lab import survival_page
 from lab.results_keep import by_epoch, without_folders
 from tests.paths import ROOT
 
@@ -27,6 +27,12 @@ def record(seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
 def test_pages_are_up_to_date(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert text == table.filled(text, table.PAGES[page]), "run `make results`"
+
+
+def test_best_results_are_up_to_date() -> None:
+    found = json.loads(best_results.FILE.read_text(encoding="utf-8"))
+    assert found == best_results.best_results(), "run `make results`"
+    assert all(len(results) <= best_results.MAX_RESULTS for results in found.values())
 
 
 def test_seeds_are_shown_as_mean_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_the_unit_of_progress_is_one_character(tmp_path: Path) -> None:
 def test_the_systemd_unit_is_hardened(tmp_path: Path) -> None:
     """Versions of systemd weigh a little differently."""
     (shown,) = re.findall(r"exposure level .*: ([\d.]+)", analyzed(tmp_path, "security", "--offline=yes", "--no-pager"))
-    page = (ROOT / "docs" / "how-to" / "serving.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"exposure of ([\d.]+)", page)
     assert float(shown) == pytest.approx(float(told), abs=0.3)
 

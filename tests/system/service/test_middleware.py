@@ -92,7 +92,7 @@ def test_a_connection_is_kept_after_a_complete_read(running: Running) -> None:
 
 
 def test_the_service_works_behind_a_proxy(running: Running) -> None:
-    """Forwarding headers of a proxy are ignored; Host and Origin are checked as docs/how-to/serving.md says."""
+    """Forwarding headers of a proxy are ignored; Host and Origin are checked as docs/how-to/deploy.md says."""
     name = running.url.removeprefix("http://")
     outer = {"authorization": f"Bearer {TOKEN}", "x-forwarded-host": "translate.example", "x-forwarded-proto": "https",
              "x-forwarded-for": "192.0.2.7", "forwarded": "host=translate.example"}  # fmt: skip

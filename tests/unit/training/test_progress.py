@@ -32,7 +32,7 @@ def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys,
     lines = log.messages
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
-    assert lines[-1] == f"saved as toy in {tmp_path}"
+    assert lines[-1] == f"saved in {tmp_path} (transformers opens it as toy)"
 
 
 def test_plain_lines_without_a_terminal(capsys, monkeypatch):
@@ -97,7 +97,7 @@ def test_utilization_counts_steps_only(monkeypatch):
         now += 2
         meter.step(step, 64, step / 100)
     assert measured == 1
-    assert str(reports[-1]) == "  5%  step 5  32 images/s  50% of peak  3:10 left"
+    assert str(reports[-1]) == "  5%  step 5  32 images/s  50% of this machine's peak  3:10 left"
 
 
 def test_the_peak_is_measured_for_the_same_products(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_the_peak_is_measured_for_the_same_products(tmp_path, monkeypatch):
     train(
         ToyTask(), CONFIG, tmp_path, compute=toy_route(), flops=30.0, progress=reports.append
     )  # so 20,000 items a second
-    shown = re.findall(r"([\d,]+) items/s  (\d+)% of peak", "\n".join(map(str, reports)))
+    shown = re.findall(r"([\d,]+) items/s  (\d+)% of this machine's peak", "\n".join(map(str, reports)))
     assert shown
     for rate, share in shown:
         assert int(share) == pytest.approx(100 * int(rate.replace(",", "")) / 20_000, abs=0.51)

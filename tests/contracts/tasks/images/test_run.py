@@ -207,6 +207,19 @@ def test_transformers_gives_equal_attention(run: Path, data: Path) -> None:
     assert ours["below"] == pytest.approx(float(theirs.max()), abs=1e-5)
 
 
+def test_a_teacher_that_repeats_the_labels_is_reported(
+    run: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SMALL, "data": str(data), "teacher": str(run), "training.epochs": 1, "model": TINY}
+    result = train("image-classification", settings, out=tmp_path / "hard")
+    assert result["distillation"]["differing_labels"] == 0
+    assert "hard distillation has no effect" in caplog.text
+    caplog.clear()
+    train("image-classification", {**settings, "distillation": "soft"}, out=tmp_path / "soft")
+    train("image-classification", {**settings, "augmentation.mixup": 0.8}, out=tmp_path / "mixed")
+    assert "hard distillation" not in caplog.text
+
+
 @pytest.mark.parametrize("token", [True, False])
 def test_a_student_learns_from_a_teacher(run: Path, data: Path, tmp_path: Path, token: bool) -> None:
     """With share=1 nothing but the teacher's word counts; its labels are swapped, and the student learns them so."""
@@ -219,6 +232,7 @@ def test_a_student_learns_from_a_teacher(run: Path, data: Path, tmp_path: Path, 
     result = train("image-classification", {**settings, "model": {**TINY, "distilled": token}}, out=tmp_path / "run")
     told = result["distillation"]
     assert told["teacher_top1"] < 0.2
+    assert told["differing_labels"] > 0.8
     assert ("token_similarity" in told) == token
     if not token:
         with torch.no_grad():

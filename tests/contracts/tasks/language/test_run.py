@@ -225,7 +225,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
         ({"stride": 25}, "stride is 25: expected 1 to block, which is 24"),
         ({"block": 2000}, "the text has 1,621 tokens, but a block requires 2,001"),
         ({"share": 0.0}, "share is 0.0: expected a number above 0"),
-        ({"model.heads": 5}, "heads is 5: expected an integer that divides width"),
+        ({"model.heads": 5}, "model.heads is 5: expected an integer that divides width"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
         ({"tokenizer": "words"}, "byte-bpe"),
         ({"data": "nowhere"}, "nowhere: no such file or directory"),

@@ -1,0 +1,42 @@
+"""Meanings of settings, read from the docstrings of the configuration classes, their only source."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import is_dataclass
+from typing import Any
+
+_ENTRY = re.compile(r"([a-z_]+(?:, [a-z_]+)*) {2,}(\S.*)")
+
+
+def meaning(config: Any, key: str) -> str:
+    """Return the meaning of a setting, such as training.steps, or an empty text if its docstring has none.
+
+    An entry of a dictionary, such as model.dropout, has the meaning of the dictionary.
+    """
+    name, _, rest = key.partition(".")
+    value = getattr(config, name)
+    if rest and is_dataclass(value):
+        return meaning(value, rest)
+    return next((found[name] for found in map(_entries, type(config).__mro__) if name in found), "")
+
+
+def short(text: str) -> str:
+    """Return the first part of a meaning, up to its first full stop, semicolon or parenthesis."""
+    return re.split(r"[.;] | \(", text, maxsplit=1)[0].rstrip(".")
+
+
+def _entries(kind: type) -> dict[str, str]:
+    """Return the entries `name  meaning` of a class's docstring; the lines that continue an entry are indented."""
+    entries: dict[str, str] = {}
+    names: list[str] = []
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+        if match := _ENTRY.fullmatch(line):
+            names = match[1].split(", ")
+            entries |= dict.fromkeys(names, match[2])
+        elif names and line.startswith("  "):
+            entries |= {name: f"{entries[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return entries
