@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = PAGES / "source"
 MAX_WIDTH = 900  # pixels of an image
+MAX_TRUE_COLOR = 100_000  # bytes of an image; a larger one gets a palette
 TIMEOUT = 900  # seconds of one cell, on a busy machine
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -157,16 +158,23 @@ def _data(kind: str, data: Any, folder: str) -> Any:
 
 
 def shrunk(png: str) -> str:
-    """Return a PNG in base64 with at most 256 colors and MAX_WIDTH pixels in a row."""
+    """Return a PNG in base64 with at most MAX_WIDTH pixels in a row; a large one has 256 colors."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
     image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     if image.width > MAX_WIDTH:
         image = image.resize((MAX_WIDTH, round(image.height * MAX_WIDTH / image.width)), Image.Resampling.LANCZOS)
-    small = io.BytesIO()
-    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    return base64.b64encode(small.getvalue()).decode()
+    small = _png(image)
+    if len(small) > MAX_TRUE_COLOR:
+        small = _png(image.quantize(256, dither=Image.Dither.NONE, kmeans=2))
+    return base64.b64encode(small).decode()
+
+
+def _png(image: Any) -> bytes:
+    data = io.BytesIO()
+    image.save(data, "PNG", optimize=True)
+    return data.getvalue()
 
 
 def written(cells: list[Cell]) -> str:
