@@ -120,7 +120,7 @@ def test_model_settings_are_recipe_settings(page: str) -> None:
 
 
 def test_every_page_is_complete() -> None:
-    parts = ["Equations and code", "What differs from", "Exact counts", "Measured here", "Run it", "Look inside"]
+    parts = ["Run it", "Equations and code", "Look inside", "What differs from", "Exact counts", "Measured here"]
     for page, text in PAGES.items():
         headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
         assert len(headings) == len(parts), page
