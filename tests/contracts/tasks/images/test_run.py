@@ -207,8 +207,8 @@ def test_transformers_gives_equal_attention(run: Path, data: Path) -> None:
 
 def test_a_teacher_that_repeats_the_labels_is_reported(run: Path, data: Path, tmp_path: Path, log: Any) -> None:
     settings = {**SMALL, "data": str(data), "teacher": str(run), "training.epochs": 1, "model": TINY}
-    for name, change in {"hard": {}, "soft": {"distillation": "soft"}, "mixed": {"augmentation.mixup": 0.8}}.items():
-        result = train("image-classification", settings | change, out=tmp_path / name)
+    for name, change in ("hard", {}), ("soft", {"distillation": "soft"}), ("mixed", {"augmentation.mixup": 0.8}):
+        result = train("image-classification", {**settings, **change}, out=tmp_path / name)
         assert name == "mixed" or result["distillation"]["differing_labels"] == 0
     assert log.text.count("hard distillation has no effect") == 1
 
