@@ -19,7 +19,7 @@ from tests.paths import ROOT
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = sorted((PAGES / "source").glob("*.md"))
 NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
-PENDING = {"slides"}  # of an earlier form
+PENDING: set[str] = set()  # of an earlier form
 MAX_LINES = 30  # of the text below one cell
 MAX_RECORDS = 8  # lines of a cell that prints kept records
 MAX_COLUMNS = 100  # of code: the width of a page
