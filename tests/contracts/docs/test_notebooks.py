@@ -19,7 +19,7 @@ from tests.paths import ROOT
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = sorted((PAGES / "source").glob("*.md"))
 NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
-PENDING = {"lecture", "slides"}  # of an earlier form
+PENDING: set[str] = set()  # of an earlier form
 MAX_LINES = 30  # of the text below one cell
 MAX_RECORDS = 8  # lines of a cell that prints kept records
 MAX_COLUMNS = 100  # of code and text: the width of a page at 1,400 pixels
@@ -56,7 +56,7 @@ def texts(cell: dict[str, Any]) -> str:
 
 def reads_records(code: str, readers: set[str]) -> bool:
     """Return True if a cell prints kept records; add the functions that it defines to print them."""
-    tree = ast.parse(re.sub(r"^[ \t]*[!%].*$", "pass", code.replace("\\\n", " "), flags=re.MULTILINE))
+    tree = ast.parse(re.sub(r"^([ \t]*)[!%].*$", r"\1pass", code.replace("\\\n", " "), flags=re.MULTILINE))
     read = False
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "lab.records":
