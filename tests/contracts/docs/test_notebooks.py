@@ -1,4 +1,4 @@
-"""The committed notebooks of the tutorials: they equal their sources and can be read where they are opened."""
+"""The committed notebooks of the tutorials equal their sources and can be read on a code host."""
 
 import ast
 import base64
