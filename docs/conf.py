@@ -48,8 +48,8 @@ python_maximum_signature_line_length = 100
 
 
 def docstring_as_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text, with `code` and with rows "name   what it is": rows become a list of definitions."""
-    parts: list[list[str]] = []  # what stands before a text, and its lines
+    """Convert a docstring from plain text with `code` to reStructuredText. Rows "name   meaning" become definitions."""
+    parts: list[list[str]] = []  # prefix of a paragraph, then its lines
     for line in lines:
         row = re.fullmatch(r"(\S+(?: \S+)*) {2,}(\S.*)", line)
         example = line.startswith("    ") and (not parts or parts[-1][0] in ("", "::"))
@@ -66,17 +66,17 @@ def docstring_as_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, 
     lines.clear()
     for before, *text in parts:
         indent = "    " if before else ""
-        told = text if before == "::" else [indent + _escaped(" ".join(text))]
-        lines += [before, *([""] if before == "::" else []), *told, *([] if before.startswith("``") else [""])]
+        block = text if before == "::" else [indent + _escaped(" ".join(text))]
+        lines += [before, *([""] if before == "::" else []), *block, *([] if before.startswith("``") else [""])]
 
 
 def skipped(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """The fields of a named tuple are told by its own docstring."""
+    """Skip the fields of a named tuple, which its docstring describes."""
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def _escaped(text: str) -> str:
-    """`code` is kept, and no other sign means anything."""
+    """Escape all markup except `code`."""
     parts = re.split(r"`([^`]+)`", text)
     parts[::2] = [re.sub(r"([\\*_|`])", r"\\\1", part) for part in parts[::2]]
     parts[1::2] = [f"``{part}``" for part in parts[1::2]]

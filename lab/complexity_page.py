@@ -101,28 +101,25 @@ def markdown(rows: list[list[str]]) -> str:
 
 
 def draw_growth(record: dict[str, Any], out: Path) -> Path:
-    """Time above, memory below: layers against length, forward and with backward; decoders against each quantity."""
+    """Draw seconds and memory, a column each: layers against length, decoders against each quantity."""
     from matplotlib.figure import Figure
 
     panels = [(part, "length") for part in (FORWARD, BACKWARD)]
     panels += [("decoder", against) for against in ("length", "batch", "vocabulary", "beam")]
-    figure = Figure(figsize=(3.3 * len(panels), 6.4), layout="constrained")
-    for row, (quantity, unit, scale) in zip(
-        figure.subplots(2, len(panels)), (("seconds", "seconds", 1.0), ("bytes", "MB", 1e6)), strict=True
-    ):
-        for panel, (part, against) in zip(row, panels, strict=True):
-            shown = [c for c in record["curves"] if (c["part"], c["against"]) == (part, against)]
+    figure = Figure(figsize=(9, 2.7 * len(panels)), layout="constrained")
+    for row, (part, against) in zip(figure.subplots(len(panels), 2), panels, strict=True):
+        shown = [c for c in record["curves"] if (c["part"], c["against"]) == (part, against)]
+        for panel, (quantity, unit, scale) in zip(row, (("seconds", "s", 1.0), ("bytes", "MB", 1e6)), strict=True):
             for c in shown:
-                label = f"{c['name']}: {c[f'{quantity}_exponent']:.2f}"
-                panel.plot(c["at"], [value / scale for value in c[quantity]], marker="o", markersize=3, label=label)
-            panel.set(xscale="log", yscale="log", xlabel=against, title=part)
+                values = [value / scale for value in c[quantity]]
+                panel.plot(c["at"], values, marker="o", markersize=3, label=c["name"])
+            panel.set(xscale="log", yscale="log", xlabel=against, ylabel=unit, title=part)
             least, most = panel.get_ylim()
             if most < 10 * least:  # constant values look flat
                 panel.set_ylim((least * most / 10) ** 0.5, (least * most * 10) ** 0.5)
             panel.grid(alpha=0.3)
-            panel.legend(frameon=False, fontsize=8)
-        row[0].set_ylabel(unit)
-    figure.savefig(out, dpi=100)
+        row[0].legend(frameon=False, fontsize=9)
+    figure.savefig(out, dpi=90)
     return out
 
 

@@ -1,6 +1,6 @@
-"""Find phrases in docstrings, comments and messages that readers outside the project stumble over.
+"""Find phrases in pages, docstrings, comments and messages that readers outside the project stumble over.
 
-    python scripts/check_prose.py PATH ...      Python files, or folders with them
+    python scripts/check_prose.py PATH ...      Python or Markdown files, or folders with them
 
 Prints one line for each finding, and exits with status 1 if there is any. CONTRIBUTING.md has the rules of writing.
 """
@@ -42,6 +42,7 @@ PHRASES = {re.compile(rf"\b({phrase})\b", re.IGNORECASE): say for phrase, say in
 OPENING = re.compile(r"(what|how|whether|who|that|which|where)\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|--[\w-]+|\b\w+[=_/.]\w[\w=_/.]*")  # names and quotations are not prose
 ALLOWED = {  # (file, phrase): reason
+    ("docs/papers/index.md", ", what does"): "the title of a paper",
     ("manyheads/models/conv_attention.py", "centres"): "a key of saved models",
     ("manyheads/training/checkpoints.py", "optimiser"): "a key of saved checkpoints",
     ("manyheads/training/config.py", "optimiser"): "the key of a setting",
@@ -73,9 +74,26 @@ def texts(source: str) -> Iterator[tuple[int, bool, str]]:
             yield token.start[0], False, token.string.lstrip("# ")
 
 
+def paragraphs(source: str) -> Iterator[tuple[int, bool, str]]:
+    """Yield (line, False, text) for each paragraph, item and row of a Markdown page, without blocks of code."""
+    block: list[str] = []
+    first, is_code = 0, False
+    for number, line in enumerate([*source.splitlines(), ""], 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        begins = not line.strip() or re.match(r" *(\||[-*] |\d+\. |#)", line)
+        if block and (begins or is_code):
+            yield first, False, " ".join(block)
+            block = []
+        if line.strip() and not is_code and not line.lstrip().startswith("```"):
+            first = first if block else number
+            block.append(re.sub(r"\]\([^)]*\)", "]", line))
+
+
 def findings(file: Path) -> Iterator[str]:
     """Yield one line for each phrase in a file that is not allowed there."""
-    for line, is_docstring, text in texts(file.read_text(encoding="utf-8")):
+    read = paragraphs if file.suffix == ".md" else texts
+    for line, is_docstring, text in read(file.read_text(encoding="utf-8")):
         prose = CODE.sub("", " ".join(text.split()))
         if is_docstring and (opening := OPENING.match(prose)):
             yield f"{file}:{line}: a docstring begins with {opening[0]!r}: begin with an imperative or a noun"
@@ -87,7 +105,7 @@ def findings(file: Path) -> Iterator[str]:
 
 def main() -> int:
     paths = [Path(argument) for argument in sys.argv[1:]]
-    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.[pm][yd]")))]
     lines = [line for file in files if file.name != Path(__file__).name for line in findings(file)]
     print(*lines, sep="\n", end="\n" if lines else "")
     return bool(lines)

@@ -91,9 +91,7 @@ def test_each_row_of_deits_ablation_removes_a_part(
     assert results[0].exists()
     one, two = (json.loads((tmp_path / "a" / n / "result.json").read_text()) for n in ("base", "no-mixup-no-cutmix"))
     assert two["overrides"] == {**one["overrides"], "augmentation.mixup": 0.0, "augmentation.cutmix": 0.0}
-    assert one["metrics"]["top1"]["signature"] == "2 labels, 20 images", (
-        "the validation data: the test data stay unseen"
-    )
+    assert one["metrics"]["top1"]["signature"] == "2 labels, 20 images"  # of validation: test data stay unseen
     assert train("deit/ablate", {"data": str(data)}, out=tmp_path / "b", dry_run=True)["rows"][0] == "base"
 
 
@@ -211,7 +209,7 @@ def test_a_teacher_that_repeats_the_labels_is_reported(run: Path, data: Path, tm
     settings = {**SMALL, "data": str(data), "teacher": str(run), "training.epochs": 1, "model": TINY}
     for name, change in ("hard", {}), ("soft", {"distillation": "soft"}), ("mixed", {"augmentation.mixup": 0.8}):
         result = train("image-classification", {**settings, **change}, out=tmp_path / name)
-        assert (result["distillation"]["differing_labels"] == 0) or name == "mixed"
+        assert name == "mixed" or result["distillation"]["differing_labels"] == 0
     assert log.text.count("hard distillation has no effect") == 1
 
 
