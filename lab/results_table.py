@@ -222,13 +222,16 @@ def speed_table() -> str:
             ]  # fmt: skip
             tables.append(_markdown(rows))
         rates = ", ".join(
-            f"{kind} {rate:,.0f}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
+            f"{rate:,.0f} in {kind}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
         )
         memory = record["ceilings"]["memory_gb_per_second"]
         versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
         where = _processor(record["hardware"])
-        tables.append(f"{where}: {memory:.0f} GB/s, products of {rates} GFLOP/s; {versions}")
-    return "\n\n".join(tables) or "Nothing is recorded yet."
+        tables.append(
+            f"Hardware: {where}. Its limits: {memory:.0f} GB/s of memory bandwidth, and matrix products at {rates} "
+            f"(GFLOP/s). Versions: {versions}."
+        )
+    return "\n\n".join(tables) or "No record exists yet."
 
 
 def _best_of_each(row: dict[str, Any]) -> str:
