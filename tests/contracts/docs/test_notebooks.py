@@ -1,4 +1,4 @@
-"""The committed notebooks of the tutorials: they equal their sources and can be read where they are opened."""
+"""The committed notebooks of the tutorials equal their sources, and a reader of a code host can read them."""
 
 import ast
 import base64
@@ -165,6 +165,14 @@ def test_commands_are_typed_as_in_a_terminal(source: Path) -> None:
 def test_code_does_not_scroll_sideways(source: Path) -> None:
     code = re.findall(r"^```.*?^```", source.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert [line for cell in code for line in cell.splitlines() if len(line) > MAX_COLUMNS] == []
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
+def test_scores_of_opened_runs_are_asserted(source: Path) -> None:
+    """A page that trains models and opens them asserts a score of each."""
+    text = source.read_text(encoding="utf-8")
+    opened = re.findall(r"\bload\(\"runs/", text)
+    assert len(opened) <= len(re.findall(r"^ *assert ", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("source", each(SOURCES))
