@@ -37,7 +37,7 @@ def best_results() -> dict[str, list[dict[str, Any]]]:
 def _results(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     runs = [run for run in runs if run["overrides"].get("scored") != "validation"] or runs
     tables = ablations(runs)
-    single = sorted(groups([run for run in runs if run_of(run) not in tables]), key=_rank)
+    single = sorted(groups([run for run in runs if run_of(run) not in tables]), key=rank)
     place: dict[str, int] = {}  # number of better results of the same kind
     ordered = []
     for group in single:
@@ -52,7 +52,7 @@ def _metric(run: dict[str, Any]) -> str:
     return next((name for name in RANKING if name in run["metrics"]), next(iter(run["metrics"])))
 
 
-def _rank(group: list[dict[str, Any]]) -> float:
+def rank(group: list[dict[str, Any]]) -> float:
     """Return a number that is smaller for better runs."""
     name = _metric(group[0])
     value = mean(run["metrics"][name]["value"] for run in group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from benchmarks.work import three_digits
 from lab import complexity_page, evidence_page, recipes_page, service_page, survival_page
+from lab.best_results import rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 from manyheads.analysis.heads import coreference
@@ -17,14 +19,16 @@ from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.tasks.registry import RECIPES
 
 TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
+SHOWN = 12  # rows of each table on the page of a paper
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-def table(*recipes: str, rival: str = "") -> str:
+def table(*recipes: str, rival: str = "", shown: int | None = None) -> str:
     """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running.
 
     rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
+    shown  maximum number of rows of a table; a longer table has the best runs of each recipe, and a link to the others
     """
     runs = [record for record in records() if not recipes or record["recipe"] in recipes]
     tables = ablations(runs)
@@ -34,10 +38,26 @@ def table(*recipes: str, rival: str = "") -> str:
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
     for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
-    parts = [_table(list(metrics), runs) for metrics, runs in by_metrics.items()]
+    parts = [_best(list(metrics), found, shown or len(found)) for metrics, found in by_metrics.items()]
     return "\n\n".join(
         [*parts, *(_ablations(recipe, tables) for recipe in sorted({r[0]["recipe"] for r in tables.values()}))]
     )
+
+
+def _best(metrics: list[str], runs: list[list[dict[str, Any]]], shown: int) -> str:
+    """Return the table of these runs, or of the best ones: of each recipe its best, then its second best, and so on."""
+    if len(runs) <= shown:
+        return _table(metrics, runs)
+    place: Counter[str] = Counter()
+    places = []
+    for group in sorted(runs, key=rank):
+        place[group[0]["recipe"]] += 1
+        places.append((place[group[0]["recipe"]], group))
+    best = sorted((group for _, group in sorted(places, key=lambda found: found[0])[:shown]), key=rank)
+    others = (
+        f"This table shows {shown} of {len(runs)} kinds of runs. [All results](../measured/results.md) has the others."
+    )
+    return f"{_table(metrics, best)}\n\n{others}"
 
 
 def _ablations(recipe: str, tables: dict[str, list[dict[str, Any]]]) -> str:
@@ -331,7 +351,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/papers/heads.md": (published_table,),
     **{
         f"docs/papers/{page}.md": (
-            partial(table, *recipes, rival=RIVALS.get(page, "")),
+            partial(table, *recipes, rival=RIVALS.get(page, ""), shown=SHOWN),
             *([hunger_picture] if page == "vit" else []),
             *([readings_table] if page == "directions" else []),
         )

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train a translator on the embedded corpus in about three minutes, score it, translate a few lines.
-# DEMO_SOURCE and DEMO_TARGET choose the locales, DEMO_OUT the directory; an interrupted demo goes on where it stopped.
+# DEMO_SOURCE and DEMO_TARGET choose the locales, DEMO_OUT the directory; an interrupted demo is resumed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 manyheads=.venv/bin/manyheads
@@ -10,7 +10,7 @@ out=${DEMO_OUT:-runs/demo-$source-$target}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 if [ -f "$out/result.json" ]; then
-  say "$out holds the trained model (rm -r $out to train it anew)"
+  say "$out holds the trained model (rm -r $out to train again)"
   say "\$ manyheads evaluate $out"
   "$manyheads" evaluate "$out"
 else
@@ -30,8 +30,8 @@ fi
 
 say "Now type"
 hint() { printf '  %-62s %s\n' "$1" "$2"; }
-hint ".venv/bin/manyheads translate $out \"July 4, 1999\"" "a text of your own"
-hint ".venv/bin/manyheads translate $out --nbest 3 \"in 5 days\"" "the three best, with scores"
-hint ".venv/bin/manyheads summary $out" "what is inside"
-hint ".venv/bin/manyheads recipes" "what else can be trained"
-hint "make demo DEMO_TARGET=fr" "another language"
+hint ".venv/bin/manyheads translate $out \"July 4, 1999\"" "translate your own text"
+hint ".venv/bin/manyheads translate $out --nbest 3 \"in 5 days\"" "show the three best, with scores"
+hint ".venv/bin/manyheads summary $out" "show parameters and FLOPs"
+hint ".venv/bin/manyheads recipes" "list what can be trained"
+hint "make demo DEMO_TARGET=fr" "train another language pair"

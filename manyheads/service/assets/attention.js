@@ -12,7 +12,7 @@ export class Attention {
   }
 
   /** Forget what was shown; what is under way is not shown any more. */
-  clear(hint = "Where the heads look is shown here.") {
+  clear(hint = "Attention weights appear here.") {
     this.abort?.abort();
     Object.assign(this, { panel: null, running: null, waiting: null });
     this.note.hidden = true;
@@ -41,7 +41,7 @@ export class Attention {
         told(answer);
       } catch (error) {
         if (signal.aborted) return;
-        this.note.textContent = `Where the heads look is not shown: ${error.message}`;
+        this.note.textContent = `The attention weights cannot be shown: ${error.message}`;
         this.note.hidden = false;
         if (!(live && this.panel && body.text.startsWith(this.panel.data.title))) { // what is there is of another text
           this.panel = null;

@@ -59,7 +59,7 @@ function about({ languages, labels, attends }) {
   const said = [];
   if (languages) said.push(`${called(languages[0])} to ${called(languages[1])}`);
   if (labels.length) said.push(`${labels.length} labels: ${labels.slice(0, 6).join(", ")}${labels.length > 6 ? " …" : ""}`);
-  if (!attends) said.push("it has no heads to look at");
+  if (!attends) said.push("no attention heads");
   return said.join(" · ");
 }
 
@@ -88,7 +88,7 @@ function take(name, values = {}) {
 function blank() {
   at("result").replaceChildren();
   at("state").textContent = "";
-  attention.clear(card.attends ? undefined : "This model has no heads to look at.");
+  attention.clear(card.attends ? undefined : "This model has no attention heads.");
 }
 
 const shared = () => Object.fromEntries(fields.filter(({ take }) => !take).map((each) => [each.name, each.read()]).filter(([, value]) => value !== ""));
@@ -177,7 +177,7 @@ function colours() {
   const themes = ["system", "light", "dark"], kept = localStorage.getItem("theme");
   const show = (name) => {
     document.documentElement.dataset.theme = name;
-    at("theme").textContent = `colours: ${name}`;
+    at("theme").textContent = `colors: ${name}`;
     attention.repaint();
   };
   at("theme").addEventListener("click", () => {

@@ -24,7 +24,7 @@ export async function* stream(path, body, signal) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
-    if (done) throw new Fault(0, "the service stopped in the middle of its answer");
+    if (done) throw new Fault(0, "the service stopped before the answer was complete");
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
@@ -45,7 +45,7 @@ async function answered(path, body, signal) {
     response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Fault(0, "the service does not answer: does it still run?");
+    throw new Fault(0, "the service does not answer; check that it is running");
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({ error: { message: `status ${response.status}` } }));

@@ -9,10 +9,10 @@ const image = { name: "image", label: "Image", kind: "image" };
 export const VERBS = {
   translate: {
     called: "Translate",
-    fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated by itself." })],
+    fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated separately." })],
     async run(card, { text }, desk) {
       const lines = text.split("\n").filter((line) => line.trim());
-      if (!lines.length) return desk.show(said("A blank text has no translation."));
+      if (!lines.length) return desk.show(said("Enter a text to translate."));
       const { results } = await desk.ask("nbest", { model: card.id, texts: lines, count: 3 });
       const look = (line, { text: target }) => desk.look({ text: line, ...(target ? { target } : {}) });
       desk.show(...results.flatMap((ranked, at) => [
@@ -30,7 +30,7 @@ export const VERBS = {
       const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}) };
       const top = Math.min(8, Math.max(1, card.labels.length));
       const { results: [ranked] } = await desk.ask("classify", { model: card.id, top, ...asked });
-      if (!ranked.length) return desk.show(said("A blank text has no label."));
+      if (!ranked.length) return desk.show(said("Enter a text to classify."));
       desk.show(said(ranked[0].label), ranking(null, ranked.map(({ label, probability }) => ({ name: label, value: probability }))));
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
     },
@@ -63,7 +63,7 @@ export const VERBS = {
     fields: ({ mask }) => [text(`Text with ${mask}`, { insert: mask })],
     async run(card, { text }, desk) {
       const { results: [ranked] } = await desk.ask("fill", { model: card.id, texts: [text], top: 8 });
-      desk.show(said(ranked[0].text), ranking("Words for it: choose one to look at", ranked.map((each) => ({ name: each.token, value: each.probability, choose: () => desk.look({ text: each.text }) }))));
+      desk.show(said(ranked[0].text), ranking("Words for the mask. Choose one to see its weights", ranked.map((each) => ({ name: each.token, value: each.probability, choose: () => desk.look({ text: each.text }) }))));
       desk.look({ text });
     },
   },
@@ -78,7 +78,7 @@ export const VERBS = {
     async run(card, { text, tokens, temperature, seed }, desk) {
       const prompt = String(text), written = el("span", { className: "written" }), next = el("div", {});
       desk.show(said(el("span", { className: "given" }, prompt), written), next);
-      const told = ({ next: ranked }) => next.replaceChildren(ranking("What may come next", ranked.map(({ token, probability }) => ({ name: token, value: probability }))));
+      const told = ({ next: ranked }) => next.replaceChildren(ranking("Possible next tokens", ranked.map(({ token, probability }) => ({ name: token, value: probability }))));
       let shown = true; // until the text is longer than what is shown: to ask again with more of it would be in vain
       const look = () => { if (shown) desk.look({ text: prompt + written.textContent }, { live: true, told, refused: () => { shown = false; } }); };
       const body = { model: card.id, prompt, max_tokens: Number(tokens), temperature: Number(temperature), seed: Number(seed) };
@@ -96,7 +96,7 @@ export const VERBS = {
     async run(card, { text, other }, desk) {
       const { data } = await desk.ask("v1/embeddings", { model: card.id, input: other ? [text, other] : [text] });
       const [a, b] = data.map(({ embedding }) => embedding); // of length one
-      desk.show(b ? ranking("Cosine of the two", [{ name: "similarity", value: 1, said: a.reduce((sum, each, at) => sum + each * b[at], 0).toFixed(3) }])
+      desk.show(b ? ranking("Cosine similarity", [{ name: "similarity", value: 1, said: a.reduce((sum, each, at) => sum + each * b[at], 0).toFixed(3) }])
         : said(`A vector of ${a.length} numbers.`));
       desk.look({ text });
     },

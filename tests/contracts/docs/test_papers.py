@@ -66,7 +66,7 @@ def included() -> Iterator[Included]:
 def commands() -> Iterator[str]:
     for text in PAGES.values():
         for block in re.findall(r"^```\n(.+?)^```$", text, re.MULTILINE | re.DOTALL):
-            yield from COMMAND.findall(block)
+            yield from COMMAND.findall(block.replace("\\\n", " "))
 
 
 def test_included_code_exists(subtests: pytest.Subtests) -> None:

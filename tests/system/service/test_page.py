@@ -394,4 +394,4 @@ def test_requests_for_attention_are_bounded(running: Running, body: dict[str, An
 def test_a_blank_text_is_rejected(browser: ServiceBrowser, running: Running) -> None:
     for model in ("tell", "en-de"):
         browser.visit(address(running, model=model, text=" ", pair=" "))
-        browser.wait("document.querySelector('#result').textContent.startsWith('A blank text has no ')")
+        browser.wait("document.querySelector('#result').textContent.startsWith('Enter a text to ')")

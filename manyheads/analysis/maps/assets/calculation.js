@@ -67,10 +67,10 @@ function calculated(panel) {
 /** Which head and which two tokens are to be shown, or a hint what to do. */
 function pairOf(panel) {
   const { state: { focus: { q, k }, held }, picked, layer, units: [queries, keys] } = panel;
-  if (picked.length > 1) return { hint: "A calculation is of one head: pick one." };
-  if (!held || q === null || k === null) return { hint: "To see how a weight is computed, pick a token of each side, or a cell of the matrix: with a click, or with the arrows and Enter." };
-  if (queries[q].members.length > 1 || keys[k].members.length > 1) return { hint: "A calculation is of tokens: switch off whole words." };
-  if (panel.halted(queries[q])) return { hint: "This position had halted: where it looks is no longer part of what it returns." };
+  if (picked.length > 1) return { hint: "Select a single head to see a calculation." };
+  if (!held || q === null || k === null) return { hint: "To see how a weight is computed, select a token on each side or a cell of the matrix, with a click or with the arrow keys and Enter." };
+  if (queries[q].members.length > 1 || keys[k].members.length > 1) return { hint: "Switch off whole words to see a calculation." };
+  if (panel.halted(queries[q])) return { hint: "This position has halted. Its weights no longer change the output." };
   const [query, key] = [queries[q].members[0], keys[k].members[0]], head = picked[0][1];
   return { query, key, head, name: queries[q].label, other: keys[k].label, row: calculate(layer, head, query) };
 }
@@ -112,7 +112,7 @@ function pairShown(panel, { query, key, name, other, row: { own, keys, output } 
   } }, el("li", { className: "heading" }, el("span", {}, "key"), el("span", {}, "query × key"), el("span", {}, "score"), el("span", {}, "weight"), el("span", {}, "value")),
   ...rows, el("li", { className: "sum" }, el("span", {}, "the head's output, the sum of weight × value"), strip(panel, output, most.values, "the head's output", { "data-at": "output" })));
   return [
-    el("h3", {}, "How ", el("b", {}, name), " comes to look at ", el("b", {}, other)),
+    el("h3", {}, "Weight from ", el("b", {}, name), " to ", el("b", {}, other)),
     el("p", { className: "heading" }, "blue is positive, orange negative"), vectors,
     el("dl", { className: "steps-of-score" }, ...steps.flatMap(([what, value], at) => [el("dt", {}, what), el("dd", { title: String(value), "data-at": `step-${at}` }, at === steps.length - 1 ? share(value) : figure(value))])),
     list,

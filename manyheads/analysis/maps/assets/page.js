@@ -41,7 +41,7 @@ async function start() {
   document.getElementById("together").hidden = panels.length < 2;
   const repaint = () => { readColours(); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
   const theme = document.getElementById("theme"), themes = ["system", "light", "dark"];
-  const show = (name) => { document.documentElement.dataset.theme = name; theme.textContent = `colours: ${name}`; repaint(); };
+  const show = (name) => { document.documentElement.dataset.theme = name; theme.textContent = `colors: ${name}`; repaint(); };
   theme.addEventListener("click", () => show(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   addEventListener("resize", () => panels.forEach((panel) => panel.paint()));

@@ -293,8 +293,8 @@ class Panel {
     const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), !shares)}`] : [];
     const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, !shares)));
     const listed = top.map(([unit, value]) => [quoted(row ? 1 : 0, unit), value]);
-    if (row && !halted && shares && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["what is not shown", rest]);
-    this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held, Esc lets go") : null),
+    if (row && !halted && shares && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["keys that are not shown", rest]);
+    this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held; Esc releases it") : null),
       el("ul", {}, ...listed.map(bar)));
   }
 }

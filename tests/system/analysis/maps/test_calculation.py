@@ -234,23 +234,23 @@ def check(browser: Browser, layer: Layer, head: int, query: int, key: int) -> No
 def test_a_click_on_both_sides_shows_the_calculation(opened: Any, maps: AttentionMaps) -> None:
     browser: Browser = opened(maps)
     pick(browser, 1, 2)
-    assert "pick a token of each side" in browser.texts(".calculation .hint")[0]
+    assert "select a token on each side" in browser.texts(".calculation .hint")[0]
     browser.click('[data-at="q-2"]')
     browser.click('[data-at="k-4"]')
-    assert browser.texts(".calculation h3") == ["How Hund comes to look at dog"]
+    assert browser.texts(".calculation h3") == ["Weight from Hund to dog"]
     check(browser, maps["cross"][1], 2, 2, 4)
     shown = browser.texts(".readout p")[0]
     # the exact weight: the map is not packed with rounding
     assert f"at dog {share(maps['cross'][1].weights[0, 2, 2, 4])}" in shown
     browser.click('[data-at="k-0"]')  # another key of the same query
-    assert browser.texts(".calculation h3") == ["How Hund comes to look at the"]
+    assert browser.texts(".calculation h3") == ["Weight from Hund to the"]
     check(browser, maps["cross"][1], 2, 2, 0)
     browser.click('[data-at="c-5"]')  # and one in the list
-    assert browser.texts(".calculation h3") == ["How Hund comes to look at ran"]
+    assert browser.texts(".calculation h3") == ["Weight from Hund to ran"]
     pick(browser, 0, 3)  # the same pair in another head
     check(browser, maps["cross"][0], 3, 2, 5)
     pick(browser, 1, 3, shift=True)
-    assert browser.texts(".calculation .hint") == ["A calculation is of one head: pick one."]
+    assert browser.texts(".calculation .hint") == ["Select a single head to see a calculation."]
     pick(browser, 1, 3)
     browser.press("Escape")
     assert browser.count(".calculation .hint") == 1
@@ -279,7 +279,7 @@ def test_the_keyboard_reaches_everything(opened: Any, maps: AttentionMaps) -> No
     browser.press("ArrowRight")
     browser.press("ArrowDown", 2)
     browser.press("Enter")
-    assert browser.texts(".calculation h3") == ["How lief comes to look at un"]
+    assert browser.texts(".calculation h3") == ["Weight from lief to un"]
     check(browser, maps["cross"][1], 0, 3, 2)
     browser.run("document.querySelector('[data-at=dimension]').focus()")
     before = int(browser.run("document.activeElement.value"))
@@ -291,7 +291,7 @@ def test_the_keyboard_reaches_everything(opened: Any, maps: AttentionMaps) -> No
     browser.run("document.querySelector('[data-at=c-2]').focus()")
     browser.press("ArrowDown")
     browser.press("Enter")
-    assert browser.texts(".calculation h3") == ["How lief comes to look at wise"]
+    assert browser.texts(".calculation h3") == ["Weight from lief to wise"]
     assert browser.run("document.activeElement.dataset.at") == "c-3"
     browser.click('input[data-at="view-matrix"] + span')
     browser.run("document.querySelector('.cells').focus()")
@@ -299,7 +299,7 @@ def test_the_keyboard_reaches_everything(opened: Any, maps: AttentionMaps) -> No
     browser.press("ArrowDown")
     browser.press("ArrowRight")
     browser.press("Enter")
-    assert browser.texts(".calculation h3") == ["How der comes to look at old"]
+    assert browser.texts(".calculation h3") == ["Weight from der to old"]
     browser.press("ArrowDown")
     check(browser, maps["cross"][1], 0, 1, 1)
 
@@ -310,7 +310,7 @@ def test_words_of_several_tokens_and_special_tokens_in_the_sum(opened: Any, maps
     browser.click('[data-at="words"]')
     browser.click('[data-at="q-2"]')
     browser.click('[data-at="k-2"]')
-    assert browser.texts(".calculation .hint") == ["A calculation is of tokens: switch off whole words."]
+    assert browser.texts(".calculation .hint") == ["Switch off whole words to see a calculation."]
     browser.click('[data-at="k-3"]')
     check(browser, maps["cross"][1], 1, 2, 4)
     browser.click('[data-at="words"]')

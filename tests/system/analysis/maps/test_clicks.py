@@ -105,7 +105,7 @@ def test_sub_words_merge_as_in_python_without_special_tokens(opened: Any) -> Non
     browser.click('[data-at="special"]')
     assert browser.texts(".tokens.k .text") == list(merged.keys.tokens[1:-1])
     browser.move('[data-at="q-3"]')
-    assert "what is not shown" in readout(browser)[1]
+    assert "keys that are not shown" in readout(browser)[1]
 
 
 def test_the_matrix_names_the_cell_under_the_pointer(opened: Any) -> None:
@@ -382,5 +382,5 @@ def test_the_theme_is_selectable_and_narrow_screens_do_not_scroll(opened: Any) -
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     browser.click("#theme")
     browser.click("#theme")
-    assert browser.texts("#theme") == ["colours: dark"]
+    assert browser.texts("#theme") == ["colors: dark"]
     assert browser.run("getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 23, 29)"
