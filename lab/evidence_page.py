@@ -80,7 +80,7 @@ class Bar:
         return found, self._verdict(by_seed, others, (difference, *interval))
 
     def _verdict(self, by_seed: Scores, others: Scores, found: tuple[float, float, float] | None) -> str:
-        """Return the verdict on a difference, of which `found` has the mean and the ends of the interval."""
+        """Return the verdict on a difference `found`: its mean, and the ends of its interval."""
         if self.untested is not None:
             return "not tested"
         least = self.least or 0.0

@@ -42,6 +42,7 @@ PHRASES = {re.compile(rf"\b({phrase})\b", re.IGNORECASE): say for phrase, say in
 OPENING = re.compile(r"(what|how|whether|who|that|which|where)\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|--[\w-]+|\b\w+[=_/.]\w[\w=_/.]*")  # names and quotations are not prose
 ALLOWED = {  # (file, phrase): reason
+    ("docs/papers/index.md", ", what does"): "the title of a paper",
     ("manyheads/models/conv_attention.py", "centres"): "a key of saved models",
     ("manyheads/training/checkpoints.py", "optimiser"): "a key of saved checkpoints",
     ("manyheads/training/config.py", "optimiser"): "the key of a setting",

@@ -1,4 +1,4 @@
-"""The committed notebooks of the tutorials equal their sources, and a reader of a code host can read them."""
+"""The committed notebooks of the tutorials equal their sources and can be read on a code host."""
 
 import ast
 import base64

@@ -21,6 +21,9 @@ TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
     "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n", "train.fr": "un\ndeux\n"},
     "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
     "language-modelling": {"part-1.txt": "one\n", "part-2.txt": "two\n"},
+    "text-classification": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
+    "bert": {"train.txt": "one two\nthree\n\nfour\nfive six\n", "val.txt": "one\ntwo\n"},
+    "tagging": {"train.conll": "John B-PER\n\nran O\n"},
     "reading": {"train.conll": "John B-PER\n\nran O\n"},
 }
 
