@@ -169,6 +169,14 @@ def test_code_does_not_scroll_sideways(source: Path) -> None:
 
 
 @pytest.mark.parametrize("source", each(SOURCES))
+def test_scores_of_opened_runs_are_asserted(source: Path) -> None:
+    """A page that trains models and opens them asserts a score of each."""
+    text = source.read_text(encoding="utf-8")
+    opened = re.findall(r"\bload\(\"runs/", text)
+    assert len(opened) <= len(re.findall(r"^ *assert ", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("source", each(SOURCES))
 def test_a_statement_of_absence_names_its_refutation(source: Path) -> None:
     """For "X is not recorded", the comment below it names the record or symbol that must not exist."""
     prose = re.sub(r"^```.*?^```$", "", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
