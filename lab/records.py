@@ -121,7 +121,7 @@ def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def describe(group: list[dict[str, Any]]) -> str:
-    """`en-de`, `from MiniLM, training.epochs=2, 3 seeds`, or `as it is`."""
+    """`en-de`, `from MiniLM, training.epochs=2, 3 seeds`, or `default settings`."""
     record = group[0]
     data, init = record["data"], record.get("init")
     about = [f"{data['source']}-{data['target']}"] if "source" in data else []
@@ -130,7 +130,7 @@ def describe(group: list[dict[str, Any]]) -> str:
     about += [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD]
     about += [precision] if (precision := _precision(record)) != "float32" else []
     about += [f"{len(group)} seeds"] if len(group) > 1 else []
-    return ", ".join(about) or "as it is"
+    return ", ".join(about) or "default settings"
 
 
 def describe_rows(rows: list[dict[str, Any]]) -> str:

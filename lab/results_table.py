@@ -152,8 +152,8 @@ def models_table() -> str:
 FIRST = (
     ("translate dates, amounts and names into German", "translation", "en-de", "bleu_13a"),
     ("translate photo captions, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
-    ("copy strings of twice the training length", "universal/copy", "as it is", "exact_match_80"),
-    ("name the language of a phrase, one of 60", "text-classification", "as it is", "accuracy"),
+    ("copy strings of twice the training length", "universal/copy", "default settings", "exact_match_80"),
+    ("name the language of a phrase, one of 60", "text-classification", "default settings", "accuracy"),
     ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
     ("classify sentences, fine-tuned from MiniLM", "sst2", "from all-MiniLM-L6-v2", "accuracy"),
     (
@@ -164,7 +164,7 @@ FIRST = (
     ),
     ("answer questions about a text, fine-tuned", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
     ("continue text in Shakespeare's style", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
-    ("classify handwritten digits with a ViT", "mnist/vit", "as it is", "top1"),
+    ("classify handwritten digits with a ViT", "mnist/vit", "default settings", "top1"),
     ("classify small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
 

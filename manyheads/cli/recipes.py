@@ -121,7 +121,7 @@ def _results(results: list[dict[str, Any]], room: int) -> list[str]:
         words = [shlex.quote(setting) for setting in result["settings"]]
         words += [" ".join(map(shlex.quote, result["options"][i : i + 2])) for i in (0, 2) if result["options"][i:]]
         score = f"  {result['metric']} {result['score']}".ljust(30)
-        entry = _wrapped(score, [*(words or ["as it is"]), f"({result['time']})"])
+        entry = _wrapped(score, [*(words or ["default settings"]), f"({result['time']})"])
         lines += entry if len(lines) + len(entry) <= room else []
     return lines
 

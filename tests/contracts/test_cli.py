@@ -225,7 +225,7 @@ def test_printed_settings_can_be_pasted(name: str, capsys: pytest.CaptureFixture
         assert len(given) >= expected
         assert json.loads(json.dumps(as_dict(apply(config, from_arguments(given))))) == settings
     lines = results.partition("\n\n")[0].splitlines()[1:]
-    words = [re.sub(r" ?\(\d.*", "", line[30:]).replace("as it is", "") for line in lines]
+    words = [re.sub(r" ?\(\d.*", "", line[30:]).replace("default settings", "") for line in lines]
     options = cli._parse(["train", name, *shlex.split(" ".join(words))])
     apply(config, from_arguments(options.rest))
 
