@@ -55,8 +55,8 @@ def _best(metrics: list[str], runs: list[list[dict[str, Any]]], shown: int) -> s
         places.append((place[group[0]["recipe"]], group))
     best = sorted((group for _, group in sorted(places, key=lambda found: found[0])[:shown]), key=rank)
     others = (
-        f"The table above shows {shown} of the {len(runs)} combinations of settings that we ran. "
-        "[All results](../measured/results.md) shows all."
+        f"The table above shows {shown} of our {len(runs)} combinations of settings. "
+        "[All results](../measured/results.md) shows all of them."
     )
     return f"{_table(metrics, best)}\n\n{others}"
 
