@@ -25,13 +25,12 @@ def add(verbs: Verbs) -> None:
         "serve models over HTTP with the APIs of OpenAI and LibreTranslate",
         example="manyheads serve runs/translation --port 8000",
     )
-    verb.add_argument("models", nargs="*", metavar="[NAME=]MODEL", help="a run, a model directory, or "
-                      "hub:OWNER/NAME[@REVISION]; clients use NAME (default: the directory's name)")  # fmt: skip
+    verb.add_argument("models", nargs="*", metavar="[NAME=]MODEL",
+                      help="model to serve, which clients call NAME (default: the directory's name)")  # fmt: skip
     verb.add_argument("--watch", action="append", default=[], metavar="[NAME=]RUN",
                       help="show this run's training curves on the web page; repeatable")  # fmt: skip
     verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                      help="address to listen on; other than loopback requires a token (default:"
-                           " 127.0.0.1)")  # fmt: skip
+                      help="address to listen on (default: 127.0.0.1)")  # fmt: skip
     verb.add_argument(
         "--port", type=whole(0, 65_535), default=8000, metavar="N", help="port, or 0 for any free one (default: 8000)"
     )
@@ -47,8 +46,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--max-body", type=whole(1, 2**30), default=4 * 2**20, metavar="BYTES",
                       help="maximum size of a request (default: 4194304)")  # fmt: skip
     verb.add_argument("--max-waiting", type=whole(1, 100_000), default=512, metavar="N",
-                      help="maximum queue length per model; further requests get status 429 (default:"
-                           " 512)")  # fmt: skip
+                      help="maximum queue length of a model (default: 512)")  # fmt: skip
     verb.add_argument("--deadline", type=number("seconds from 0.1 to 86400", lambda s: 0.1 <= s <= 86_400),
                       default=300.0, metavar="S", help="seconds until a request times out (default: 300)")  # fmt: skip
     verb.add_argument("--grace", type=number("seconds from 0 to 86400", lambda s: 0 <= s <= 86_400), default=30.0,

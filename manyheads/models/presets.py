@@ -291,7 +291,8 @@ def preset(name: str, *families: str, **settings: Any) -> Any:
         >>> config.layers
         2
     """
-    return preset_for_data(name, families, settings, {})
+    name = full_name(name, *families)
+    return make_config(FAMILIES[family_of(name)].configuration(), settings, {}, base=PRESETS[name])
 
 
 def preset_for_data(name: str, families: Sequence[str], settings: Settings, decided: Settings) -> Any:

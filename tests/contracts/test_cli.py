@@ -50,7 +50,10 @@ def test_help_is_a_verb_and_lists_groups(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("verb", cli.COMMANDS)
-def test_help_has_an_example_that_parses(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_an_example_that_parses(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     text = help_of(capsys, verb, "--help")
     assert text.startswith(f"usage: manyheads {verb} ")
     assert len(text.splitlines()) <= 40
