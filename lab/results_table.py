@@ -55,7 +55,8 @@ def _best(metrics: list[str], runs: list[list[dict[str, Any]]], shown: int) -> s
         places.append((place[group[0]["recipe"]], group))
     best = sorted((group for _, group in sorted(places, key=lambda found: found[0])[:shown]), key=rank)
     others = (
-        f"This table shows {shown} of {len(runs)} kinds of runs. [All results](../measured/results.md) has the others."
+        f"The table above shows {shown} of our {len(runs)} combinations of settings. "
+        "[All results](../measured/results.md) shows all of them."
     )
     return f"{_table(metrics, best)}\n\n{others}"
 
@@ -308,11 +309,7 @@ def readings_table() -> str:
 
 def hunger_picture() -> str:
     """Return the pictures that `lab.results_plot` draws if there are records."""
-    return (
-        f"![Accuracy over images to learn from: {', '.join(HUNGRY.values())}](../images/{HUNGER.name})"
-        if hunger()
-        else ""
-    )
+    return f"![Accuracy by training images: {', '.join(HUNGRY.values())}](../images/{HUNGER.name})" if hunger() else ""
 
 
 PAPERS = {
