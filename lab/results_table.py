@@ -223,14 +223,13 @@ def speed_table() -> str:
             ]  # fmt: skip
             tables.append(_markdown(rows))
         rates = ", ".join(
-            f"{rate:,.0f} in {kind}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
+            f"{rate:,.0f} GFLOP/s in {kind}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
         )
         memory = record["ceilings"]["memory_gb_per_second"]
         versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
-        where = _processor(record["hardware"])
         tables.append(
-            f"Hardware: {where}. Its limits: {memory:.0f} GB/s of memory bandwidth, and matrix products at {rates} "
-            f"(GFLOP/s). Versions: {versions}."
+            f"This table was measured with {_processor(record['hardware'])}. The machine reads memory at "
+            f"{memory:.0f} GB/s and multiplies matrices at {rates}. The versions of the libraries are {versions}."
         )
     return "\n\n".join(tables) or "No record exists yet."
 
