@@ -1,7 +1,8 @@
-"""`python -m scripts.build_notebooks [NAME ...]`: execute the tutorials and write docs/tutorials/NAME.ipynb.
+"""`python -m scripts.build_notebooks [--text] [NAME ...]`: execute the tutorials and write docs/tutorials/NAME.ipynb.
 
 A source, docs/tutorials/source/NAME.md, is Markdown with cells of code (```{code-cell} python). Its notebook has the
 same cells, the outputs of one execution, and neither times nor paths of the machine. Needs the extra `docs`.
+`--text` executes nothing: it replaces the text of a notebook and keeps its code and outputs.
 """
 
 from __future__ import annotations
@@ -115,6 +116,18 @@ def executed(source: Path) -> list[Cell]:
         return [normalized(cell, folder) for cell in json.loads(nbformat.writes(book))["cells"][1:]]
 
 
+def with_text(source: Path, committed: Path) -> list[Cell]:
+    """Return the cells of a source with the outputs of a committed notebook that has the same code."""
+    kept = [cell for cell in json.loads(committed.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    found = cells(source)
+    code = [cell for cell in found if cell["cell_type"] == "code"]
+    if [(c["source"], c["metadata"]) for c in code] != [("".join(c["source"]), c["metadata"]) for c in kept]:
+        raise RuntimeError("the code has changed: build the notebook without --text")
+    for cell, old in zip(code, kept, strict=True):
+        cell["outputs"] = [{**o, "text": "".join(o["text"])} if "text" in o else o for o in old["outputs"]]
+    return found
+
+
 def normalized(cell: Cell, folder: str) -> Cell:
     """Return an executed cell without progress bars, escape codes, paths of the machine, and large images."""
     cell = {**cell, "source": "".join(cell["source"])}
@@ -189,12 +202,13 @@ def written(cells: list[Cell]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    failed = 0
-    for name in arguments or names():
+    failed, only_text = 0, "--text" in arguments
+    for name in [argument for argument in arguments if argument != "--text"] or names():
         start = perf_counter()
         try:
-            text = written(executed(SOURCES / f"{name}.md"))
-        except RuntimeError as error:  # of a cell
+            source = SOURCES / f"{name}.md"
+            text = written(with_text(source, PAGES / f"{name}.ipynb") if only_text else executed(source))
+        except RuntimeError as error:  # of a cell, or changed code
             print(f"{name}: {error}", flush=True)
             failed += 1
             continue

@@ -222,6 +222,22 @@ def test_links_move_from_the_source_to_the_notebook(tmp_path: Path) -> None:
     assert cell["metadata"] == {"tags": ["hide-output"]}
 
 
+def test_text_is_replaced_without_execution(tmp_path: Path) -> None:
+    source, committed = tmp_path / "one.md", tmp_path / "one.ipynb"
+    code = "```{code-cell} python\nprint(1)\nprint(2)\n```\n"
+    source.write_text(f"Old.\n\n{code}")
+    old = build_notebooks.cells(source)
+    old[1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "1\n2\n"}]
+    committed.write_text(build_notebooks.written(old))
+    source.write_text(f"New.\n\n{code}")
+    new = build_notebooks.with_text(source, committed)
+    assert [cell["source"] for cell in new] == ["New.", "print(1)\nprint(2)"]
+    assert new[1] == old[1]
+    source.write_text(f"New.\n\n{code.replace('2', '3')}")
+    with pytest.raises(RuntimeError, match="code has changed"):
+        build_notebooks.with_text(source, committed)
+
+
 def test_progress_and_paths_are_removed_from_outputs() -> None:
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": ["  1%\r", " 99%\rdone in /tmp/x/runs\n"]},
