@@ -268,6 +268,11 @@ def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cel
                     )
                 expected = f"expected {len(header)} columns as in the header"
                 continue
+            if found := sorted({*headers[0]} & {*cells}):  # a header that lacks another name
+                raise UserError(
+                    f"{file}:{number}: expected the columns {' and '.join(map(repr, headers[0]))}, found a header with "
+                    f"{', '.join(map(repr, cells))}; rename the columns, or choose others than {', '.join(found)}"
+                )
             header, hint = headers[0], f"{hint}, or name the columns in a header line"
             expected = f"expected {len(header)} columns"
         if len(cells) == len(header):

@@ -37,9 +37,9 @@ def test_the_page_shows_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.page()
     assert "| attention | n² d | 1 | 1 | n^2.00 | n^2.00 | n^1.00 | n^1.00 | n^2.00 |" in text
     assert "time, 2 threads, Some CPU" in text
-    assert "### On Some GPU\n\n![Time and memory, Some GPU](growth-cuda.png)" in text
+    assert "### Some GPU\n\n![Time and memory, Some GPU](../images/growth-cuda.png)" in text
     assert "| decoder: the next token | beam | 64 | 4,096 | 8e-06 to 6.4e-05 | 0.50 | 1.0 to 64.0 | 1.00 |" in text
-    assert "![Influence over distance](influence.png)" in text
+    assert "![Influence over distance](../images/influence.png)" in text
     assert "`gpt3/175b` | text | 174,604,259,328 |" in text
 
 

@@ -12,6 +12,7 @@ import pytest
 from manyheads.data.readers.rows import Row, character_fault, filter_invalid, table, text_fault
 from manyheads.data.readers.splits import LONGEST
 from manyheads.data.text.text_faults import check_text
+from manyheads.errors import UserError
 
 CELLS = [{"a": "one, two", "b": "x"}, {"a": 'He said "no".', "b": "ü"}, {"a": "Zwei\u2028Katzen\x0b", "b": " "}]
 TEXTS = {
@@ -40,6 +41,13 @@ def test_every_format_has_equal_cells(tmp_path: Path, name: str) -> None:
     first = {"c.tsv": 2, "c.csv": 2}.get(name, 1)
     assert rows[0].place == f"{made}:{first}"
     assert not any(row.fault for row in rows)
+
+
+def test_a_header_that_lacks_a_language_is_refused(tmp_path: Path) -> None:
+    for name, mark in (("c.tsv", "\t"), ("c.csv", ",")):
+        file = write(tmp_path, name, f"de{mark}fr\nEins.{mark}Un.\n")
+        with pytest.raises(UserError, match="expected the columns 'de' and 'en', found a header with 'de', 'fr'"):
+            list(table(file, headers=[("de", "en"), ("source", "target")]))
 
 
 def test_a_file_without_a_header_uses_the_given_columns(tmp_path: Path) -> None:
