@@ -228,8 +228,8 @@ def speed_table() -> str:
         memory = record["ceilings"]["memory_gb_per_second"]
         versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
         tables.append(
-            f"This table was measured with {_processor(record['hardware'])}. The machine reads memory at "
-            f"{memory:.0f} GB/s and multiplies matrices at {rates}. The versions of the libraries are {versions}."
+            f"The speeds in this table were measured on this hardware: {_processor(record['hardware'])}. The machine "
+            f"reads memory at {memory:.0f} GB/s and multiplies matrices at {rates}. We used {versions}."
         )
     return "\n\n".join(tables) or "No record exists yet."
 

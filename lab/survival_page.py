@@ -139,7 +139,7 @@ def large_corpus() -> str:
         rows.append([f"batch {restart['batch']:,} of {restart['batches']:,}", f"{seconds:.1f} s"])
     peak, resumed = record["peak_mib"]["VmHWM"], record["resumed"]["seconds_to_the_next_step"]
     return (
-        f"## Large corpora\n\nThe corpus has {record['disk_bytes'] / 1e9:.1f} GB on disk, with "
+        f"## Large corpora\n\nThe compressed corpus has {record['disk_bytes'] / 1e9:.1f} GB on disk, with "
         f"{record['text_bytes'] / 1e9:.1f} GB of text and {record['tokens'] / 1e9:.2f} billion tokens. Reading, "
         f"tokenizing and 20 training steps took {record['seconds']:,.0f} s with {record['tokeniser_threads']} thread "
         "and "
