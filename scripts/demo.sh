@@ -29,7 +29,7 @@ Italy, Japan, and Peru
 fi
 
 say "Now type"
-hint() { printf '  %-62s %s\n' "$1" "$2"; }
+hint() { printf '  %-68s %s\n' "$1" "$2"; }
 hint ".venv/bin/manyheads translate $out \"July 4, 1999\"" "translate your own text"
 hint ".venv/bin/manyheads translate $out --nbest 3 \"in 5 days\"" "show the three best, with scores"
 hint ".venv/bin/manyheads summary $out" "show parameters and FLOPs"

@@ -108,13 +108,15 @@ class Run:
             )
         return prepare(self.precision or "float32", threads, self.compile)
 
-    def refuse(self, keys: tuple[str, ...], reason: str) -> None:
+    def refuse(self, keys: tuple[str, ...], reason: str, *, changed_only: bool = False) -> None:
         """Raise UserError if the user set an option that has no effect in this run.
 
-        An entry that ends in a dot, such as `model.`, stands for all options that begin with it.
+        keys          options; an entry that ends in a dot, such as `model.`, stands for all options that begin with it
+        changed_only  True: the recipe's own value is accepted, because `manyheads recipes` prints it
         """
-        idle = [key for key in self.given if key in keys or key.startswith(tuple(k for k in keys if k.endswith(".")))]
-        if idle:
+        groups = tuple(key for key in keys if key.endswith("."))
+        found = self.overrides if changed_only else self.given
+        if idle := [key for key in found if key in keys or key.startswith(groups)]:
             raise UserError(f"{', '.join(idle)}: {reason}")
 
 

@@ -99,7 +99,8 @@ def _check(recipe: Recipe, config: Any, run: Run) -> None:
         if recipe.init == "must" and run.init is None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if getattr(config, "data", None) is not None:
-        run.refuse(("locale", "size"), "no effect with data, only with the embedded corpus: leave it out")
+        idle = ("locale", "size")
+        run.refuse(idle, "no effect with data, only with the embedded corpus: leave it out", changed_only=True)
 
 
 def _within(key: str, group: str) -> bool:

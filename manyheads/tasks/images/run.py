@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     if config.teacher is None:
-        run.refuse(("distillation", "share", "temperature"), "no effect without a teacher: add teacher=RUN")
+        settings = ("distillation", "share", "temperature")
+        run.refuse(settings, "no effect without a teacher: add teacher=RUN", changed_only=True)
     if config.data is None:
         run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
