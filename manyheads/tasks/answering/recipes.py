@@ -17,7 +17,7 @@ RUN = "manyheads.tasks.answering.run"
 class AnsweringConfig(DataConfig):
     """Settings of a training run for question answering.
 
-    data          directory with train, dev and test files in SQuAD's format, or one file (see `data/readers/squad.py`)
+    data          directory with train, dev and test files in SQuAD's format, or one file
     preset        name of a BERT preset. A dry run without --init uses it to estimate the cost
     model         settings that override those of the initial model, such as dropout rates; the shapes of the weights
                   must stay the same

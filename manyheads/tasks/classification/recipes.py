@@ -23,7 +23,7 @@ class ClassificationConfig(DataConfig):
     """Settings of a training run for text classification.
 
     data          a directory with train, val and test files; or one file (.tsv, .csv, .jsonl or .parquet) with the
-                  columns text and label, or sentence1, sentence2 and label (other names: `data/readers/labeled.py`); or
+                  columns text and label, or sentence1, sentence2 and label (other names: `columns`); or
                   a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
     columns       names of the columns of a table: columns.text, columns.pair and columns.label

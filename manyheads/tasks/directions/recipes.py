@@ -17,7 +17,7 @@ from manyheads.training.config import TrainingConfig
 class DirectionsConfig(Config):
     """Settings of the comparison between a bidirectional encoder, a left-to-right encoder and two opposite LSTMs.
 
-    data          directory of files in CoNLL's column format (see `data/readers/conll.py`). The encoders are trained on
+    data          directory of files in CoNLL's column format. The encoders are trained on
                   its words, and linear classifiers on the frozen encoders predict its tags. None: `size` embedded
                   phrases of dates, amounts and names in `locale`
     locale        locale of the embedded corpus, such as en or de

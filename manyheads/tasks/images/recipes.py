@@ -21,7 +21,8 @@ RUN = "manyheads.tasks.images.run"
 class ImageConfig(DataConfig):
     """Settings of a training run for image classification.
 
-    data          images in any format of `data/images/files.py`, or a directory of splits; None: scikit-learn's digits
+    data          folder of class folders, table, IDX or tar files, or a directory of splits; None: the digits of
+                  scikit-learn
     columns       names of the columns of a table: columns.image and columns.label
     names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
@@ -31,7 +32,7 @@ class ImageConfig(DataConfig):
                   from scratch
     crop          fraction of an image's shorter side that the model sees, around the center
     resample      interpolation method for resizing
-    augmentation  augmentation of the training images (`data/images/augmentation.py`)
+    augmentation  augmentation of the training images
     smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
     teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
                   same labels

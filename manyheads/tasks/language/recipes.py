@@ -21,7 +21,7 @@ EMBEDDED_TRAINING = TrainingConfig(
 class LanguageModelingConfig(DataConfig):
     """Settings of a training run for language modeling.
 
-    data        text file, table, or a directory of them (see `data/readers/texts.py`); None: the source code of
+    data        text file, table, or a directory of them; None: the source code of
                 Python's standard library
     column      name of the column that holds the text, for tables
     share       fraction of the training data that is used for validation if there is no validation data

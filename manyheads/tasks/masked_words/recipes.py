@@ -32,7 +32,7 @@ class PretrainingConfig(Config):
     """Settings of a pretraining run for BERT.
 
     data           text file with blank lines between documents, table with a text in the `column` of every row, or
-                   directory of such files (`data/readers/documents.py`); None: the documentation in Python's standard
+                   directory of such files; None: the documentation in Python's standard
                    library
     validation     validation data in the same format; None: 5% of the documents
     column         name of the column that holds the text, for tables

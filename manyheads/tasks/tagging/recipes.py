@@ -17,8 +17,8 @@ RUN = "manyheads.tasks.tagging.run"
 class TaggingConfig(DataConfig):
     """Settings of a training run for tagging words.
 
-    data          directory with train, val and test files in CoNLL's column format, or one file (see
-                  `data/readers/conll.py`); None: the embedded corpus in `locale`, with `size` training phrases
+    data          directory with train, val and test files in CoNLL's column format, or one file; None: the
+                  embedded corpus in `locale`, with `size` training phrases
     locale        locale of the embedded corpus, such as en or de
     size          number of training phrases of the embedded corpus
     preset        name of the BERT preset, such as mini, if the run does not start from another model; `model` overrides

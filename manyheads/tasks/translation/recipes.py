@@ -18,7 +18,7 @@ Ids = Annotated[int, Range(4, 10**7)]
 class TranslationConfig(DataConfig):
     """Settings of a training run for translation.
 
-    data          directory with train, val and test files, or one corpus (see `data/readers/parallel.py`); None: the
+    data          directory with train, val and test files, or one corpus; None: the
                   embedded corpus with `size` training pairs
     source        source language, which is also the suffix of its files
     target        target language, which is also the suffix of its files
