@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
             known = [str(choice) for choice in action.choices]
             close = get_close_matches(str(value), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
-            raise argparse.ArgumentError(None, f"unknown {action.metavar or action.dest} {value!r}: {hint}")
+            name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+            raise argparse.ArgumentError(None, f"unknown {name} {value!r}: {hint}")
 
 
 class Verbs:

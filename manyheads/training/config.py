@@ -108,7 +108,7 @@ class TrainingConfig(Config):
         if self.optimiser in ("adam", "rmsprop") and self.weight_decay:
             raise UserError(f"{self.optimiser} does not support weight_decay: use optimiser=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
-            raise UserError("patience needs a metric: set the validation metric to monitor")
+            raise UserError("patience needs a metric to monitor: set training.metric")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""

@@ -75,7 +75,7 @@ def test_help_has_an_example_that_parses(
         (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, found 'abc'"),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
         (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: failed to read"),
-        (["train", "translation", "--precision", "bf61"], "unknown P 'bf61': did you mean bf16?"),
+        (["train", "translation", "--precision", "bf61"], "unknown --precision 'bf61': did you mean bf16?"),
         (["train", "translation", "--max-minutes", "-1"], "expected a positive number, found '-1'"),
         (["train", "translation", "--resum"], "unknown option --resum: did you mean --resume?"),
         (["translate", "absent", "--beam", "0", "x"], "--beam: expected a whole number from 1 to 1024, found '0'"),
@@ -107,7 +107,7 @@ def test_help_has_an_example_that_parses(
         (["compare", "absent"], "required: SECOND"),
         (["summary", "transformer/bse"], "did you mean transformer/base?"),
         (["export", "absent", "out"], "required: --format"),
-        (["export", "absent", "out", "--format", "onx"], "unknown FORMAT 'onx'"),
+        (["export", "absent", "out", "--format", "onx"], "unknown --format 'onx'"),
         (["convert", "absent.pt", "out"], "absent.pt: no such file or directory: expected a model directory, "),
     ],
 )

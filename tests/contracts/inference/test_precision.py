@@ -43,7 +43,7 @@ def test_training_refuses_inference_precisions(tmp_path: Path) -> None:
 
 def test_an_unknown_precision_lists_valid_ones(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", str(model), TEXTS[0], "--precision", "int4"]) == 2
-    assert "unknown P 'int4': did you mean int8?" in capsys.readouterr().err
+    assert "unknown --precision 'int4': did you mean int8?" in capsys.readouterr().err
 
 
 def test_auto_reports_its_choice(model: Path, log: pytest.LogCaptureFixture) -> None:
