@@ -210,7 +210,7 @@ def test_the_command_prints_one_document_and_reports_omissions(
     ("arguments", "message"),
     [
         (["decode-gtp2"], "unknown NAME 'decode-gtp2': valid are decode-gpt2, decode-translation, "),
-        (["startup", "--against", "opnvino"], "unknown --against 'opnvino': valid are openvino, ctranslate2, "),
+        (["startup", "--against", "opnvino"], "unknown PEER 'opnvino': valid are openvino, ctranslate2, "),
         (["startup", "--repeats", "0"], "expected a whole number from 1"),
     ],
 )
