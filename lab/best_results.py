@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -37,15 +39,24 @@ def best_results() -> dict[str, list[dict[str, Any]]]:
 def _results(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     runs = [run for run in runs if run["overrides"].get("scored") != "validation"] or runs
     tables = ablations(runs)
-    single = sorted(groups([run for run in runs if run_of(run) not in tables]), key=rank)
-    place: dict[str, int] = {}  # number of better results of the same kind
-    ordered = []
-    for group in single:
-        kind = _kind(group[0])
-        place[kind] = place.get(kind, -1) + 1
-        ordered.append((place[kind], bool(kind), group))
-    best = [_result(group) for _, _, group in sorted(ordered, key=lambda found: found[:2])]
-    return [*best, *map(_table, tables.values())][:MAX_RESULTS]
+    single = best_of_each(groups([run for run in runs if run_of(run) not in tables]), _kind)
+    return [*map(_result, single), *map(_table, tables.values())][:MAX_RESULTS]
+
+
+def best_of_each(
+    found: list[list[dict[str, Any]]], kind_of: Callable[[dict[str, Any]], str]
+) -> list[list[dict[str, Any]]]:
+    """Return groups of runs in a new order: the best of each kind, then the second best of each kind, and so on.
+
+    Among equals, the kind "" comes first, then the better group.
+    """
+    better: Counter[str] = Counter()  # number of better groups of the same kind
+    places = []
+    for group in sorted(found, key=rank):
+        kind = kind_of(group[0])
+        places.append((better[kind], bool(kind), group))
+        better[kind] += 1
+    return [group for *_, group in sorted(places, key=lambda place: place[:2])]
 
 
 def _metric(run: dict[str, Any]) -> str:

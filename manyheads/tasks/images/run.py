@@ -73,11 +73,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         distillation: dict[str, Any] = {}
         if teacher is not None:
             distillation["differing_labels"] = task.differing_labels()
-            if distillation["differing_labels"] == 0 and teacher.kind == "hard" and not config.augmentation.mixes:
-                logger.warning(
-                    "the teacher's labels equal the labels of the training images, so hard distillation has no effect; "
-                    "use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
-                )
+            _warn_of_equal_labels(distillation["differing_labels"], config)
 
         def score(data: ImageData) -> Metrics:
             classifier = ImageClassifier(directory.load(run.out), compute)
@@ -159,6 +155,15 @@ def _weights_hash(model: torch.nn.Module) -> str:
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
+    """Warn if the teacher only repeats the labels of the data. `differing` is the fraction of other labels."""
+    if differing == 0 and config.distillation == "hard" and not config.augmentation.mixes:
+        logger.warning(
+            "the teacher's labels equal the labels of the training images, so hard distillation has no effect; "
+            "use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
+        )
 
 
 def _compare_with_teacher(teacher: LabelEvaluation, student: LabelEvaluation) -> dict[str, Any]:

@@ -113,9 +113,7 @@ class LanguageModel(ModelWithTokenizer):
         """
         max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         seeds = _seeds(seed, len(prompts))
-        stops = [stop] if isinstance(stop, str) else stop or ()
-        if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
-            raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
+        stops = _stops(stop)
         encoded = self.encode(prompts)
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
@@ -126,7 +124,7 @@ class LanguageModel(ModelWithTokenizer):
 
         def generate_rows(first: int) -> list[Continuation]:
             group = range(first, min(first + rows, len(encoded)))
-            texts = [TextStream(self.tokenizer, encoded[i], [*stops]) for i in group]
+            texts = [TextStream(self.tokenizer, encoded[i], stops) for i in group]
 
             def send(row: int, piece: str) -> None:
                 if stream is not None and piece:
@@ -314,6 +312,14 @@ def _piece_offsets(text: str) -> list[int]:
     while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
         offsets.append(end + 1)
     return offsets
+
+
+def _stops(stop: str | Sequence[str] | None) -> list[str]:
+    """Return the texts that end a continuation. Raise UserError for anything but texts."""
+    stops = [stop] if isinstance(stop, str) else stop or ()
+    if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
+        raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
+    return [*stops]
 
 
 def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[int]:
