@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +16,23 @@ from manyheads.directory import Loaded, check_free, family_of, load, save
 from manyheads.errors import UserError, extra
 from manyheads.export.convert import convert
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.weights import SAFE
+from manyheads.models.gpt import GPT
 from manyheads.models.transformer import Transformer
 
 __all__ = ["FORMATS", "convert", "export"]
 
 logger = logging.getLogger(__name__)
 
-FORMATS = ("hf", "ctranslate2")
+FORMATS = ("hf", "ctranslate2", "onnx", "pt2", "gguf")
 
 
 def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     """Export a model for another tool into `out`, a new directory. Return the exported model type.
 
     format  "hf": write a directory that `transformers` opens. "ctranslate2": run the converter of CTranslate2; the
-            exported model never generates the padding token
+            exported model never generates the padding token. "onnx": write ONNX files, with the tensor names of
+            Hugging Face. "pt2": write files of `torch.export`. "gguf": write the file of llama.cpp for a GPT-2
 
     Raises UserError for a model that the other tool does not support.
 
@@ -40,7 +45,12 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     check_free(out)
     if format == "hf":
         return _to_hugging_face(loaded, out)
-    return _to_ctranslate2(loaded, out)
+    if format == "ctranslate2":
+        return _to_ctranslate2(loaded, out)
+    try:
+        return _to_runtime(loaded, out, format)
+    except UserError as error:
+        raise UserError(f"{loaded.path}: {error}") from None
 
 
 def _to_hugging_face(loaded: Loaded, out: Path) -> str:
@@ -72,20 +82,45 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
         from transformers.utils.logging import disable_progress_bar
     if obstacle := _obstacle_to_ctranslate2(loaded):
         raise UserError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
+    with _new_directory(out) as converted, tempfile.TemporaryDirectory() as hf:
+        family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
+                      loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
+        tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
+        # Hide the progress bar of the converter, because users would take it for a progress bar of Manyheads.
+        disable_progress_bar()
+        TransformersConverter(hf, copy_files=tokenizer_files).convert(str(converted), force=True)
+    return family
+
+
+def _to_runtime(loaded: Loaded, out: Path, format: str) -> str:
+    from manyheads.export.gguf import write_gguf
+    from manyheads.export.onnx import write_onnx, write_pt2
+
+    with _new_directory(out) as directory:
+        if format == "gguf":
+            if not isinstance(loaded.model, GPT):
+                raise UserError(f"expected a GPT-2 for GGUF, found {loaded.family}")
+            write_gguf(directory / "model.gguf", loaded.model, loaded.tokenizer)
+            return loaded.family
+        family = save(directory, loaded.model, loaded.tokenizer, loaded.target_tokenizer,
+                      vocabulary=loaded.vocabulary, preprocessing=loaded.preprocessing)  # fmt: skip
+        (directory / SAFE).unlink()  # The graphs contain the weights.
+        {"onnx": write_onnx, "pt2": write_pt2}[format](loaded.model, directory)
+    return family
+
+
+@contextmanager
+def _new_directory(out: Path) -> Iterator[Path]:
+    """Context manager for a temporary directory that becomes `out` at the end, or is removed after an error."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
-            hf, converted = Path(scratch, "hf"), Path(scratch, "ctranslate2")
-            family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
-                          loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
-            tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
-            # Hide the progress bar of the converter, because users would take it for a progress bar of Manyheads.
-            disable_progress_bar()
-            TransformersConverter(str(hf), copy_files=tokenizer_files).convert(str(converted))
-            os.replace(converted, out)
+            written = Path(scratch, out.name)
+            written.mkdir()
+            yield written
+            os.replace(written, out)
     except OSError as error:
         raise UserError(f"{out}: failed to write ({error}); nothing is left there") from error
-    return family
 
 
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
