@@ -34,7 +34,9 @@ def test_transformers_reads_the_same_gpt2(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "gguf", gguf_file="model.gguf")
     ids = tokenizer("The lazy fox, über", return_tensors="pt")["input_ids"]
     # transformers takes 1,024 positions, whatever the file says
-    assert ids[0].tolist() == directory.load(tmp_path / "model").tokenizer.encode("The lazy fox, über").ids
+    ours = directory.load(tmp_path / "model").tokenizer
+    assert ours is not None
+    assert ids[0].tolist() == ours.encode("The lazy fox, über").ids
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
 
