@@ -277,8 +277,8 @@ class AnswerRequest(Body):
 class NBestRequest(Body):
     model: ModelName = None
     texts: Texts
-    beam: Annotated[int, Field(ge=1, le=16)] = 4
-    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
+    beam: Annotated[int | None, Field(ge=1, le=16)] = None
+    alpha: Annotated[float | None, Field(ge=0, le=10)] = None
     count: Annotated[int, Field(ge=1, le=16)] = 1
     truncate: Truncate = False
 

@@ -23,7 +23,7 @@ from manyheads.service.state import Service
 
 async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Any:
     served = service.registry.of(payload.model, "translate")
-    if payload.count > payload.beam:
+    if payload.beam is not None and payload.count > payload.beam:
         raise Refused(400, f"found {payload.count}: expected at most the beam, {payload.beam}", field="count")
     options = {"count": payload.count, "beam": payload.beam, "alpha": payload.alpha, "truncate": payload.truncate}
     translations = await service.compute(request, served, "nbest", payload.texts, "texts", **options)
