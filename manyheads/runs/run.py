@@ -224,7 +224,7 @@ def carry_out(
             own_runs.add(description)
         if before:
             job.training = job.training.resumed(before["config"], run.changed)
-        elif job.task is not None and run.own_data and "training.metric" not in run.given:
+        elif job.task is not None and run.own_data and not run.whole and "training.metric" not in run.given:
             job.training = _keeping_best(job.training, job.task.metrics)
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
