@@ -157,10 +157,11 @@ def load(path: str | Path) -> Loaded:
     """
     path, source = resolve(path), path
     if (unfinished := read_unfinished(path)) is not None:
-        loaded = load(unfinished.model)
-        check_finite(path, unfinished.weights)
-        load_weights(loaded.model, unfinished.weights)
-        logger.warning(unfinished.description)
+        files, weights, description = unfinished
+        loaded = load(files)
+        check_finite(path, weights)
+        load_weights(loaded.model, weights)
+        logger.warning(description)
         return replace(loaded, path=path)
     family, settings = read_settings(path)
     if not weight_files(path, SAFE):

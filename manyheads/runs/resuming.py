@@ -34,6 +34,8 @@ def saved_options(out: Path) -> dict[str, Any]:
         raise UserError(f"{out} contains no run to resume; to start one, leave out --resume")
     content = saved_run(out)
     if "recipe" in content:
+        if not all(isinstance(content.get(key), dict) for key in ("settings", "given", "overrides")):
+            raise UserError(f"{out}: state/run.json is damaged; give the whole command with --out {out} --resume")
         return {**content, "settings": _from_here(content)}
     command = out / "state" / COMMAND
     return _of_command(read_json(command, "give the whole command with --resume")) if command.is_file() else {}

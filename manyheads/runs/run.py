@@ -22,7 +22,7 @@ from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
-from manyheads.files import read_json
+from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.overrides import nearest, setting_words
 from manyheads.runs.result import RunResult, example_command
@@ -34,7 +34,7 @@ from manyheads.training.loop import Summary, train
 from manyheads.training.progress import FRACTIONS, LogCallback, ProgressCallback
 from manyheads.training.record import METRICS, Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
-from manyheads.training.run_directory import locked_run_directory, run_status
+from manyheads.training.run_directory import RUN, locked_run_directory, run_status
 from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
@@ -210,6 +210,8 @@ def carry_out(
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         if run.init is None:
             plan()
+        if run.saved and ranks.first and not run.resume:
+            write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
         if before:
             _refuse_changes(run, config, before, may_change)

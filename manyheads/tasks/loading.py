@@ -16,7 +16,7 @@ from manyheads.tasks.evaluation import record_of
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
-    """Model that `load` returns, for editors: it has the methods that `verbs` names, and those of its own class."""
+    """Model that `load` returns, for editors: it has the methods that `verbs` names, and more."""
 
     verbs: tuple[str, ...]
     model: Any

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.errors import UserError
@@ -72,7 +72,7 @@ def train(
 
     The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
     every process calls this function with the same arguments, and all of them get the report. Raises UserError on any
-    error that the user can fix. A dry run, or a recipe that trains several models, returns a report of its own.
+    error that the user can fix. A dry run, and a recipe that trains several models, return another report.
 
         >>> plan = manyheads.train("translation", steps=100, dry_run=True)
         >>> plan["parameters"]
@@ -107,8 +107,8 @@ def train(
     run = Run(
         name, directory, resume=resume or was_restarted(), dry_run=dry_run, max_minutes=max_minutes,
         progress=progress if callable(progress) else print if progress else None, callbacks=callbacks, memory=memory,
-        saved=options_to_save(name, as_dict(resolved), given=given.given, overrides=given.overrides, **options),
-        own_data="data" in given.given and "data" not in selected.requires, **given._asdict(), **options,
+        saved=options_to_save(name, as_dict(resolved), given=given["given"], overrides=given["overrides"], **options),
+        own_data="data" in given["given"] and "data" not in selected.requires, **given, **options,
     )  # fmt: skip
     _check(selected, resolved, run)
     with reraise_peer_failure(), _quiet(progress is False):
@@ -146,18 +146,10 @@ def _data(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return {**paths, **train}, memory
 
 
-class _Given(NamedTuple):
-    """Settings of the user, as the class `Run` describes them."""
-
-    given: dict[str, Any]
-    overrides: dict[str, Any]
-    changed: set[str]
-
-
 def _configured(
     recipe: Recipe, settings: list[Setting], options: Mapping[str, Any], saved: Mapping[str, Any], out: Path
-) -> tuple[Any, _Given]:
-    """Return the configuration of a run, and the settings that the user made, now and when the run was started."""
+) -> tuple[Any, dict[str, Any]]:
+    """Return the configuration of a run, and the fields of `Run` with the user's settings of all sessions."""
     start = recipe.starting_config(options["init"])
     settings = with_full_keys(start, [*from_arguments(saved.get("arguments", [])), *settings])
     base = restored(start, saved["settings"]) if "settings" in saved else start
@@ -172,8 +164,8 @@ def _configured(
     }
     overrides = {**saved.get("overrides", {}), **now}
     overrides = {key: value for key, value in overrides.items() if key not in defaults or defaults[key] != value}
-    changed = {key.removeprefix("training.") for key in now}
-    return resolved, _Given({**saved.get("given", {}), **now}, overrides, changed)
+    changed = [key.removeprefix("training.") for key in now]
+    return resolved, {"given": {**saved.get("given", {}), **now}, "overrides": overrides, "changed": changed}
 
 
 def _recipe_of(out: Path, recipe: str | None, saved: Mapping[str, Any]) -> str:

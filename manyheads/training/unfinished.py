@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import MODEL, resume_command, run_status
-
-
-class UnfinishedRun(NamedTuple):
-    """Model directory of an unfinished run, the weights to use in it by name, and their description."""
-
-    model: Path
-    weights: dict[str, Tensor]
-    description: str
 
 
 def model_files(path: Path) -> Path:
@@ -27,28 +21,32 @@ def model_files(path: Path) -> Path:
     return files if (files / "config.json").is_file() and run_status(path) == "unfinished" else path
 
 
-def read_unfinished(path: Path) -> UnfinishedRun | None:
-    """Return the model of an unfinished run; None if `path` is no unfinished run, or a run of an older version.
+def read_unfinished(path: Path) -> tuple[Path, dict[str, Tensor], str] | None:
+    """Return the model directory of an unfinished run, its weights by name, and their description.
 
-    The weights are the best ones by `training.metric`. Without a metric they are the moving average or the last ones.
+    Returns None if `path` is no unfinished run, or a run of an older version. The weights are the best ones by
+    `training.metric`. Without a metric they are the moving average or the last ones.
     """
     files = model_files(path)
     checkpoint = None if files == path else Checkpoints(path / "state").latest()
     if checkpoint is None:
         return None
     content, tensors = checkpoint
-    step, best = content["step"], content["counters"]["best"]
-    if best and best["file"] in content["files"]:
-        name, step, weights = "best", best["step"], load_file(path / "state" / best["file"])
-    else:
-        prefix = "ema." if any(key.startswith("ema.") for key in tensors) else "model."
-        name = {"ema.": "averaged", "model.": "last"}[prefix]
-        weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    total = _total_steps(content)
-    return UnfinishedRun(files, weights, (
+    try:  # The checkpoint may come from an untrusted source.
+        step, best = content["step"], content["counters"]["best"]
+        if best and best["file"] in content["files"]:
+            name, step, weights = "best", int(best["step"]), load_file(path / "state" / best["file"])
+        else:
+            prefix = "ema." if any(key.startswith("ema.") for key in tensors) else "model."
+            name = {"ema.": "averaged", "model.": "last"}[prefix]
+            weights = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        total = _total_steps(content)
+    except (OSError, SafetensorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: cannot use the checkpoint: {error}; resume with: {resume_command(path)}") from None
+    return files, weights, (
         f"{path}: using the {name} weights, step {step:,}{f' of {total:,}' if total else ''}; the run is unfinished: "
         f"resume with: {resume_command(path)}"
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 def _total_steps(content: dict[str, Any]) -> int | None:

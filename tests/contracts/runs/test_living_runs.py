@@ -11,7 +11,7 @@ import pytest
 import manyheads
 from manyheads import cli, directory
 from manyheads.tasks.train import train
-from manyheads.training.checkpoints import Checkpoints
+from manyheads.training.checkpoints import Checkpoints, _digest
 
 SETTINGS: dict[str, Any] = {
     "tokens": "words", "vocabulary": 60, "model.width": 16, "training.checkpoint_every": 2, "training.log_every": 2,
@@ -65,6 +65,17 @@ def test_a_run_resumes_without_its_recipe_settings_and_directory(
     records = [json.loads((Path(out) / "result.json").read_text()) for out in ("whole", "parts")]
     assert records[0]["overrides"].keys() == records[1]["overrides"].keys()
     assert records[0]["metrics"] == records[1]["metrics"]
+
+
+def test_a_run_interrupted_before_its_first_checkpoint_resumes(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("manyheads.runs.run.log_splits", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start("r")
+    assert train(resume="r")["steps"] == 8
 
 
 @pytest.mark.parametrize("arguments", [["--resume", "steps=8", "--out", "r"], ["--resume", "--out", "r"]])
@@ -134,6 +145,28 @@ def test_an_unfinished_run_is_used_with_its_best_or_last_weights(
     assert "r: the run has no test data; scoring its validation data" in log.text
     train(resume="r")
     assert directory.load("r").model.state_dict().keys() == model.model.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"counters": {}}, "cannot use the checkpoint: 'best'"),
+        ({"config": None}, "cannot use the checkpoint"),
+        ({"counters": {"best": {"file": "x"}}}, None),  # a file that the checkpoint does not list
+    ],
+)
+def test_a_damaged_checkpoint_of_an_unfinished_run_is_reported(
+    data: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str | None
+) -> None:
+    start("r", monkeypatch)
+    for file in Path("r/state").glob("checkpoint-*.json"):
+        content = {**json.loads(file.read_text())["content"], **change}
+        file.write_text(json.dumps({"sha256": _digest(content), "content": content}))
+    if message is None:
+        assert manyheads.load("r").path == Path("r")
+    else:
+        with pytest.raises(ValueError, match=message):
+            manyheads.load("r")
 
 
 @pytest.mark.parametrize(
