@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,9 +28,9 @@ class Echo:
     def translate(self) -> None:
         raise AssertionError("the command wants the n best")
 
-    def nbest(
-        self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
-    ) -> list[list[Translation]]:
+    decoding: ClassVar = {"beam": 4, "alpha": 0.6}
+
+    def nbest(self, texts: list[str], count: int, *, truncate: bool, **options: Any) -> list[list[Translation]]:
         self.asked.append(list(texts))
         for number, text in enumerate(texts):
             if len(text) > 99 and not truncate:

@@ -109,7 +109,7 @@ def _options(model: Any, lengths: Tensor, alpha: float, extra_tokens: int = MAX_
 def _sampled(
     model: Any, source: Tensor, lengths: Tensor, sampling: Sampling, seeds: Sequence[int], **more: Any
 ) -> list[list[Hypothesis]]:
-    """Return random outputs for each of B sources: as many as there are seeds for it, likeliest first."""
+    """Return random outputs for each of B sources, likeliest first. Each output has a seed."""
     count = len(seeds) // len(source)
     rows = torch.arange(len(source), device=source.device).repeat_interleave(count)
     options = _options(model, lengths[rows], more.pop("alpha"))

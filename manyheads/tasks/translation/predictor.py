@@ -102,7 +102,7 @@ class Translator(ModelWithTokenizer):
         super().__init__(loaded, compute)
         if loaded.target_tokenizer is None:
             raise UserError(f"{loaded.path}: found no target_tokenizer.json, so text cannot be translated")
-        self.target_tokenizer = loaded.target_tokenizer
+        self.target_tokenizer, self._saved_decoding = loaded.target_tokenizer, loaded.decoding
 
     @overload
     def translate(self, texts: str, **options: Unpack[Options]) -> str: ...
@@ -343,8 +343,12 @@ class Translator(ModelWithTokenizer):
     @cached_property
     def decoding(self) -> dict[str, Any]:
         """Beam width and length penalty with which the training run was scored; 4 and 0.6 for other models."""
-        decoding = record_of(self.path).get("decoding", {})
-        return {"beam": decoding.get("beam", 4), "alpha": decoding.get("alpha", 0.6)}
+        saved = self._saved_decoding
+        # Without `alpha`, the number of beams is not from our scores, and its default is 1.
+        found = {"beam": 4, "alpha": 0.6} | (
+            {"beam": saved["num_beams"], "alpha": saved["alpha"]} if "alpha" in saved else {}
+        )
+        return found | {name: v for name, v in record_of(self.path).get("decoding", {}).items() if name in found}
 
     @property
     def languages(self) -> tuple[str, str] | None:

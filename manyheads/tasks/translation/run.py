@@ -26,6 +26,7 @@ from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
@@ -92,7 +93,8 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
     return TranslationTask(
         model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
         compute=compute, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary, decoding={"beam": config.beam, "alpha": config.alpha},
+        references=splits.validation.targets if config.training.metric in TRANSLATION_METRICS else None,
     )  # fmt: skip
 
 

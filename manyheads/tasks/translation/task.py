@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,9 +25,13 @@ from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost,
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
+from manyheads.tasks.translation.decoding import decode
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.task import Better, Loss, LossPart
+
+MAX_TRANSLATED = 1000  # maximum number of validation pairs that a validation translates
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +117,9 @@ class Corpus:
             sum(map(len, targets)),
         )
 
+    def source(self, row: int) -> NDArray[np.int64]:
+        return self._cut(self.sources[row])
+
     def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return ids if len(ids) <= self.limit else np.append(ids[: self.limit - 1], ids[-1])
 
@@ -127,6 +135,9 @@ class TranslationTask:
     smoothing     label smoothing in training; the validation loss is not smoothed
     vocabulary    contents of the directory of the initial model (`--init`), whose vocabulary files are saved instead of
                   the tokenizers
+    references    target texts of the validation pairs, if each validation also translates some of them greedily to
+                  measure BLEU and chrF; otherwise None
+    decoding      beam width `beam` and length penalty `alpha` for generation_config.json; None: greedy decoding
     """
 
     unit: ClassVar = "tokens"
@@ -142,6 +153,8 @@ class TranslationTask:
     smoothing: float
     seed: int
     vocabulary: Mapping[str, bytes] | None = None
+    references: Iterable[str] | None = None
+    decoding: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
@@ -150,6 +163,8 @@ class TranslationTask:
     @property
     def metrics(self) -> dict[str, Better]:
         metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower"}
+        if self.references is not None:
+            metrics |= dict.fromkeys(TRANSLATION_METRICS, "higher")
         if isinstance(self.model, Universal) and self.model.config.halting != "fixed":
             metrics |= {"encoder_steps": "lower", "decoder_steps": "lower"}
         return metrics
@@ -196,10 +211,27 @@ class TranslationTask:
             / sum(counts[stack] for counts in positions)
             for stack in steps[0]
         }
-        return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
+        scores = {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
+        return scores if self.references is None else scores | self._translation_scores(self.references)
+
+    def _translation_scores(self, references: Iterable[str]) -> dict[str, float]:
+        """Return BLEU and chrF of greedy translations of validation pairs, of at most 1,000 that are evenly spaced."""
+        count = len(self.validation.sources)
+        every = -(-count // MAX_TRANSLATED)
+        sources = [self.validation.source(row).tolist() for row in range(0, count, every)]
+        decoded = decode(self.model, self.compute, sources)
+        tokenizer = self.target_tokenizer or self.tokenizer
+        texts = [tokenizer.decode(ranked[0].tokens) if ranked else "" for ranked in decoded]
+        return corpus_scores(texts, list(islice(references, 0, None, every)))
 
     def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
+        decoding = None
+        if self.decoding is not None:
+            beam, alpha = self.decoding["beam"], self.decoding["alpha"]
+            decoding = {"num_beams": beam, "length_penalty": alpha, "alpha": alpha}
+        return directory.save(
+            out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary, decoding=decoding
+        )
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
