@@ -23,6 +23,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.estimate import Plan, estimate
+from manyheads.runs.fitted_defaults import fit_to_data
 from manyheads.runs.overrides import setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.training.config import TrainingConfig
@@ -52,6 +53,7 @@ class Run:
     processes    number of local processes that the command requested
     progress     callback for the progress of training
     whole        for a partial run, the whole run, which the user resumes; otherwise None
+    own_data     True if the user gave data to a recipe that is not made for a certain data set
     """
 
     recipe: str
@@ -65,6 +67,7 @@ class Run:
     compile: bool = False
     processes: int = 1
     whole: Run | None = None
+    own_data: bool = False
     given: Mapping[str, Any] = field(default_factory=dict)
     progress: ProgressCallback | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -190,12 +193,18 @@ def carry_out(
         if run.init is None:
             plan()
         with ranks.rank_zero_first():
-            data, splits = data.read_matching(_fingerprints(run.out) if run.resume else {})
+            checkpoint = _checkpoint(run.out) if run.resume else {}
+            data, splits = data.read_matching(_fingerprints(checkpoint))
             log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
+            if (task := job.task) is not None:
+                job.training = fit_to_data(
+                    job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data,
+                    saved=checkpoint.get("config"),
+                )  # fmt: skip
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -269,23 +278,32 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
+        "fraction": config.held_out,
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
     }  # fmt: skip
 
 
-def _fingerprints(out: Path) -> dict[str, str]:
-    """Return the fingerprints of the data, as stored in the last checkpoint.
+def _checkpoint(out: Path) -> dict[str, Any]:
+    """Return the JSON content of the last readable checkpoint of a run, without its tensors; {} if there is none.
 
-    A resumed run needs them to divide the data into the same splits as before. Returns an empty dictionary if there is
-    no readable checkpoint; the training loop reports this error later.
+    The training loop reports this error later.
     """
     for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
         try:
-            settings = read_json(path, "")["content"]["settings"]
-            return {str(name): str(digits) for name, digits in settings["fingerprints"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            content = read_json(path, "")["content"]
+            return {"config": dict(content["config"]), "settings": dict(content["settings"])}
+        except (OSError, ValueError, KeyError, TypeError):
             continue
     return {}
+
+
+def _fingerprints(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the data in a checkpoint, which a resumed run needs to divide the data as before."""
+    try:
+        fingerprints = checkpoint.get("settings", {}).get("fingerprints", {})
+        return {str(name): str(digits) for name, digits in fingerprints.items()}
+    except AttributeError:
+        return {}
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:

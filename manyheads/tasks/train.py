@@ -67,7 +67,8 @@ def train(
     changed = {key: value for key, value in result.items() if key not in defaults or defaults[key] != value}
     run = Run(
         recipe, Path(f"runs/{recipe}" if out is None else out), init, resume or was_restarted(), dry_run, max_minutes,
-        precision, skip_bad_lines, compile, processes, given=changed | chosen, overrides=changed, progress=progress,
+        precision, skip_bad_lines, compile, processes, own_data="data" in chosen and "data" not in selected.requires,
+        given=changed | chosen, overrides=changed, progress=progress,
     )  # fmt: skip
     _check(selected, resolved, run)
     with reraise_peer_failure():

@@ -13,11 +13,9 @@ from manyheads.data.images.labeled_images import ImageData, digits, read_images,
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import with_labels
 from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
+from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB, ClassSource, check_labels
-
-HELD_OUT = 0.05  # fraction of the training images that is held out if there are no validation data
 
 PEEK_IMAGES = 16  # number of images that a dry run reads
 
@@ -56,7 +54,7 @@ class ImageSource(ClassSource[ImageData]):
         return digits(self.seed)
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
-        return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
+        return self.held_out_by_key(train, train.keys, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.
@@ -131,7 +129,7 @@ class ImageSource(ClassSource[ImageData]):
         assert splits.train is not None
         labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines)
         check_labels(labels, splits.train)
-        count = len(labels) if splits.validation else round(len(labels) * (1 - HELD_OUT))
+        count = len(labels) if splits.validation else round(len(labels) * (1 - self.fraction_of(len(labels))))
         return min(self.sample or count, count), names
 
 

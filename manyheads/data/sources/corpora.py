@@ -23,7 +23,7 @@ from manyheads.data.readers.roles import (
     visible,
 )
 from manyheads.data.readers.rows import TABLES
-from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out, same_place
+from manyheads.data.readers.splits import SplitData, Splits, folder_of, same_place
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
@@ -68,7 +68,7 @@ class ParallelSource(Source[Pairs]):
         return shipped.pairs(self.source, self.target, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
-        return hold_out(train, train.sources, what="source sentence")
+        return self.held_out_by_key(train, train.sources, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
         return ConcatenatedTexts((data.sources, data.targets))
@@ -144,7 +144,7 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
+        return self.held_out_by_key(train, train.inputs, [[label] for label in train.labels], what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -195,7 +195,7 @@ class TaggedSource(Source[Tagged]):
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+        return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
         """Check that all tags of validation or test data also occur in the training data.
@@ -221,4 +221,4 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out_questions(train, by_number=self.by_number)
+        return hold_out_questions(train, self.fraction_of(len(train)), by_hash=self.by_hash, by_number=self.by_number)

@@ -27,12 +27,15 @@ from manyheads.files import fingerprint
 D = TypeVar("D", bound=Any)
 
 PEEK_ITEMS = 1000  # number of items that `peek` reads
-# If a larger fraction of the training data is held out, a message recommends separate validation data.
+# At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
+# items, or a larger fraction.
+MIN_HELD_OUT = 50
 LARGE_FRACTION = 0.2
+HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # names of the fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows")
+UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -49,6 +52,9 @@ class Source(ABC, Generic[D]):
     whole             True: all of `data` is training data, even if files in it are named as validation or test
                       data. It is set if a record names the file of each split
     by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
+    by_hash           True: hold out the items whose hash is in the lowest twentieth, as earlier versions did
+    fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
+                      least 50 items if these are not more than 20%
     """
 
     kind: ClassVar[str]
@@ -57,6 +63,7 @@ class Source(ABC, Generic[D]):
     directories: ClassVar[bool] = False  # True if a directory can be a corpus
     # If a directory contains several test corpora: True reads the first of them, False raises an error.
     first_test: ClassVar[bool] = False
+    counted: ClassVar[bool] = True  # True if the size of the validation data is their number of items
     mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
     data: str | None = None
@@ -67,6 +74,8 @@ class Source(ABC, Generic[D]):
     recorded: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     by_number: bool = False
+    by_hash: bool = False
+    fraction: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "validation", "test", "column"):
@@ -75,6 +84,8 @@ class Source(ABC, Generic[D]):
         for name in ("size", "tested", "longest"):
             if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MAX_ITEMS:
                 raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")
+        if self.fraction is not None and not 0 < self.fraction < 1:
+            raise UserError(f"held_out is {self.fraction!r}; expected a fraction between 0 and 1, such as 0.1")
         if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
             raise UserError(
                 f"seed is {self.seed!r}, skip_bad_lines is {self.skip_bad_lines!r}; expected an integer of 0 "
@@ -94,7 +105,20 @@ class Source(ABC, Generic[D]):
 
     def hold_out(self, train: D) -> tuple[D, D]:
         """Split a data set into (training, validation) by a hash of each item."""
-        return hold_out(train, train.texts, what="item")
+        return self.held_out_by_key(train, train.texts, what="item")
+
+    def held_out_by_key(
+        self, train: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, what: str
+    ) -> tuple[D, D]:
+        """Split a data set into (training, validation) with `hold_out`, with the options of this source."""
+        return hold_out(train, keys, labels, fraction=self.fraction_of(len(train)), by_hash=self.by_hash, what=what)
+
+    def fraction_of(self, items: int) -> float:
+        """Return the fraction of `items` training items that is held out if there are no validation data."""
+        if self.fraction is not None:
+            return self.fraction
+        enough = 0 if self.by_hash or not self.counted else min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)
+        return max(HELD_OUT_FRACTION, enough)
 
     def check_training(self, train: D) -> None:
         """Raise UserError if the data are not sufficient to train a model."""
@@ -109,9 +133,13 @@ class Source(ABC, Generic[D]):
     def held_out(self, splits: SplitData[D]) -> str:
         """Describe in one line which part of the training data was held out for validation."""
         fraction = splits.held_out / (splits.held_out + len(splits.train))
-        hint = "; give validation data: validation=PATH" if fraction > LARGE_FRACTION else ""
+        line = f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%})"
+        if fraction <= LARGE_FRACTION and (splits.held_out >= MIN_HELD_OUT or not self.counted):
+            return line
+        amount = "many" if fraction > LARGE_FRACTION else "few"
         return (
-            f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%}){hint}"
+            f"{line}\nwarning: these are {amount} {self.unit} for validation; give validation data with "
+            "validation=PATH, or set held_out=FRACTION"
         )
 
     @abstractmethod
@@ -215,7 +243,8 @@ class Source(ABC, Generic[D]):
 
         Earlier versions recognized fewer names of splits, and held out other items.
         """
-        return [self, replace(self, by_number=True), replace(self, by_number=True, whole=True)]
+        hashed, numbered = replace(self, by_hash=True), replace(self, by_hash=True, by_number=True)
+        return [self, hashed, numbered, replace(numbered, whole=True)]
 
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
         """Find the variant of this source that gives the recorded fingerprints. Return the variant and its splits.

@@ -167,7 +167,7 @@ def test_without_validation_data_sentences_are_held_out(tmp_path: Path) -> None:
     train, validation, test, *_ = read_splits(write(tmp_path / "a.txt", text))
     assert test is None
     assert len(train) + len(validation) == 300
-    assert 2 <= len(validation) <= 40
+    assert len(validation) == 50, "the minimum, not 5%"
     assert not {tuple(w) for w in train.words} & {tuple(w) for w in validation.words}
     assert train.place(0, 0).startswith(str(tmp_path / "a.txt"))
     with pytest.raises(ValueError, match="one distinct sentence"):

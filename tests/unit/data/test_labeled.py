@@ -217,14 +217,14 @@ def splits(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_five_percent_are_held_out_without_validation_files(tmp_path: Path) -> None:
+def test_texts_are_held_out_without_validation_files(tmp_path: Path) -> None:
     rows = "".join(f"text {i % 150}\t{i % 2}\n" for i in range(300))
     labeled = read_labeled_splits(splits(tmp_path, train=rows, test="new\t1\n"))
     assert labeled.held_out
     assert labeled.test is not None
     assert labeled.test.texts == ["new"]
     assert not set(labeled.train.texts) & set(labeled.validation.texts), "copies of a text fall on one side"
-    assert 0 < len(labeled.validation) < 40
+    assert len(labeled.validation) == 50, "the minimum, not 5%"
     assert len(labeled.train) + len(labeled.validation) == 300
     splits(tmp_path, dev="held\t0\n")
     labeled = read_labeled_splits(tmp_path)
