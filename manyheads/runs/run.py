@@ -278,7 +278,7 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
-        "fraction": config.held_out,
+        "fraction": getattr(config, "held_out", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
     }  # fmt: skip
 
@@ -322,7 +322,7 @@ def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
 
     Data paths and settings that affect only the use of the result are excluded.
     """
-    apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
+    apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
 
 

@@ -37,6 +37,10 @@ class ImageSource(ClassSource[ImageData]):
     cache_folder: Path | None = None
     follows: bool = False
 
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        return (self.columns.label or "label",)
+
     def read(self) -> SplitData[ImageData]:
         if self.cache_folder is not None and not self.follows:
             clear(self.cache_folder)
@@ -44,7 +48,7 @@ class ImageSource(ClassSource[ImageData]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
-            corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
+            corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
             cache_folder=self.cache_folder, follows=self.follows, limit=limit,
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
@@ -127,7 +131,7 @@ class ImageSource(ClassSource[ImageData]):
             return self.sample, self.names
         splits = self.splits()
         assert splits.train is not None
-        labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines)
+        labels, names = read_labels(splits.train, self.names_for((), splits.train), self.columns, self.skip_bad_lines)
         check_labels(labels, splits.train)
         count = len(labels) if splits.validation else round(len(labels) * (1 - self.fraction_of(len(labels))))
         return min(self.sample or count, count), names

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
+from manyheads.data.readers.rows import NUL, TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
 from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
@@ -241,6 +241,9 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
                 except UnicodeDecodeError as error:
                     line += (pending + data).count(b"\n", 0, error.start)
                     raise
+                if (nul := data.find(0)) >= 0:
+                    line += data.count(b"\n", 0, nul)
+                    raise BadRow(*NUL)
                 line += data.count(b"\n")
                 data = content.read(READ_SIZE)
         yield decoder.decode(b"", final=True)
@@ -250,6 +253,8 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
             yield Row(file, 1, (piece,))
     except UnicodeDecodeError:
         yield Row(file, line, ("",), *UTF8)
+    except BadRow as bad:
+        yield Row(file, line, ("",), bad.fault, bad.hint)
 
 
 def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
@@ -262,6 +267,9 @@ def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
         whole = not content.read(1)
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data
+    if (nul := data.find(0)) >= 0:
+        yield Row(file, data.count(b"\n", 0, nul) + 1, ("",), *NUL)
+        return
     try:
         yield Row(file, 1, (getincrementaldecoder("utf-8")().decode(data, final=whole),))
     except UnicodeDecodeError as error:

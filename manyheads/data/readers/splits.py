@@ -18,7 +18,10 @@ from manyheads.errors import UserError
 logger = logging.getLogger(__name__)
 
 # pair of strings: the fault of an item, and a hint on how to correct it
-UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+UTF8 = (
+    "invalid UTF-8",
+    "convert the file from its encoding, such as WINDOWS-1252 or GB18030: `iconv -f ENCODING -t UTF-8`",
+)
 MAX_LINE_BYTES = 2**26  # maximum number of bytes in a line, because a whole line is read into memory
 # maximum number of characters in a text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000

@@ -32,6 +32,7 @@ from manyheads.data.readers.rows import (
     Row,
     character_fault,
     filter_invalid,
+    is_json_array,
     parse_rows,
     table,
     text_fault,
@@ -39,7 +40,7 @@ from manyheads.data.readers.rows import (
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-SUFFIXES = (".json", *TABLES)
+SUFFIXES = TABLES
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
 _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
 
@@ -107,10 +108,11 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         ids.add(question.id)
         return (question,)
 
-    entries = table(file, columns=_COLUMNS) if format_suffix(file) in TABLES else _entries(file, _json(file))
+    rows = format_suffix(file) in TABLES and (format_suffix(file) != ".json" or is_json_array(file))
+    entries = table(file, columns=_COLUMNS) if rows else _entries(file, _json(file))
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(islice(rows, limit), file, skips, "no usable question found", _SHAPE)
+    valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    return Questions.collect(islice(valid, limit), file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:

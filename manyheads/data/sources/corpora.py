@@ -13,7 +13,7 @@ from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labeled import Columns, Labeled, read_labeled, with_labels
+from manyheads.data.readers.labeled import LABELS, Columns, Labeled, read_labeled, with_labels
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
     PARTS,
@@ -23,7 +23,7 @@ from manyheads.data.readers.roles import (
     visible,
 )
 from manyheads.data.readers.rows import TABLES
-from manyheads.data.readers.splits import SplitData, Splits, folder_of, same_place
+from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
@@ -105,9 +105,13 @@ class LabeledSource(ClassSource[Labeled]):
     size: int = 48_000
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
-        names, skip = self.names_for(labels), self.skip_bad_lines
+        names, skip = self.names_for(labels, corpus), self.skip_bad_lines
         data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        return LABELS if self.columns.label is None else (self.columns.label,)
 
     def splits_in(self, folder: Path) -> Splits:
         """Find the splits of a directory among its tables; if it contains no tables, among its class folders."""
@@ -196,6 +200,11 @@ class TaggedSource(Source[Tagged]):
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
         return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+
+    def is_unlabeled(self, corpus: str) -> bool:
+        return format_suffix(corpus) not in TABLES and not any(
+            len((line or "").split()) > 1 for line in lines(Path(corpus))
+        )
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
         """Check that all tags of validation or test data also occur in the training data.

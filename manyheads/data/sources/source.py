@@ -11,6 +11,7 @@ source_of(record).read_named("other.csv")         # other data, read with the sa
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from manyheads.data.readers.compressed import format_suffix
-from manyheads.data.readers.roles import describe_roles, splits_among
-from manyheads.data.readers.rows import TABLES
+from manyheads.data.readers.roles import describe_roles, folders_in, splits_among
+from manyheads.data.readers.rows import TABLES, class_names, table
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
+
+logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 
@@ -34,6 +37,7 @@ LARGE_FRACTION = 0.2
 HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
+_NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
 # names of the fields that do not describe the data and are left out of a record
 UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
@@ -229,7 +233,7 @@ class Source(ABC, Generic[D]):
         test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
         train = self.read_one(path)
         self.check_training(train)
-        test = None if test_path is None else self.fitting(self.read_one(test_path), train)
+        test = None if test_path is None else self._read_test(test_path, train)
         if validation_path is not None:
             return SplitData(train, self.fitting(self.read_one(validation_path), train), test)
         try:
@@ -237,6 +241,21 @@ class Source(ABC, Generic[D]):
         except ValueError as error:
             raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
+
+    def is_unlabeled(self, corpus: str) -> bool:
+        """Return True if a corpus has no labels at all, like the test data of a competition."""
+        return False
+
+    def _read_test(self, corpus: str, train: D) -> D | None:
+        """Read the test data. Return None for test data without labels, unless the user has named them."""
+        try:
+            test = self.read_one(corpus)
+        except UserError:
+            if self.test is not None or not self.is_unlabeled(corpus):
+                raise
+            logger.info(f"{corpus}: the test data have no labels, so they are not scored")
+            return None
+        return self.fitting(test, train)
 
     def reading_variants(self) -> list[Self]:
         """Return a list of sources: this source, and variants that read the data as earlier versions of Manyheads did.
@@ -360,12 +379,30 @@ class ClassSource(Source[D]):
     names: tuple[str, ...] = ()
     sample: int | None = None
 
-    def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """Possible names of the column of a table that contains the labels."""
+        return ("label",)
+
+    def names_for(self, labels: Sequence[str], corpus: str) -> tuple[str, ...]:
         """Return the names of numeric labels.
 
-        They are the names given to this source or, if there are none, the `labels` of a model.
+        They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
+        model.
         """
+        stored = class_names(parts_of(corpus)[0], self.label_columns[0])
+        if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
+            return stored
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+
+    def is_unlabeled(self, corpus: str) -> bool:
+        if (folder := folder_of(corpus)) is not None:
+            return not folders_in(folder)
+        tables = [part for part in parts_of(corpus) if part.is_file() and format_suffix(part) in TABLES]
+        rows = (row for part in tables for row in table(part))
+        return bool(tables) and all(
+            str(row.cells.get(name, "")).strip() in _NO_LABEL for row in rows for name in self.label_columns
+        )
 
     def read(self) -> SplitData[D]:
         """Read all splits, and draw the random sample of the training data.

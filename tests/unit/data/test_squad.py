@@ -84,7 +84,7 @@ def test_faults_name_the_question_or_are_skipped(tmp_path: Path, faulty: dict[st
     [
         (b'{"data": [', "invalid JSON"),
         (b'{"data": [], "x": "\xff"}', "invalid UTF-8 at byte 19"),
-        (b"[]", "the file: expected a list under 'data'"),
+        (b"[]", "no usable question found"),
         (b'{"data": []}', "no usable question found"),
         (b'{"data": [{"title": "a"}]}', "article 1: expected a list under 'paragraphs'"),
         (b'{"data": [{"paragraphs": [{"qas": []}]}]}', "article 1, paragraph 1: expected text under 'context'"),
