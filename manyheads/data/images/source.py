@@ -14,8 +14,9 @@ from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import with_labels
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
+from manyheads.data.sources.class_source import ClassSource, check_labels
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB, ClassSource, check_labels
+from manyheads.data.sources.source import HUB
 
 PEEK_IMAGES = 16  # number of images that a dry run reads
 

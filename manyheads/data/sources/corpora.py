@@ -25,6 +25,7 @@ from manyheads.data.readers.roles import (
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
 from manyheads.data.readers.squad import Questions, read_squad
+from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
     labeled_report,
@@ -32,7 +33,7 @@ from manyheads.data.sources.report import (
     question_report,
     tag_report,
 )  # fmt: skip
-from manyheads.data.sources.source import PEEK_ITEMS, ClassSource, Source
+from manyheads.data.sources.source import PEEK_ITEMS, Source
 from manyheads.errors import UserError
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from manyheads.data.readers.compressed import format_suffix
-from manyheads.data.readers.roles import describe_roles, folders_in, splits_among
-from manyheads.data.readers.rows import TABLES, class_names, table
+from manyheads.data.readers.roles import describe_roles, splits_among
+from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
@@ -37,7 +37,6 @@ LARGE_FRACTION = 0.2
 HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
-_NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
 # names of the fields that do not describe the data and are left out of a record
 UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
@@ -364,68 +363,3 @@ class Source(ABC, Generic[D]):
         raise UserError(
             f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassSource(Source[D]):
-    """Data source of items with one label each.
-
-    names   label names, for data in which the labels are the numbers 0, 1, ...
-    sample  number of training items to use, drawn at random; None: all items
-    """
-
-    requires_every_label: ClassVar[bool] = True  # True if a random sample of the training data must contain every label
-
-    names: tuple[str, ...] = ()
-    sample: int | None = None
-
-    @property
-    def label_columns(self) -> tuple[str, ...]:
-        """Possible names of the column of a table that contains the labels."""
-        return ("label",)
-
-    def names_for(self, labels: Sequence[str], corpus: str) -> tuple[str, ...]:
-        """Return the names of numeric labels.
-
-        They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
-        model.
-        """
-        stored = class_names(parts_of(corpus)[0], self.label_columns[0])
-        if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
-            return stored
-        return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
-
-    def is_unlabeled(self, corpus: str) -> bool:
-        if (folder := folder_of(corpus)) is not None:
-            return not folders_in(folder)
-        tables = [part for part in parts_of(corpus) if part.is_file() and format_suffix(part) in TABLES]
-        rows = (row for part in tables for row in table(part))
-        return bool(tables) and all(
-            str(row.cells.get(name, "")).strip() in _NO_LABEL for row in rows for name in self.label_columns
-        )
-
-    def read(self) -> SplitData[D]:
-        """Read all splits, and draw the random sample of the training data.
-
-        Raises UserError if the sample lacks a required label.
-        """
-        splits = super().read()
-        if self.sample is None:
-            return splits
-        sampled = splits.sampled(self.sample, self.seed)
-        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
-        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
-            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise UserError(
-                f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
-            )
-        return sampled
-
-    def check_training(self, train: D) -> None:
-        check_labels(train.labels, train.file or self.data)
-
-
-def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raise UserError if the training data have fewer than two distinct labels."""
-    if len(set(labels)) < 2:
-        raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")
