@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -127,6 +128,8 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     names = ("mean", "std", "crop", "resample")
     preprocessing = preprocessing_of(loaded)
     loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
+    if model.config.channels != preprocessing.channels:
+        loaded_settings |= {name: (fmean(loaded_settings[name]),) for name in ("mean", "std")}
     expected = {**loaded_settings, **{name: getattr(config, name) for name in names if name in run.given}}
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 
