@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 from manyheads.data.images.checking import join_names
 from manyheads.data.images.files import Columns, find_splits, idx_labels_path
@@ -50,10 +51,23 @@ class ImageSource(ClassSource[ImageData]):
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            cache_folder=self.cache_folder, follows=self.follows, limit=limit,
+            cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
+
+    def _sampled(self, corpus: str, labels: Sequence[str]) -> set[int] | None:
+        """Return the positions of the sampled training images if they are known before images are checked, else None.
+
+        If images may be skipped or held out, their number is only known afterwards.
+        """
+        if self.sample is None or self.skip_bad_lines or labels or self.data is None or self.data.startswith(HUB):
+            return None
+        splits = self.splits()
+        if not same_place(corpus, splits.train) or splits.validation is None:
+            return None
+        count = len(read_labels(corpus, self.names_for((), corpus), self.columns, False)[0])
+        return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
 from manyheads.data.readers.rows import NUL, TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
-from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts_of
+from manyheads.data.readers.splits import SURROGATE, UTF8, logged, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
@@ -147,7 +147,8 @@ class Survey:
         count = used = 0  # number of pieces so far, and number of usable texts so far
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
-            for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
+            read = logged(corpus.of_file(number, len(hashes), skips), f"reading {corpus.files[number]}, pieces")
+            for _, pieces in groupby(read, key=lambda piece: piece.text):
                 digest, size, parts, usable_row, filled = blake2b(digest_size=8), 0, 0, True, False
                 for piece in pieces:
                     content = (piece.content or "").encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+LOG_SECONDS = 5.0  # seconds between two log lines of a phase that reads much data
 # pair of strings: the fault of an item, and a hint on how to correct it
 UTF8 = (
     "invalid UTF-8",
@@ -60,6 +62,7 @@ class Data(Protocol):
 
 
 D = TypeVar("D", bound=Data)
+T = TypeVar("T")
 
 
 class SplitData(NamedTuple, Generic[D]):
@@ -86,6 +89,16 @@ class SplitData(NamedTuple, Generic[D]):
                 logger.info(f"items={items:,}: using all {len(self.train):,} training items")
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
+
+
+def logged(items: Iterable[T], what: str) -> Iterator[T]:
+    """Yield the items, and log their number every `LOG_SECONDS` seconds, so that a long phase is not silent."""
+    due = time.monotonic() + LOG_SECONDS
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % 100 and time.monotonic() > due:
+            logger.info(f"{what}: {number:,} so far")
+            due = time.monotonic() + LOG_SECONDS
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
