@@ -303,15 +303,8 @@ def preset_for_data(name: str, families: Sequence[str], settings: Settings, deci
               these values: raises UserError if `settings` contains one of them.
     """
     name = full_name(name, *families)
-    kind = FAMILIES[family_of(name)].configuration()
-    known = [f.name for f in fields(kind)]
-    for key in settings:
-        if key not in known:
-            close = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean model.{close[0]}?" if close else f"valid are {', '.join(known)}"
-            raise UserError(f"model.{key}: unknown setting; {hint}")
     try:
-        return make_config(kind, settings, decided, base=PRESETS[name])
+        return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
     except FieldError as error:  # name the field as the recipe's setting
         raise UserError(f"model.{error}") from None
 

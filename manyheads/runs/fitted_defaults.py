@@ -70,7 +70,7 @@ def _with_fitted_warmup(training: TrainingConfig, free: Collection[str], steps: 
     if "warmup" not in free or steps is None or training.warmup <= MAX_WARMUP * steps:
         return training
     warmup = math.ceil(FITTED_WARMUP * steps)
-    logger.info(f"warm-up: using {warmup} steps, a tenth of the run, instead of the recipe's {training.warmup:,}")
+    logger.info(f"warm-up: using {warmup:,} of {steps:,} steps instead of the recipe's {training.warmup:,}")
     if training.schedule == "noam" and "learning_rate" in free:  # The peak of this schedule depends on the warm-up.
         training = replace(training, learning_rate=training.learning_rate * math.sqrt(warmup / training.warmup))
     return replace(training, warmup=warmup)

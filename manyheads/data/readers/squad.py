@@ -40,7 +40,7 @@ from manyheads.data.readers.rows import (
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-SUFFIXES = TABLES
+SUFFIXES = (".json", *(suffix for suffix in TABLES if suffix != ".json"))
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
 _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
 
