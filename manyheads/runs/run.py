@@ -190,7 +190,7 @@ def carry_out(
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
-        if run.init is None:
+        with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
             plan()
         with ranks.rank_zero_first():
             checkpoint = _checkpoint(run.out) if run.resume else {}
@@ -324,6 +324,16 @@ def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
     """
     apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
+
+
+@contextmanager
+def _without_info() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from manyheads.data.readers.labeled import read_labeled
+from manyheads.data.readers.splits import logged
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.sources.corpora import LabeledSource, TaggedSource
 from manyheads.errors import UserError
@@ -133,3 +134,12 @@ def test_class_names_of_a_datasets_parquet_file_are_read(tmp_path: Path) -> None
     assert source.read_one(str(file), labels=("0", "1")).labels[:2] == ["0", "1"], "for models of earlier versions"
     numbered = source.reading_variants()[1]
     assert set(numbered.read().train.labels) == {"0", "1"}
+
+
+def test_long_phases_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert list(logged(range(250), "reading a.txt")) == list(range(250))
+        assert caplog.messages == []
+        monkeypatch.setattr("manyheads.data.readers.splits.LOG_SECONDS", 0.0)
+        assert len(list(logged(range(250), "reading a.txt"))) == 250
+    assert caplog.messages == ["reading a.txt: 100 so far", "reading a.txt: 200 so far"]
