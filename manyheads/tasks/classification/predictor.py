@@ -48,7 +48,7 @@ def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Lab
 class Classifier(TextPredictor):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "attend", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
     reads: ClassVar = "texts"
     done: ClassVar = "classified"
 

@@ -77,7 +77,7 @@ class Tagger(TextPredictor):
              training run, or if it is unknown, the model's limit
     """
 
-    verbs: ClassVar = ("tag", "attend", "evaluate")
+    verbs: ClassVar = ("tag", "embed", "attend", "evaluate")
     done: ClassVar = "tagged"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:
