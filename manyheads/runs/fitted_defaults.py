@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
 
 from manyheads.training.config import BUDGETS, TrainingConfig
 from manyheads.training.schedules import run_length, steps_per_epoch
@@ -28,7 +27,6 @@ def fit_to_data(
     batches: Callable[[], int],
     *,
     own_data: bool,
-    saved: Mapping[str, Any] | None,
 ) -> TrainingConfig:
     """Return the training configuration adapted to the data. Settings that the user has made do not change.
 
@@ -40,13 +38,9 @@ def fit_to_data(
     given     dotted keys that the user has set
     batches   function that returns the number of batches per epoch
     own_data  True if the user gave data to a recipe that is not made for a certain data set
-    saved     training configuration of the checkpoint that the run resumes, whose values remain
     """
     free = {name for name in _FITTED if f"training.{name}" not in given}
     budgeted = any(f"training.{name}" in given for name in BUDGETS)
-    if saved is not None:
-        free -= {"epochs"} if budgeted else set()
-        return replace(training, **{name: saved[name] for name in free & set(saved)})
     per_epoch = None if training.epochs is None else steps_per_epoch(training, batches())
     if own_data and not budgeted and training.steps is None and per_epoch is not None:
         epochs = math.ceil(MIN_STEPS / per_epoch)

@@ -24,6 +24,7 @@ from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.readers.labeled import label_name, label_order
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import shown
 from manyheads.data.readers.splits import SplitData, held_out, logged
 from manyheads.errors import UserError, extra
@@ -88,7 +89,7 @@ class ImageData:
 
 
 def read_images(
-    path: str | Path,
+    path: str | Path | Rows,
     *,
     names: Sequence[str] = (),
     columns: Columns | None = None,
@@ -176,12 +177,12 @@ def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]],
     skips.setdefault(fault.fault, []).append(entry.place)
 
 
-def _named(places: Sequence[str], path: str | Path, folder: Path | None) -> str:
+def _named(places: Sequence[str], path: str | Path | Rows, folder: Path | None) -> str:
     names = shown([place.removeprefix(f"{path}/") for place in places])
     return f"{names}; all are listed in {folder / SKIPPED_FILE}" if "more" in names and folder is not None else names
 
 
-def _no_images_error(path: str | Path, skips: Mapping[str, Sequence[str]]) -> UserError:
+def _no_images_error(path: str | Path | Rows, skips: Mapping[str, Sequence[str]]) -> UserError:
     total = sum(map(len, skips.values()))
     skipped = f" (skipped {total:,}, for example: {next(iter(skips))})" if skips else ""
     return UserError(f"{path}: found no usable image{skipped}; give data with images")

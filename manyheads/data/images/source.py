@@ -13,6 +13,7 @@ from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import with_labels
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.class_source import ClassSource, check_labels
@@ -31,6 +32,7 @@ class ImageSource(ClassSource[ImageData]):
     """
 
     kind = "images"
+    tuples = (("image", "label"),)
     unit = "images"
     directories = True
     requires_every_label = False  # A label without images keeps its class index.
@@ -48,7 +50,7 @@ class ImageSource(ClassSource[ImageData]):
             clear(self.cache_folder)
         return super().read()
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
             cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
@@ -56,7 +58,7 @@ class ImageSource(ClassSource[ImageData]):
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
 
-    def _sampled(self, corpus: str, labels: Sequence[str]) -> set[int] | None:
+    def _sampled(self, corpus: str | Rows, labels: Sequence[str]) -> set[int] | None:
         """Return the positions of the sampled training images if they are known before images are checked, else None.
 
         If images may be skipped or held out, their number is only known afterwards.
@@ -64,7 +66,7 @@ class ImageSource(ClassSource[ImageData]):
         if self.sample is None or self.skip_bad_lines or labels or self.data is None or self.data.startswith(HUB):
             return None
         splits = self.splits()
-        if not same_place(corpus, splits.train) or splits.validation is None:
+        if isinstance(corpus, Rows) or not same_place(corpus, splits.train) or splits.validation is None:
             return None
         count = len(read_labels(corpus, self.names_for((), corpus), self.columns, False)[0])
         return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
@@ -131,7 +133,8 @@ class ImageSource(ClassSource[ImageData]):
         Return None for data on the Hugging Face Hub, which only training downloads.
         """
         train = None if (self.data or "").startswith(HUB) else self.splits().train
-        return None if train is None else replace(self, cache_folder=None).read_one(train, limit=PEEK_IMAGES)
+        source = replace(self, cache_folder=None)
+        return None if train is None else source.read_one(self.corpus(train), limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the approximate number of training images, and their labels in class order, to plan a run.
@@ -144,6 +147,8 @@ class ImageSource(ClassSource[ImageData]):
             return min(self.sample or digits, digits), self.names
         if self.data.startswith(HUB):
             return self.sample, self.names
+        if self.memory:
+            return len(self.memory["train"]), self.names
         splits = self.splits()
         assert splits.train is not None
         labels, names = read_labels(splits.train, self.names_for((), splits.train), self.columns, self.skip_bad_lines)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     TABLES,
     BadRow,
@@ -148,7 +149,7 @@ def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
     return converted
 
 
-def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
+def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
     """Read one file: a CoNLL column file or a table.
 
     limit           maximum number of sentences to read
@@ -156,25 +157,26 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    file = Path(file)
-    if not file.is_file():
+    if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file with a word and its tag per line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    is_table, skips, scheme = _is_table(file), Counter[str](), ""
-    read = _table if is_table else _columns
+    is_table, skips, scheme = isinstance(file, Rows) or _is_table(Path(file)), Counter[str](), ""
+
+    def read() -> Iterator[Row[Sentence]]:
+        return _table(file) if is_table else _columns(Path(file))
 
     def convert(row: Row[Sentence]) -> Sentence:
         nonlocal scheme
         words, tags = row.cells
         if fault_of(tags) is not None:
             # Most files need no conversion, so the scheme is only determined at the first tag that is not IOB2.
-            scheme = scheme or scheme_of(row.cells[1] for row in read(file) if not row.fault)
+            scheme = scheme or scheme_of(row.cells[1] for row in read() if not row.fault)
             tags = to_iob2(tags, scheme)
         if (broken := fault_of(tags)) is not None:
             raise BadRow(*broken[1:], line=row.number + (0 if is_table else broken[0]))
         return words, tags
 
-    sentences = filter_invalid(parse_rows(read(file), convert), skips, skip=skip_bad_lines, unit="sentences")
+    sentences = filter_invalid(parse_rows(read(), convert), skips, skip=skip_bad_lines, unit="sentences")
     hint = "expected a word and its tag per line, and blank lines between sentences"
     tagged = Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence found", hint)
     if scheme not in ("", "IOB2"):
@@ -246,11 +248,11 @@ def _split(line: str) -> list[str]:
     return re.split("\t" if "\t" in line else " +", line) if line else []
 
 
-def _table(file: Path) -> Iterator[Row[Sentence]]:
+def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
     # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
-    one_cell = format_suffix(file) in (".csv", ".tsv")
-    tag_names = {name: class_names(file, name) for name in _TAGS}
+    one_cell = format_suffix(Path(file)) in (".csv", ".tsv")
+    tag_names = {name: class_names(Path(file), name) for name in _TAGS}
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []

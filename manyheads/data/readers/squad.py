@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     TABLES,
     BadRow,
@@ -88,7 +89,7 @@ class Questions(Dataset):
         return [json.dumps(item) for item in self.items]
 
 
-def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
+def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
     """Read the questions of one file.
 
     limit           maximum number of questions to read
@@ -96,8 +97,7 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the question or line, and a remedy.
     """
-    file = Path(file)
-    if not file.is_file():
+    if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a JSON file in the format of SQuAD, or a table")
     ids: set[str] = set()
 
@@ -108,8 +108,10 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         ids.add(question.id)
         return (question,)
 
-    rows = format_suffix(file) in TABLES and (format_suffix(file) != ".json" or is_json_array(file))
-    entries = table(file, columns=_COLUMNS) if rows else _entries(file, _json(file))
+    rows = isinstance(file, Rows) or (
+        format_suffix(Path(file)) in TABLES and (format_suffix(Path(file)) != ".json" or is_json_array(Path(file)))
+    )
+    entries = table(file, columns=_COLUMNS) if rows else _entries(Path(file), _json(Path(file)))
     skips: Counter[str] = Counter()
     valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
     return Questions.collect(islice(valid, limit), file, skips, "no usable question found", _SHAPE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.rows import TABLES, class_names, table
 from manyheads.data.readers.splits import SplitData, folder_of, parts_of
@@ -36,13 +37,13 @@ class ClassSource(Source[D]):
         """Possible names of the column of a table that contains the labels."""
         return ("label",)
 
-    def names_for(self, labels: Sequence[str], corpus: str) -> tuple[str, ...]:
+    def names_for(self, labels: Sequence[str], corpus: str | Rows) -> tuple[str, ...]:
         """Return the names of numeric labels.
 
         They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
         model.
         """
-        stored = class_names(parts_of(corpus)[0], self.label_columns[0])
+        stored = class_names(parts_of(str(corpus))[0], self.label_columns[0])
         if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
             return stored
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
@@ -38,7 +39,7 @@ HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # names of the fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows")
+UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows", "memory", "in_memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -58,6 +59,8 @@ class Source(ABC, Generic[D]):
     by_hash           True: hold out the items whose hash is in the lowest twentieth, as earlier versions did
     fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
                       least 50 items if these are not more than 20%
+    memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
+    in_memory         True if the record is of a run on data in memory, which cannot be read again
     """
 
     kind: ClassVar[str]
@@ -67,6 +70,7 @@ class Source(ABC, Generic[D]):
     # If a directory contains several test corpora: True reads the first of them, False raises an error.
     first_test: ClassVar[bool] = False
     counted: ClassVar[bool] = True  # True if the size of the validation data is their number of items
+    tuples: ClassVar[tuple[tuple[str, ...], ...]] = ()  # column names of tuples in memory, by their number of items
     mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
     data: str | None = None
@@ -79,6 +83,8 @@ class Source(ABC, Generic[D]):
     by_number: bool = False
     by_hash: bool = False
     fraction: float | None = None
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    in_memory: bool = False
 
     def __post_init__(self) -> None:
         for name in ("data", "validation", "test", "column"):
@@ -98,7 +104,7 @@ class Source(ABC, Generic[D]):
     # Subclasses override the following methods. `labels` are the labels that a model was trained on; `limit` is the
     # maximum number of items to read.
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> D:
         """Read all items of one corpus. Raises FileNotFoundError or a one-line UserError."""
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
@@ -206,6 +212,14 @@ class Source(ABC, Generic[D]):
 
     def splits(self) -> Splits:
         """Return the paths of the training, validation and test data; they are None for an embedded corpus."""
+        if self.data == IN_MEMORY:
+            if "train" not in self.memory:
+                raise UserError(
+                    "the run was trained on data in memory: give the same data again, as manyheads.train(resume=RUN, "
+                    "train=...) does"
+                )
+            others = (name if name in self.memory else getattr(self, name) for name in ("validation", "test"))
+            return Splits("train", None, []).with_overrides(*others)
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
@@ -230,11 +244,11 @@ class Source(ABC, Generic[D]):
             return self.embedded()
         assert path is not None
         test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
-        train = self.read_one(path)
+        train = self.read_one(self.corpus(path))
         self.check_training(train)
-        test = None if test_path is None else self._read_test(test_path, train)
+        test = None if test_path is None else self._read_test(self.corpus(test_path), train)
         if validation_path is not None:
-            return SplitData(train, self.fitting(self.read_one(validation_path), train), test)
+            return SplitData(train, self.fitting(self.read_one(self.corpus(validation_path)), train), test)
         try:
             rest, validation = self.hold_out(train)
         except ValueError as error:
@@ -245,12 +259,12 @@ class Source(ABC, Generic[D]):
         """Return True if a corpus has no labels at all, like the test data of a competition."""
         return False
 
-    def _read_test(self, corpus: str, train: D) -> D | None:
+    def _read_test(self, corpus: str | Rows, train: D) -> D | None:
         """Read the test data. Return None for test data without labels, unless the user has named them."""
         try:
             test = self.read_one(corpus)
         except UserError:
-            if self.test is not None or not self.is_unlabeled(corpus):
+            if self.test is not None or isinstance(corpus, Rows) or not self.is_unlabeled(corpus):
                 raise
             logger.info(f"{corpus}: the test data have no labels, so they are not scored")
             return None
@@ -290,7 +304,11 @@ class Source(ABC, Generic[D]):
         Returns None for an embedded corpus.
         """
         train = self.splits().train
-        return None if train is None else self.read_one(train, limit=PEEK_ITEMS)
+        return None if train is None else self.read_one(self.corpus(train), limit=PEEK_ITEMS)
+
+    def corpus(self, name: str) -> str | Rows:
+        """Return the rows of a split in memory; the name of any other corpus remains."""
+        return Rows(name, self.memory[name], self.tuples) if name in self.memory else name
 
     def test_in(self, data: str) -> str:
         """Return the corpus on which to evaluate: `data`, or its test corpus if `data` is a directory of splits."""
@@ -309,7 +327,7 @@ class Source(ABC, Generic[D]):
 
     def summary_lines(self, splits: SplitData[D]) -> list[str]:
         """Return lines for the user: the files of each split, and the amount of held-out training data."""
-        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
+        lines = [] if self.data in (None, IN_MEMORY) or self.data.startswith(HUB) else [self._roles(self.data)]
         return [*lines, self.held_out(splits)] if splits.held_out else lines
 
     def _roles(self, data: str) -> str:
@@ -321,7 +339,9 @@ class Source(ABC, Generic[D]):
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """Describe the splits for result.json: the options to read them again, and fingerprints to verify them."""
         train, validation, tests = self.splits()
-        settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
+        settings = {name: value for name, value in asdict(replace(self, memory={})).items() if name not in UNRECORDED}
+        if self.memory:
+            settings["in_memory"], train, validation, tests = True, None, self.validation, []
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
         return {
             "kind": self.kind,
@@ -340,6 +360,8 @@ class Source(ABC, Generic[D]):
         directories and the record contains a fingerprint to verify them. Nothing is downloaded. Raises
         UserError or FileNotFoundError.
         """
+        if self.in_memory:
+            raise UserError("the run was trained on data in memory; give data to score with --data PATH")
         expected = self.recorded.get(split)
         if expected is None:
             raise UserError(f"the model was trained without {split} data; give some with --data PATH")

@@ -232,18 +232,25 @@ class LanguageModel(ModelWithTokenizer):
         """
         record = record_of(self.path)
         windows = record.get("windows", {})
-        context = windows.get("context", self.model.config.max_positions)
-        stride = windows.get("stride", max(1, context // 2))
         # Training records of earlier versions store this setting under "data".
         split = record.get("scored") or record.get("data", {}).get("scored", "test")
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
-        return self.score(texts, context=context, stride=stride)
+        return self.score(texts, context=windows.get("context"), stride=windows.get("stride"))
 
-    def score(self, texts: Texts, *, context: int, stride: int) -> EvaluationResult:
-        """Compute the loss of every token of the test texts in windows of `context` tokens.
+    def perplexity(self, texts: str | Sequence[str]) -> float:
+        """Return the perplexity of one or more texts: the exponential of the mean loss of their tokens."""
+        return float(self.score(texts).metrics["perplexity"]["value"])
 
-        The windows start `stride` tokens apart (see `token_losses`).
+    def score(
+        self, texts: Texts | str | Sequence[str], *, context: int | None = None, stride: int | None = None
+    ) -> EvaluationResult:
+        """Compute the loss of every token of the texts in windows of `context` tokens (default: the model's maximum).
+
+        The windows start `stride` tokens apart (default: half of the context; see `token_losses`).
         """
+        context = context or self.model.config.max_positions
+        stride = stride or max(1, context // 2)
+        texts = texts if isinstance(texts, Texts) else Texts([texts] if isinstance(texts, str) else list(texts))
         pieces: list[str] = []
         ids: list[int] = []
         piece_of_token: list[int] = []  # For each token, index of the piece of test text that contains the token.

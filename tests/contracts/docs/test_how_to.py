@@ -118,3 +118,13 @@ def test_paper_figures_are_reproduced(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_model_learns_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     assert run("own-loop", {}, monkeypatch)["loss"] < 4.5  # ln(256) = 5.5 at the start
+
+
+def test_train_on_data_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("train-in-memory", {}, monkeypatch)
+    accuracy, label, step = capsys.readouterr().out.split()[:3]
+    assert (float(accuracy), label) == (1.0, "positive")
+    assert int(step) < 60

@@ -12,8 +12,8 @@ EPOCHS = TrainingConfig(epochs=4, schedule="linear", warmup=100, validate_every=
 STEPS = TrainingConfig(steps=1500, schedule="linear", warmup=150, validate_every=500)
 
 
-def fitted(training, batches, *given, own_data=True, saved=None):
-    return fit_to_data(training, given, lambda: batches, own_data=own_data, saved=saved)
+def fitted(training, batches, *given, own_data=True):
+    return fit_to_data(training, given, lambda: batches, own_data=own_data)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,3 @@ def test_small_data_train_for_enough_steps():
     for given in ("training.epochs", "training.minutes", "training.steps"):
         assert fitted(EPOCHS, 3, given).epochs == 4
     assert fitted(EPOCHS, 3, own_data=False).epochs == 4
-
-
-def test_resume_keeps_the_settings_of_the_run():
-    saved = {"warmup": 100, "epochs": 4, "validate_every": 210, "learning_rate": 1.0}
-    kept = fitted(EPOCHS, 3, saved=saved)
-    assert kept == EPOCHS
-    longer = fitted(replace(EPOCHS, epochs=9), 3, "training.epochs", saved=saved)
-    assert (longer.epochs, longer.warmup) == (9, 100)
