@@ -253,10 +253,11 @@ def _trained(
         summary = ranks.broadcast(job.fit)
     else:
         assert job.task is not None
+        settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
         summary = train(
             job.task, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
             settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
-            record={**run.saved, "record": {"data": description, **job.record}}, progress=run.progress,
+            record={**run.saved, **settings, "record": {"data": description, **job.record}}, progress=run.progress,
             callbacks=run.callbacks,
         )  # fmt: skip
     if summary.status == "stopped":

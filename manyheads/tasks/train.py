@@ -27,6 +27,7 @@ from manyheads.runs.resuming import last_checkpoint, options_to_save, restored, 
 from manyheads.runs.run import Run
 from manyheads.tasks.registry import find
 from manyheads.tasks.trained_run import TrainedRun
+from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
 from manyheads.training.progress import LogCallback, ProgressCallback
 
@@ -153,7 +154,7 @@ def _configured(
     start = recipe.starting_config(options["init"])
     settings = with_full_keys(start, [*from_arguments(saved.get("arguments", [])), *settings])
     base = restored(start, saved["settings"]) if "settings" in saved else start
-    if checkpoint := last_checkpoint(out) if saved else {}:
+    if "arguments" in saved and (checkpoint := last_checkpoint(out)):
         base = replace(base, training=base.training.resumed(checkpoint["config"], ()))
     resolved = _one_budget(apply(base, settings), {setting.key for setting in settings})
     defaults, before, result = (dict(leaves(as_dict(config))) for config in (start, base, resolved))
@@ -164,7 +165,7 @@ def _configured(
     }
     overrides = {**saved.get("overrides", {}), **now}
     overrides = {key: value for key, value in overrides.items() if key not in defaults or defaults[key] != value}
-    changed = [key.removeprefix("training.") for key in now]
+    changed = [*(key.removeprefix("training.") for key in now), *(RESUMABLE if saved else ())]
     return resolved, {"given": {**saved.get("given", {}), **now}, "overrides": overrides, "changed": changed}
 
 

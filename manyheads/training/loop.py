@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -25,7 +26,14 @@ from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.prefetching import Group, prefetch
 from manyheads.training.progress import LogCallback, ProgressCallback, draw_losses
 from manyheads.training.resume import start_or_resume
-from manyheads.training.run_directory import FINISHED, KEPT, locked_run_directory, remove_leftovers, saved_message
+from manyheads.training.run_directory import (
+    FINISHED,
+    KEPT,
+    MODEL,
+    locked_run_directory,
+    remove_leftovers,
+    saved_message,
+)
 from manyheads.training.run_log import RunLog, metrics_line
 from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
 from manyheads.training.session import TrainingSession, new_session
@@ -175,6 +183,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))
+        shutil.rmtree(out / "state" / MODEL, ignore_errors=True)
     return summary
 
 

@@ -101,8 +101,10 @@ def test_a_finished_run_is_trained_longer(data: Path, log: Any) -> None:
     start("r")
     result = train(resume="r", overrides={"steps": 12, "patience": 50, "training.validate_every": 3})
     assert result["steps"] == 12
-    assert train(resume="r")["steps"] == 12
-    assert "to train it longer, add for example training.steps=24" in log.text
+    assert not train(resume="r", steps=14, max_minutes=1e-9)
+    assert train(resume="r")["steps"] == 14  # the last length holds, although no checkpoint was written since
+    assert train(resume="r")["steps"] == 14
+    assert "to train it longer, add for example training.steps=28" in log.text
 
 
 @pytest.mark.parametrize(
