@@ -130,7 +130,9 @@ WARM_UP: dict[str, Callable[[Any], object]] = {
     "fill": lambda predictor: predictor.fill(predictor.mask),
     "answer": lambda predictor: predictor.answer("a", "a"),
     "embed": lambda predictor: predictor.embed(["a"]),
-    "classify": lambda predictor: predictor.classify("a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))),
+    "classify": lambda predictor: predictor.predictions(
+        ["a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))]
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labeled import Columns, Labeled, read_labeled, with_labels
+from manyheads.data.readers.labeled import Columns, Labeled, label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
     PARTS,
@@ -106,7 +106,10 @@ class LabeledSource(ClassSource[Labeled]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels), self.skip_bad_lines
-        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        data = read_labeled(
+            corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, target=self.target,
+            as_written=self.by_number,
+        )  # fmt: skip
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     def splits_in(self, folder: Path) -> Splits:
@@ -144,7 +147,20 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
+        return hold_out(train, train.inputs, label_sets(train), what="text")
+
+    def check_training(self, train: Labeled) -> None:
+        """Raise UserError if there are too few labels, or if some labels are numbers and others are words."""
+        super().check_training(train)
+        number, word = (
+            [i for i, label in enumerate(train.labels) if label.isdecimal() is kind] for kind in (True, False)
+        )
+        if self.target == "classes" and not self.names and number and word:
+            first, other = ({"label": train.labels[i], "place": train.place(i)} for i in (number[0], word[0]))
+            raise UserError(
+                f"{other['place']}: the label {other['label']!r} is a word, but {first['label']!r} in "
+                f"{first['place']} is a number; expected one kind of labels"
+            )
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -157,7 +173,7 @@ class LabeledSource(ClassSource[Labeled]):
                 f"{data.file} and {train.file}: found pairs of texts in one and single texts in "
                 "the other; expected the same in both"
             )
-        return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
+        return with_labels(data, labels_of(train), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]

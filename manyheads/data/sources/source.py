@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from manyheads.core.config import TargetKind
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.labeled import labels_of
 from manyheads.data.readers.roles import describe_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
@@ -320,8 +322,9 @@ class Source(ABC, Generic[D]):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSource(Source[D]):
-    """Data source of items with one label each.
+    """Data source of items with labels.
 
+    target  "classes": one label per item; "regression": a number; "multi-label": any number of labels
     names   label names, for data in which the labels are the numbers 0, 1, ...
     sample  number of training items to use, drawn at random; None: all items
     """
@@ -330,13 +333,15 @@ class ClassSource(Source[D]):
 
     names: tuple[str, ...] = ()
     sample: int | None = None
+    target: TargetKind = "classes"
 
     def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return the names of numeric labels.
 
         They are the names given to this source or, if there are none, the `labels` of a model.
         """
-        return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+        numeric = self.target == "regression" or any(label.isdecimal() for label in labels)
+        return self.names or (() if numeric else tuple(labels))
 
     def read(self) -> SplitData[D]:
         """Read all splits, and draw the random sample of the training data.
@@ -347,8 +352,9 @@ class ClassSource(Source[D]):
         if self.sample is None:
             return splits
         sampled = splits.sampled(self.sample, self.seed)
-        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
-        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
+        found = labels_of(sampled.train)
+        missing = sorted({*labels_of(splits.train)}.difference(found))
+        if missing and (self.requires_every_label or len(found) < 2):
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UserError(
                 f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
@@ -356,10 +362,11 @@ class ClassSource(Source[D]):
         return sampled
 
     def check_training(self, train: D) -> None:
-        check_labels(train.labels, train.file or self.data)
+        check_labels(train.labels, train.file or self.data, self.target)
 
 
-def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raise UserError if the training data have fewer than two distinct labels."""
+def check_labels(labels: Sequence[str], place: object, target: TargetKind = "classes") -> None:
+    """Raise UserError if the training data have fewer than two distinct labels, or two numbers for a regression."""
     if len(set(labels)) < 2:
-        raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")
+        what = "number" if target == "regression" else "label"
+        raise UserError(f"{place}: found only one {what}, {labels[0]!r}; expected at least two")
