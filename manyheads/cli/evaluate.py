@@ -57,8 +57,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     if more and getattr(model, "reads", None) != "texts":
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
     for report in ("by_label", "confusion", "errors"):
-        if getattr(options, report) and report not in model.reports:
-            found = ", ".join(f"--{name.replace('_', '-')}" for name in model.reports) or "no such option"
+        if getattr(options, report) and report not in getattr(model, "reports", ()):
+            found = (
+                ", ".join(f"--{name.replace('_', '-')}" for name in getattr(model, "reports", ())) or "no such option"
+            )
             raise UserError(f"{options.model}: found --{report.replace('_', '-')}, but the model supports {found}")
     for report, suffixes in (("confusion", PICTURES), ("errors", (".csv", ".png"))):
         file = getattr(options, report)

@@ -48,7 +48,7 @@ def draw_sheet(path: str | Path, pictures: Sequence[tuple[Image.Image, str]]) ->
 
     rows = max(1, -(-len(pictures) // COLUMNS))
     drawing = Figure(figsize=(1.5 * COLUMNS, 1.8 * rows), layout="constrained")
-    panels = drawing.subplots(rows, COLUMNS, squeeze=False).flat
+    panels = list(drawing.subplots(rows, COLUMNS, squeeze=False).flat)
     for panel in panels:
         panel.axis("off")
     for panel, (image, caption) in zip(panels, pictures, strict=False):

@@ -322,7 +322,7 @@ def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False
         raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
     if fault := number_fault(written):
         raise BadRow(*fault)
-    name = label_name(written, names)
+    name = written if as_written and not names else label_name(written, names)
     if names and name not in names:
         raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
     return written, name

@@ -160,7 +160,7 @@ def image_metrics(target: Target, logits: Tensor, truth: Tensor) -> Metrics:
         raise UserError("found no images to score: the test data are empty")
     loss = float(replace(target, weights=None, smoothing=0.0).loss(logits, truth)) / len(truth)
     metrics, count = target.measure(logits, truth), logits.shape[1]
-    counted = f"{count} labels, {len(truth):,} images"
+    counted = f"{len(truth):,} images" if target.kind == "regression" else f"{count} labels, {len(truth):,} images"
     if target.kind == "classes":
         right = logits.topk(min(TOP, count)).indices == truth[:, None]  # (N, 5)
         tops = {"top1": right[:, 0], "top5": right.any(1)}
