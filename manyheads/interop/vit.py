@@ -108,6 +108,7 @@ _COMMON: tuple[SettingRow, ...] = (  # settings that ViT, DeiT and DINOv2 share
     Setting("image_size", "image_size", default=224),
     Setting("channels", "num_channels", default=3),
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.0),
+    TargetRow(),
 )
 _ROWS: tuple[SettingRow, ...] = (
     *_COMMON,
@@ -127,7 +128,7 @@ def _family(model_type: str, distilled: bool) -> Family:
     return Family(
         model_type, ViTConfig, ViT,
         Settings(
-            (*_ROWS, TargetRow()),
+            _ROWS,
             ours_only={"pool": "class", "distilled": distilled, "registers": 0, "layer_scale": None},
             theirs_only={},
             tolerated={**ABSENT, "pooler_act": "tanh"},
@@ -199,8 +200,8 @@ def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None
         Setting("norm_eps", "layer_norm_eps", default=1e-6),
         Setting("layer_scale", "layerscale_value", default=1.0),
     )
-    fixed = {"labels": (), "target": "classes", "pool": "class", "distilled": False, "representation": None,
-             "dropout": 0.0, "stochastic_depth": 0.0}  # fmt: skip
+    fixed = {"labels": (), "pool": "class", "distilled": False, "representation": None, "dropout": 0.0,
+             "stochastic_depth": 0.0}  # fmt: skip
     return Family(
         model_type, ViTConfig, ViT,
         Settings(
