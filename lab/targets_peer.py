@@ -27,13 +27,25 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import values
 
 RECORD = Path(__file__).parent / "results" / "targets.json"
-SEEDS, EPOCHS, RATE, BATCH, WARMUP = (1, 2, 3), 12, 1e-3, 32, 110
+SEEDS, BATCH, WARMUP = (1, 2, 3), 32, 110
 COUNTS = {"train": 3000, "dev": 300, "test": 600}
 TOPICS, EMOTIONS = 3, 28  # GoEmotions has 28 labels
 WORDS = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in ("n", "s", "r", "l")]  # 220 words
 KINDS: dict[str, dict[str, Any]] = {
-    "number": {"recipe": "sentence-pair", "target": "regression", "problem_type": "regression"},
-    "labels": {"recipe": "single-sentence", "target": "multi-label", "problem_type": "multi_label_classification"},
+    "number": {
+        "recipe": "sentence-pair",
+        "target": "regression",
+        "problem_type": "regression",
+        "epochs": 12,
+        "rate": 1e-3,
+    },
+    "labels": {
+        "recipe": "single-sentence",
+        "target": "multi-label",
+        "problem_type": "multi_label_classification",
+        "epochs": 20,
+        "rate": 3e-3,
+    },
 }
 
 
@@ -75,8 +87,8 @@ def prepare(folder: Path) -> None:
 def train_ours(folder: Path, name: str, seed: int) -> Path:
     kind, out = KINDS[name], folder / f"ours-{name}-{seed}"
     settings = {
-        "data": str(folder / name), "target": kind["target"], "batch_items": BATCH, "training.epochs": EPOCHS,
-        "training.learning_rate": RATE, "training.warmup": WARMUP, "training.seed": seed, "threads": 1,
+        "data": str(folder / name), "target": kind["target"], "batch_items": BATCH, "training.epochs": kind["epochs"],
+        "training.learning_rate": kind["rate"], "training.warmup": WARMUP, "training.seed": seed, "threads": 1,
     }  # fmt: skip
     manyheads.train(kind["recipe"], settings, out=str(out), init=str(folder / "bert"))
     return out
@@ -103,7 +115,7 @@ def train_theirs(folder: Path, name: str, seed: int, names: tuple[str, ...]) -> 
         id2label=dict(enumerate(names)), label2id={label: i for i, label in enumerate(names)},
     )  # fmt: skip
     arguments = transformers.TrainingArguments(
-        str(out), seed=seed, per_device_train_batch_size=BATCH, num_train_epochs=EPOCHS, learning_rate=RATE,
+        str(out), seed=seed, per_device_train_batch_size=BATCH, num_train_epochs=kind["epochs"], learning_rate=kind["rate"],
         warmup_steps=WARMUP, weight_decay=0.01, adam_epsilon=1e-6, max_grad_norm=1.0, lr_scheduler_type="linear",
         save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
@@ -142,7 +154,7 @@ def score_in_manyheads(run: Path, folder: Path, name: str) -> dict[str, float]:
 def main(folder: Path) -> None:
     prepare(folder)
     record: dict[str, Any] = {
-        "settings": {"epochs": EPOCHS, "learning_rate": RATE, "batch": BATCH, "warmup": WARMUP, "items": COUNTS},
+        "settings": {**KINDS, "batch": BATCH, "warmup": WARMUP, "items": COUNTS},
         "transformers": transformers.__version__, "runs": [],
     }  # fmt: skip
     for name, kind in KINDS.items():

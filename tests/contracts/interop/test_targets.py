@@ -65,7 +65,7 @@ def test_directories_open_both_ways(name: str, labels: int, problem: str | None,
 
 def test_a_reranker_of_sentence_transformers_opens(tmp_path: Path) -> None:
     head, sizes = SMALL["Bert"]
-    config = transformers.BertConfig(**sizes, num_labels=1)
+    config = transformers.BertConfig.from_dict({**sizes, "num_labels": 1})
     getattr(transformers, f"Bert{head}")(config).save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     added = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}}

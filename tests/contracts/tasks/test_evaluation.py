@@ -24,9 +24,7 @@ class Fixed:
     def __init__(self, outputs: str, probabilities: list[float]) -> None:
         quality = [float(output == "a") for output in outputs]
         items = [f"item {i}" for i in range(len(outputs))]
-        self._outcome = LabelEvaluation(
-            items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities, probabilities
-        )
+        self._outcome = LabelEvaluation(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome

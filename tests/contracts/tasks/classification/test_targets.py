@@ -115,7 +115,12 @@ def test_the_service_answers_with_numbers_and_labels(numbers: Path, labels: Path
     service = service_of(Settings({"n": str(numbers), "l": str(labels)}))
 
     async def scene(ask: Ask) -> list[Any]:
-        asked = [{"model": "n"}, {"model": "l"}, {"model": "l", "threshold": 0.0}, {"model": "l", "threshold": 2}]
+        asked: list[dict[str, Any]] = [
+            {"model": "n"},
+            {"model": "l"},
+            {"model": "l", "threshold": 0.0},
+            {"model": "l", "threshold": 2},
+        ]
         return [await ask(texts=["red sun 1"], **one) for one in [*asked, {"model": "n", "top": 2}]]
 
     number, some, every, refused, no_labels = asked_of(service, scene)
