@@ -115,7 +115,8 @@ def train_theirs(folder: Path, name: str, seed: int, names: tuple[str, ...]) -> 
         id2label=dict(enumerate(names)), label2id={label: i for i, label in enumerate(names)},
     )  # fmt: skip
     arguments = transformers.TrainingArguments(
-        str(out), seed=seed, per_device_train_batch_size=BATCH, num_train_epochs=kind["epochs"], learning_rate=kind["rate"],
+        str(out), seed=seed, per_device_train_batch_size=BATCH, num_train_epochs=kind["epochs"],
+        learning_rate=kind["rate"],
         warmup_steps=WARMUP, weight_decay=0.01, adam_epsilon=1e-6, max_grad_norm=1.0, lr_scheduler_type="linear",
         save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
