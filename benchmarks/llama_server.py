@@ -9,7 +9,6 @@ It is built from the sources that llama-cpp-python brings:
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.peers.llama_cpp import KINDS, write
+from benchmarks.peers.llama_cpp import KINDS
 from manyheads import directory
+from manyheads.export.gguf import write_gguf
 from manyheads.models.gpt import GPT
 
 CONTEXT = 256  # tokens of each client
@@ -32,7 +32,7 @@ def serving(program: Path, model: Path, precision: str, clients: int, threads: i
     loaded = directory.load(model)
     assert isinstance(loaded.model, GPT)
     file = model.parent / "model.gguf"
-    write(file, loaded.model, KINDS[precision], json.loads((model / "tokenizer.json").read_text(encoding="utf-8")))
+    write_gguf(file, loaded.model, loaded.tokenizer, KINDS[precision])
     port = 8391
     command: list[Any] = [
         program, "--model", file, "--port", port, "--parallel", clients, "--ctx-size", clients * CONTEXT,

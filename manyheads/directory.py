@@ -252,6 +252,12 @@ def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     return FAMILIES[model_type], settings
 
 
+def check_free(out: Path) -> None:
+    """Raise UserError if `out` exists and is not an empty directory."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists and is not empty: expected a new directory")
+
+
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise UserError if a weight is infinite or NaN."""
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:

@@ -17,8 +17,8 @@ def add(verbs: Verbs) -> None:
         ("DIR", "a new directory"),
         example="manyheads export runs/translation models/translation --format hf",
     )
-    verb.add_argument("--format", required=True, choices=("hf", "ctranslate2"), metavar="FORMAT",
-                        help="hf or ctranslate2")  # fmt: skip
+    verb.add_argument("--format", required=True, choices=("hf", "ctranslate2", "onnx", "pt2", "gguf"), metavar="FORMAT",
+                        help="hf, ctranslate2, onnx, pt2 (torch.export) or gguf (llama.cpp)")  # fmt: skip
 
 
 def _export(options: argparse.Namespace) -> None:

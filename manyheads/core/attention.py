@@ -116,8 +116,11 @@ class _AttentionMap:
     def explicit_is_faster(self, dropout: float) -> bool:
         """Return True if explicit matrix products are faster than PyTorch's fused kernel on this device.
 
-        This holds on a CPU for small attention matrices, and for training with dropout.
+        This holds on a CPU for small attention matrices, and for training with dropout. An exported graph has explicit
+        products, which every runtime knows; sizes are symbols then, so the rule below does not apply.
         """
+        if torch.compiler.is_exporting():
+            return True
         if self.query.device.type != "cpu":
             return False
         size = self.queries * self.keys

@@ -79,6 +79,8 @@ class Mask:
         Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
         share one mask.
         """
+        if torch.compiler.is_exporting():  # Sizes are symbols, which no dictionary takes as keys.
+            return self._build_mask_table(queries, keys, device)
         key = (queries, keys, device)
         if key not in self._tables:
             self._tables[key] = self._build_mask_table(queries, keys, device)

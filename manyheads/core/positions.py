@@ -84,7 +84,7 @@ class PositionTable(nn.Module):
 
     def forward(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor:
         # An int offset is known on the CPU, so no synchronization with the device is needed.
-        if offset is None or isinstance(offset, int):
+        if not isinstance(offset, Tensor):
             first, end = self.before + (offset or 0), (offset or 0) + x.shape[1]
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)

@@ -98,7 +98,7 @@ class GPT(nn.Module):
     def classify(self, hidden: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return label logits (B, L), computed from the last real token of each row of hidden states (B, T, D)."""
         assert self.classifier is not None
-        rows = torch.arange(len(hidden), device=hidden.device)
+        rows = torch.arange(hidden.shape[0], device=hidden.device)
         last = hidden[:, -1] if lengths is None else hidden[rows, lengths - 1]  # (B, D)
         return self.classifier(dropout(last, self.config.dropout, self.training))
 

@@ -193,10 +193,10 @@ class ViT(nn.Module):
                 " or train a model with another image_size"
             )
         x = self.patches(images)
-        tokens = [t.expand(len(x), 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
+        tokens = [t.expand(x.shape[0], 1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
         x = self.positions(torch.cat([*tokens, x], 1))
         if self.register_tokens is not None:
-            registers = self.register_tokens.expand(len(x), -1, -1)
+            registers = self.register_tokens.expand(x.shape[0], -1, -1)
             x = torch.cat([x[:, : len(tokens)], registers, x[:, len(tokens) :]], 1)
         return dropout(x, self.config.dropout, self.training)
 

@@ -1,0 +1,161 @@
+"""Export models to the formats of other tools, and convert pickled weights to safetensors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from manyheads.directory import Loaded, check_free, family_of, load, save
+from manyheads.errors import UserError, extra
+from manyheads.export.convert import convert
+from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.weights import SAFE
+from manyheads.models.gpt import GPT
+from manyheads.models.transformer import Transformer
+
+__all__ = ["FORMATS", "convert", "export"]
+
+logger = logging.getLogger(__name__)
+
+FORMATS = ("hf", "ctranslate2", "onnx", "pt2", "gguf")
+
+
+def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
+    """Export a model for another tool into `out`, a new directory. Return the exported model type.
+
+    format  "hf": write a directory that `transformers` opens. "ctranslate2": run the converter of CTranslate2; the
+            exported model never generates the padding token. "onnx": write ONNX files, with the tensor names of
+            Hugging Face. "pt2": write files of `torch.export`. "gguf": write the file of llama.cpp for a GPT-2
+
+    Raises UserError for a model that the other tool does not support.
+
+        >>> export("runs/gpt", "exported", "hf")
+        'gpt2'
+    """
+    if format not in FORMATS:
+        raise UserError(f"unknown format {format!r}: expected one of {', '.join(FORMATS)}")
+    loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
+    check_free(out)
+    if format == "hf":
+        return _to_hugging_face(loaded, out)
+    if format == "ctranslate2":
+        return _to_ctranslate2(loaded, out)
+    try:
+        return _to_runtime(loaded, out, format)
+    except UserError as error:
+        raise UserError(f"{loaded.path}: {error}") from None
+
+
+def _to_hugging_face(loaded: Loaded, out: Path) -> str:
+    family, obstacles = family_of(loaded.model)
+    if loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary:
+        obstacles = ["it has two tokenizer files"]
+    elif not family.own:
+        obstacles = []
+    else:
+        obstacles = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
+    if obstacles:
+        raise UserError(
+            f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}). Only manyheads can: copy the"
+            " directory instead"
+        )
+    if getattr(loaded.model.config, "channels", 3) != 3:
+        logger.info(
+            f"{out}: transformers' AutoModel and AutoImageProcessor open it for images of its"
+            f" {loaded.model.config.channels} channels. Its pipelines fail, because they convert every image to"
+            " three channels"
+        )
+    return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
+                preprocessing=loaded.preprocessing)  # fmt: skip
+
+
+def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
+    with extra("export", "export to CTranslate2"):
+        from ctranslate2.converters import TransformersConverter
+        from transformers.utils.logging import disable_progress_bar
+    if obstacle := _obstacle_to_ctranslate2(loaded):
+        raise UserError(f"{loaded.path}: cannot be exported to CTranslate2: {obstacle}")
+    with _new_directory(out) as converted, tempfile.TemporaryDirectory() as hf:
+        family = save(hf, _without_pad(loaded.model) if loaded.family == PEGASUS.model_type else loaded.model,
+                      loaded.tokenizer, vocabulary=loaded.vocabulary)  # fmt: skip
+        tokenizer_files = list(loaded.vocabulary) or ["tokenizer.json", "tokenizer_config.json"]
+        # Hide the progress bar of the converter, because users would take it for a progress bar of Manyheads.
+        disable_progress_bar()
+        TransformersConverter(hf, copy_files=tokenizer_files).convert(str(converted), force=True)
+    return family
+
+
+def _to_runtime(loaded: Loaded, out: Path, format: str) -> str:
+    from manyheads.export.gguf import write_gguf
+    from manyheads.export.onnx import write_onnx, write_pt2
+
+    with _new_directory(out) as directory:
+        if format == "gguf":
+            if not isinstance(loaded.model, GPT):
+                raise UserError(f"expected a GPT-2 for GGUF, found {loaded.family}")
+            write_gguf(directory / "model.gguf", loaded.model, loaded.tokenizer)
+            return loaded.family
+        family = save(directory, loaded.model, loaded.tokenizer, loaded.target_tokenizer,
+                      vocabulary=loaded.vocabulary, preprocessing=loaded.preprocessing)  # fmt: skip
+        (directory / SAFE).unlink()  # The graphs contain the weights.
+        {"onnx": write_onnx, "pt2": write_pt2}[format](loaded.model, directory)
+    return family
+
+
+@contextmanager
+def _new_directory(out: Path) -> Iterator[Path]:
+    """Context manager for a temporary directory that becomes `out` at the end, or is removed after an error."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+            written = Path(scratch, out.name)
+            written.mkdir()
+            yield written
+            os.replace(written, out)
+    except OSError as error:
+        raise UserError(f"{out}: failed to write ({error}); nothing is left there") from error
+
+
+def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
+    """Return the reason why the CTranslate2 converter would fail or produce a different model; None if it works."""
+    c = loaded.model.config
+    if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
+        # The format search gives the reasons why a translation model can be saved neither as Marian nor as Pegasus.
+        _, obstacles = family_of(loaded.model)
+        why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
+        return f"expected a Marian or Pegasus model, found {loaded.family}{why}"
+    if loaded.tokenizer is None or loaded.target_tokenizer is None:
+        return "expected a tokenizer.json"
+    if loaded.tokenizer.get_vocab() != loaded.target_tokenizer.get_vocab():
+        return "expected one vocabulary, found two"
+    if c.encoder_heads != c.decoder_heads:
+        return f"expected one number of heads, found {c.encoder_heads} and {c.decoder_heads}"
+    size = loaded.tokenizer.get_vocab_size()
+    if not size == c.source_vocab == c.target_vocab:
+        return f"the tokenizer has {size} tokens, but the model {c.source_vocab} and {c.target_vocab}"
+    if loaded.tokenizer.id_to_token(c.pad) != "<pad>" or not c.start == c.pad == size - 1:
+        return f"expected decoding to start from <pad>, the last token, found {loaded.tokenizer.id_to_token(c.start)}"
+    if loaded.model.target_embedding.weight[c.pad].any():
+        return "expected zeros in the padding token's embedding, which starts decoding"
+    return None
+
+
+def _without_pad(model: Transformer) -> Transformer:
+    """Return a copy of a model with an output bias that prevents the padding token from being generated.
+
+    Such a copy is exported to tools that cannot suppress a token.
+    """
+    c = model.config
+    copy = Transformer(replace(c, output_bias=True))
+    copy.load_state_dict({"output_bias": torch.zeros(c.target_vocab), **model.state_dict()})
+    assert copy.output_bias is not None
+    with torch.no_grad():
+        copy.output_bias[c.pad] = -1e4
+    return copy

@@ -1,0 +1,86 @@
+"""Export of GPT-2 models to GGUF, the file format of llama.cpp."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from manyheads.errors import UserError, extra
+from manyheads.interop.gpt import GPT2
+from manyheads.models.gpt import GPT
+
+# names of tensors in transformers -> llama.cpp, and the tensors of every layer
+NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
+IN_LAYERS = {
+    "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+
+
+def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, kind: str = "F32") -> None:
+    """Write a GPT-2 to a GGUF file.
+
+    tokenizer  byte-level BPE; None: the file has no vocabulary, and llama.cpp reads token ids only
+    kind       type of the matrices, a name of `gguf.GGMLQuantizationType`; vectors and positions are float32
+
+    Raises UserError for a model or tokenizer that llama.cpp does not have.
+    """
+    with extra("export", "export to GGUF"):
+        import gguf
+    c = model.config
+    settings = GPT2.settings_of(c)  # raises UserError for a model that is no GPT-2
+    if c.head != "language":
+        raise UserError(f"expected a GPT-2 with the head 'language', found the head {c.head!r}")
+    stored = gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(file, "gpt2")
+    writer.add_context_length(c.max_positions)
+    writer.add_embedding_length(c.width)
+    writer.add_block_count(c.layers)
+    writer.add_feed_forward_length(settings["n_inner"] or 4 * c.width)
+    writer.add_head_count(c.heads)
+    writer.add_layer_norm_eps(c.norm_eps)
+    writer.add_vocab_size(c.vocab)
+    _add_vocabulary(writer, c, tokenizer)
+    for name, tensor in GPT2.tensors_of(model).items():
+        *parts, leaf = name.removeprefix("transformer.").split(".")
+        in_layer = parts[0] == "h"
+        name = f"blk.{parts[1]}.{IN_LAYERS['.'.join(parts[2:])]}" if in_layer else NAMES[parts[0]]
+        matrix = tensor.ndim == 2 and parts[0] != "wpe"
+        values = (tensor.T if matrix and in_layer else tensor).contiguous().float().numpy()
+        if matrix:
+            writer.add_tensor(f"{name}.{leaf}", gguf.quants.quantize(values, stored), raw_dtype=stored)
+        else:
+            writer.add_tensor(f"{name}.{leaf}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_vocabulary(writer: Any, config: Any, tokenizer: Tokenizer | None) -> None:
+    from gguf import TokenType
+
+    if tokenizer is None:
+        return writer.add_tokenizer_model("no_vocab")
+    content = json.loads(tokenizer.to_str())
+    kind, end = content["model"]["type"], config.end
+    byte_level = (content["pre_tokenizer"] or {}).get("type") == "ByteLevel"
+    if kind != "BPE" or not byte_level or end is None:
+        raise UserError(f"expected a byte-level BPE tokenizer with an end-of-text token, found {kind}")
+    added = {token["id"]: token["content"] for token in content["added_tokens"]}
+    words = {number: word for word, number in content["model"]["vocab"].items()} | added
+    rows = range(config.vocab)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([words.get(number, f"[unused {number}]") for number in rows])
+    writer.add_token_types([
+        TokenType.CONTROL if number == end else TokenType.USER_DEFINED if number in added
+        else TokenType.NORMAL if number in words else TokenType.UNUSED for number in rows
+    ])  # fmt: skip
+    merges = content["model"]["merges"]
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)

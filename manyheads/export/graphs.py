@@ -1,0 +1,224 @@
+"""Models as graphs of tensor operations, for ONNX and `torch.export`.
+
+A graph is a module whose inputs and outputs are named tensors. The names are those of Hugging Face's ONNX directories,
+so that tools for these directories open ours. `graphs` returns one graph of an encoder, an image model or a GPT, and
+three of a translator: its encoder, and its decoder without and with a key-value cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.cache import KVCache
+from manyheads.core.masks import Mask
+from manyheads.errors import UserError
+from manyheads.models.bert import Bert
+from manyheads.models.conv_attention import ConvAttention
+from manyheads.models.gpt import GPT
+from manyheads.models.resnet import ResNet
+from manyheads.models.text_classifier import TextClassifier
+from manyheads.models.transformer import Transformer
+from manyheads.models.vit import ViT
+
+T = TypeVar("T")
+
+CHOICES = 3  # number of candidates of the head "choice" in example inputs
+# names of the outputs of BERT's heads; other heads have logits
+HEADS = {
+    "none": ("last_hidden_state",), "pooler": ("last_hidden_state", "pooler_output"),
+    "pretraining": ("prediction_logits", "seq_relationship_logits"), "question": ("start_logits", "end_logits"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Input:
+    """Input of a graph: a name and, for each dimension, its size (an int) or the name of a size that may vary.
+
+    high  integers from 1 up to this number are valid; None: the input has real numbers, or ones in an attention mask
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    high: int | None = None
+
+    def example(self, sizes: dict[str, int]) -> Tensor:
+        """Return random values of the given sizes."""
+        shape = [sizes[size] if isinstance(size, str) else size for size in self.shape]
+        if self.name.endswith("attention_mask"):
+            return torch.ones(shape, dtype=torch.long)
+        if self.name == "position_ids":
+            return (sizes["past"] + torch.arange(shape[1])).expand(shape).clone()
+        return torch.randn(shape) if self.high is None else torch.randint(min(1, self.high - 1), self.high, shape)
+
+    @property
+    def varying(self) -> dict[int, str]:
+        """Return the dimensions that may vary, with the names of their sizes."""
+        return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
+
+
+class Graph(nn.Module):
+    """Module that computes `outputs` from tensors in the order of `inputs`.
+
+    compute  function from the tensors to the output tensors
+    """
+
+    def __init__(
+        self, model: nn.Module, compute: Callable[..., Sequence[Tensor]], inputs: list[Input], outputs: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.model, self.compute, self.inputs, self.outputs = model, compute, inputs, tuple(outputs)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.compute(*tensors))
+
+
+class GraphCache(KVCache):
+    """Key-value cache without state: `append` joins the past keys and values with the new ones.
+
+    past, cross  keys and values of each layer, (B, H, T, Dh); `present` has the joined keys and values of each layer
+    """
+
+    def __init__(self, past: Sequence[Tensor], cross: Sequence[Tensor] = (), cross_mask: Mask | None = None) -> None:
+        self.past, self.present = past, list[Tensor]()
+        self._cross_tensors, self._source_mask = cross, cross_mask
+
+    @property
+    def offset(self) -> int:
+        return self.past[0].shape[2]
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        key = torch.cat([self.past[2 * layer], key], 2)
+        value = torch.cat([self.past[2 * layer + 1], value], 2)
+        self.present += [key, value]
+        return key, value
+
+    def mask(self, queries: int) -> Mask:
+        at = self.offset + torch.arange(queries)
+        return Mask(dense=torch.arange(self.offset + queries) <= at[:, None])
+
+    def cross(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self._cross_tensors[2 * layer], self._cross_tensors[2 * layer + 1]
+
+    def cross_mask(self) -> Mask:
+        assert self._source_mask is not None
+        return self._source_mask
+
+    def advance(self, count: int | Tensor) -> None:
+        """Do nothing, because the caller passes `present` as the past of the next step."""
+
+
+def graphs(model: Any) -> dict[str, Graph]:
+    """Return the graphs of a model by the names of their files.
+
+    Raises UserError for a model that has none, such as a recurrent network or a model with dynamic halting.
+    """
+    if type(model) is Transformer:
+        return _translator(model)
+    if isinstance(model, GPT) and model.classifier is None:
+        return {"model": _gpt(model)}
+    if isinstance(model, Bert | TextClassifier | GPT):
+        return {"model": _encoder(model)}
+    if isinstance(model, ViT | ResNet | ConvAttention):
+        return {"model": _image_model(model)}
+    raise UserError(
+        f"a {type(model).__name__} cannot be exported as a graph: expected a BERT, GPT, Transformer, text classifier of"
+        " Transformer blocks, or an image model"
+    )
+
+
+def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
+    head = getattr(model.config, "head", "sequence")
+    types = getattr(model.config, "segment_types", None) or 1  # without segment embeddings, the argument has no effect
+    shape = ("batch", CHOICES, "tokens") if head == "choice" else ("batch", "tokens")
+    ids = [Input("input_ids", shape, model.config.vocab), Input("attention_mask", shape)]
+    ids += [Input("token_type_ids", shape, types)] if types > 1 else []
+
+    def compute(tokens: Tensor, attention_mask: Tensor, segments: Tensor | None = None) -> Sequence[Tensor]:
+        output = model(tokens, attention_mask.sum(-1), segments)
+        if head == "question":
+            return output.unbind(-1)
+        if head == "pooler":
+            assert isinstance(model, Bert)
+            return output, model.pool(output)
+        return output if isinstance(output, tuple) else (output,)
+
+    return Graph(model, compute, ids, HEADS.get(head, ("logits",)))
+
+
+def _image_model(model: Any) -> Graph:
+    c = model.config
+    images = Input("pixel_values", ("batch", c.channels, c.image_size, c.image_size))
+    return Graph(model, lambda pixels: (model(pixels),), [images], ["logits" if c.labels else "pooler_output"])
+
+
+def _gpt(model: GPT) -> Graph:
+    past, present = _cache_of(model.decoder, "past"), _names("present", len(model.decoder.blocks))
+    tokens = Input("input_ids", ("batch", "tokens"), model.config.vocab)
+    mask = Input("attention_mask", ("batch", "past + tokens"))
+
+    def compute(tokens: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor) -> Sequence[Tensor]:
+        cache = GraphCache(past)
+        allowed = cache.mask(tokens.shape[1]).dense
+        assert allowed is not None
+        mask = Mask(dense=allowed & attention_mask[:, None, None, :].bool())
+        x = model.embedding(tokens) + model.positions.table[position_ids]
+        return model.project(model.decoder(x, mask=mask, cache=cache)), *cache.present
+
+    positions = Input("position_ids", ("batch", "tokens"), 2)
+    return Graph(model, compute, [tokens, mask, positions, *past], ["logits", *present])
+
+
+def _translator(model: Transformer) -> dict[str, Graph]:
+    c, blocks = model.config, list[Any](model.decoder.blocks)
+    layers, of_source = len(blocks), ("batch", "source")
+    source, mask = Input("input_ids", of_source, c.source_vocab), Input("attention_mask", of_source)
+    target = Input("input_ids", ("batch", "tokens"), c.target_vocab)
+    source_mask = Input("encoder_attention_mask", of_source)
+    memory = Input("encoder_hidden_states", (*of_source, c.width))
+    past, cross = _cache_of(model.decoder, "past", ".decoder"), _cache_of(model.decoder, "source", ".encoder")
+    present, present_cross = (_names("present", layers, side) for side in (".decoder", ".encoder"))
+
+    def encode(tokens: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
+        return (model.encode(tokens, Mask(key_lengths=attention_mask.sum(1))),)
+
+    def begin(attention_mask: Tensor, tokens: Tensor, memory: Tensor) -> Sequence[Tensor]:
+        cross = [entry for block in blocks for entry in block.cross.project_keys_values(memory)]
+        empty = [entry[:, :, :0] for entry in cross]
+        logits, *present = step(attention_mask, tokens, *_by_layer(empty, cross))
+        return logits, *_by_layer(present, cross)
+
+    def step(attention_mask: Tensor, tokens: Tensor, *entries: Tensor) -> Sequence[Tensor]:
+        lengths = Mask(key_lengths=attention_mask.sum(1))
+        past, cross = ([entry for i, entry in enumerate(entries) if i % 4 // 2 == side] for side in (0, 1))
+        cache = GraphCache(past, cross, lengths)
+        return model.step(tokens, cache), *cache.present
+
+    first, both = ["logits", *_by_layer(present, present_cross)], _by_layer(past, cross)
+    return {
+        "encoder_model": Graph(model, encode, [source, mask], ["last_hidden_state"]),
+        "decoder_model": Graph(model, begin, [source_mask, target, memory], first),
+        "decoder_with_past_model": Graph(model, step, [source_mask, target, *both], ["logits", *present]),
+    }
+
+
+def _by_layer(own: Sequence[T], cross: Sequence[T]) -> list[T]:
+    """Return the entries of self-attention and cross-attention in the order of Hugging Face: both for each layer."""
+    return [entry for at in range(0, len(own), 2) for entry in (*own[at : at + 2], *cross[at : at + 2])]
+
+
+def _names(kind: str, layers: int, side: str = "") -> list[str]:
+    return [f"{kind}.{layer}{side}.{entry}" for layer in range(layers) for entry in ("key", "value")]
+
+
+def _cache_of(stack: Any, length: str, side: str = "") -> list[Input]:
+    """Return the inputs for keys and values of each layer of a decoder; `length` names their number of positions."""
+    layers, heads, _ = stack.cache_sizes
+    attention = stack.blocks[0].attention
+    widths = [layer.out_features // heads for layer in (attention.key, attention.value)] * layers
+    names = _names("past_key_values", layers, side)
+    return [Input(name, ("batch", heads, length, width)) for name, width in zip(names, widths, strict=True)]
