@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
-from manyheads.cli.output import document, print_metrics, table
+from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 from manyheads.errors import UserError
 
@@ -28,8 +29,8 @@ def add(verbs: Verbs) -> None:
         "--by-label", action="store_true", help="also print precision, recall and F1 of each label or entity type"
     )
     verb.add_argument("--confusion", metavar="FILE.png|-", help="draw the confusion matrix; -: print it as a table")
-    verb.add_argument("--errors", metavar="FILE.csv|.png", help="write the wrong predictions into a table, or as a "
-                      "sheet of the wrong images")  # fmt: skip
+    verb.add_argument("--errors", type=Path, metavar="FILE.csv|.png", help="write the wrong predictions as a table, or "
+                      "the wrong images as a sheet")  # fmt: skip
     verb.add_argument(
         "--truncate", action="store_true", help="shorten texts that exceed the classifier's maximum length"
     )
@@ -56,18 +57,17 @@ def _evaluate(options: argparse.Namespace) -> None:
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
+    reports = getattr(model, "reports", ())
     for report in ("by_label", "confusion", "errors"):
-        if getattr(options, report) and report not in getattr(model, "reports", ()):
-            found = (
-                ", ".join(f"--{name.replace('_', '-')}" for name in getattr(model, "reports", ())) or "no such option"
-            )
-            raise UserError(f"{options.model}: found --{report.replace('_', '-')}, but the model supports {found}")
-    for report, suffixes in (("confusion", PICTURES), ("errors", (".csv", ".png"))):
-        file = getattr(options, report)
-        if file not in (None, "-" if report == "confusion" else None) and not file.endswith(suffixes):
-            raise UserError(f"--{report} is {file}: expected a file that ends in {' or '.join(suffixes)}")
-    if options.errors and options.errors.endswith(".png") and getattr(model, "reads", None) != "images":
-        raise UserError(f"{options.model}: --errors FILE.png applies to models that read images; give FILE.csv")
+        if getattr(options, report) and report not in reports:
+            supported = ", ".join(f"--{name}" for name in reports).replace("_", "-") or "no such option"
+            raise UserError(f"{options.model}: found --{report.replace('_', '-')}, but the model supports {supported}")
+    if options.confusion not in (None, "-"):
+        check_file(Path(options.confusion), PICTURES, f"expected a name in {', '.join(PICTURES)}, or -", "--confusion")
+    if options.errors:
+        sheet = (".png",) if getattr(model, "reads", None) == "images" else ()
+        expected = "expected a name in .csv, or in .png for a model that reads images"
+        check_file(options.errors, (".csv", *sheet), expected, "--errors")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 

@@ -63,11 +63,9 @@ class TargetConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        classes = {"positive": self.positive, "class_weights": self.class_weights, "sampling": self.sampling}
-        idle = [name for name, value in classes.items() if value is not None and self.target != "classes"]
-        idle += ["names"] if self.names and self.target == "regression" else []
-        idle += ["threshold"] if self.threshold != TargetConfig.threshold and self.target != "multi-label" else []
-        if idle:
+        classes, defaults = ("positive", "class_weights", "sampling"), type(self).__dataclass_fields__
+        unused = {"classes": ("threshold",), "regression": (*classes, "names", "threshold"), "multi-label": classes}
+        if idle := [name for name in unused[self.target] if getattr(self, name) != defaults[name].default]:
             raise UserError(f"{', '.join(idle)}: no effect with target={self.target}; leave it out")
         if self.class_weights and self.sampling:
             raise UserError("class_weights and sampling: expected one of them, because both balance the classes")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from manyheads.analysis.figures.confusion import draw_sheet
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.labeled import label_order, split_labels
+from manyheads.data.readers.labeled import label_order, label_sets
 from manyheads.data.sources.recorded import source_of
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
@@ -155,9 +155,9 @@ class LabelEvaluation(EvaluationResult):
 
         The recall of a label is also its accuracy: the fraction of its items that the model recognizes.
         """
-        sets = [[{*split_labels(text, self.kind)} for text in texts] for texts in (self.references, self.outputs)]
+        sets = [label_sets(texts, self.kind) for texts in (self.references, self.outputs)]
         expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
-        right = Counter(label for truth, output in zip(*sets, strict=True) for label in truth & output)
+        right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
         labels = label_order({*expected, *found})
         return [ratios(label, right[label], found[label], expected[label]) for label in labels]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,10 @@ def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.i
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     drawing.colorbar(image, ax=panel, label="fraction of the true label")
-    size = 9 if len(labels) <= 40 else 360 / len(labels)
+    style: dict[str, Any] = {"fontsize": min(9, 360 / len(labels)), "parse_math": False}
     names = [label if len(label) <= 24 else f"{label[:23]}…" for label in labels]
-    panel.set_xticks(range(len(labels)), names, rotation=60, ha="right", fontsize=size, parse_math=False)
-    panel.set_yticks(range(len(labels)), names, fontsize=size, parse_math=False)
+    panel.set_xticks(range(len(labels)), names, rotation=60, ha="right", **style)
+    panel.set_yticks(range(len(labels)), names, **style)
     panel.set(xlabel="predicted label", ylabel="true label")
     for (row, column), count in np.ndenumerate(counts if len(labels) <= COUNTED else counts[:0]):
         color = "white" if shares[row, column] > 0.5 else "black"

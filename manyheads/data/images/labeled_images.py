@@ -25,14 +25,7 @@ from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labeled import (
-    REGRESSION_LABELS,
-    label_name,
-    label_order,
-    labels_of,
-    parse_target,
-    split_labels,
-)
+from manyheads.data.readers.labeled import label_name, labels_of, parse_target
 from manyheads.data.readers.rows import BadRow
 from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
@@ -154,7 +147,7 @@ def read_images(
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     images = ImageData(items, names, file, dict(skips), notes, target)
-    return images if names and target != "regression" else replace(images, names=labels_of(images))
+    return images if names and target != "regression" else replace(images, names=labels_of(images.labels, target))
 
 
 def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind) -> Iterator[Entry]:
@@ -189,9 +182,7 @@ def read_labels(
             labels.append(_name(entry, names))
     if not labels:
         raise _no_images_error(path, skips)
-    if target == "regression":
-        return labels, REGRESSION_LABELS
-    return labels, names or label_order(name for label in labels for name in split_labels(label, target))
+    return labels, names if names and target != "regression" else labels_of(labels, target)
 
 
 def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:

@@ -63,7 +63,8 @@ class ImageSource(ClassSource[ImageData]):
 
         Other labels are an error, because a model can only predict labels that it was trained on.
         """
-        known = with_labels(data, labels_of(train), skip_bad_lines=self.skip_bad_lines, unit="images")
+        labels = labels_of(train.labels, train.target)
+        known = with_labels(data, labels, skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
@@ -77,7 +78,7 @@ class ImageSource(ClassSource[ImageData]):
         report.targets(train.names)
         report.repetitions(lambda images: images.keys)
         report.contradictions(train.keys, train.labels)
-        known = labels_of(train)
+        known = labels_of(train.labels, train.target)
         if without := [label for label in train.names if label not in known]:
             report.warnings.append(f"found no training image for {join_names(without)}")
         if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):

@@ -157,20 +157,17 @@ def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind
     return SEPARATOR.join(label_order(labels))
 
 
-def label_sets(data: Any) -> list[tuple[str, ...]]:
-    """Return the labels of each item of a data set: one, several, or none for a regression."""
-    return [split_labels(label, data.target) for label in data.labels]
+def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:
+    """Return the labels of each item: one, several, or none for a regression."""
+    if target == "multi-label":
+        return [tuple(label.split(SEPARATOR)) if label else () for label in labels]
+    return [(label,) if target == "classes" else () for label in labels]
 
 
-def split_labels(label: str, target: TargetKind) -> tuple[str, ...]:
-    if target == "classes":
-        return (label,)
-    return tuple(label.split(SEPARATOR)) if label and target == "multi-label" else ()
-
-
-def labels_of(data: Any) -> tuple[str, ...]:
-    """Return the labels of a model for a data set, in class order."""
-    return REGRESSION_LABELS if data.target == "regression" else label_order(chain.from_iterable(label_sets(data)))
+def labels_of(labels: Iterable[str], target: TargetKind) -> tuple[str, ...]:
+    """Return the labels of a model for the labels of its training items, in class order."""
+    found = chain.from_iterable(label_sets(labels, target))
+    return REGRESSION_LABELS if target == "regression" else label_order(found)
 
 
 def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labeled:
@@ -253,7 +250,7 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     if data.target == "regression":
         return data
     known = set(known)
-    unknown = [i for i, labels in enumerate(label_sets(data)) if not known.issuperset(labels)]
+    unknown = [i for i, labels in enumerate(label_sets(data.labels, data.target)) if not known.issuperset(labels)]
     if not unknown:
         return data
     first, shown = unknown[0], ", ".join(list(label_order(known))[:8])

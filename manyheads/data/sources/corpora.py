@@ -106,10 +106,8 @@ class LabeledSource(ClassSource[Labeled]):
 
     def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels), self.skip_bad_lines
-        data = read_labeled(
-            corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, target=self.target,
-            as_written=self.by_number,
-        )  # fmt: skip
+        kind: Any = {"target": self.target, "as_written": self.by_number}
+        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, **kind)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     def splits_in(self, folder: Path) -> Splits:
@@ -147,19 +145,18 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return hold_out(train, train.inputs, label_sets(train), what="text")
+        return hold_out(train, train.inputs, label_sets(train.labels, train.target), what="text")
 
     def check_training(self, train: Labeled) -> None:
         """Raise UserError if there are too few labels, or if some labels are numbers and others are words."""
         super().check_training(train)
-        number, word = (
-            [i for i, label in enumerate(train.labels) if label.isdecimal() is kind] for kind in (True, False)
-        )
-        if self.target == "classes" and not self.names and number and word:
-            first, other = ({"label": train.labels[i], "place": train.place(i)} for i in (number[0], word[0]))
+        # index of the first number and of the first word
+        of_kind = {label.isdecimal(): i for i, label in reversed([*enumerate(train.labels)])}
+        if self.target == "classes" and not self.names and len(of_kind) > 1:
+            (number, word), labels = (of_kind[True], of_kind[False]), train.labels
             raise UserError(
-                f"{other['place']}: the label {other['label']!r} is a word, but {first['label']!r} in "
-                f"{first['place']} is a number; expected one kind of labels"
+                f"{train.place(word)}: the label {labels[word]!r} is a word, but {labels[number]!r} in "
+                f"{train.place(number)} is a number; expected one kind of labels"
             )
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
@@ -173,7 +170,7 @@ class LabeledSource(ClassSource[Labeled]):
                 f"{data.file} and {train.file}: found pairs of texts in one and single texts in "
                 "the other; expected the same in both"
             )
-        return with_labels(data, labels_of(train), skip_bad_lines=self.skip_bad_lines)
+        return with_labels(data, labels_of(train.labels, train.target), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]

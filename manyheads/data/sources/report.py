@@ -90,7 +90,7 @@ class Report(Generic[S]):
         if any(split.target == "regression" for split in self.splits.values()):  # type: ignore[attr-defined]
             self.row("number (smallest / mean / largest)", lambda split: _range(split.labels))  # type: ignore[attr-defined]
         else:
-            self.labels(lambda split: [*chain.from_iterable(label_sets(split))], order)
+            self.labels(lambda split: [*chain.from_iterable(label_sets(split.labels, split.target))], order)
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.
@@ -215,7 +215,7 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
     train = splits.train
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
-    report.targets(labels_of(train))
+    report.targets(labels_of(train.labels, train.target))
     report.repetitions(lambda data: data.inputs)
     report.contradictions(train.inputs, train.labels)
     return str(report)

@@ -352,8 +352,8 @@ class ClassSource(Source[D]):
         if self.sample is None:
             return splits
         sampled = splits.sampled(self.sample, self.seed)
-        found = labels_of(sampled.train)
-        missing = sorted({*labels_of(splits.train)}.difference(found))
+        found = labels_of(sampled.train.labels, sampled.train.target)
+        missing = sorted({*labels_of(splits.train.labels, splits.train.target)}.difference(found))
         if missing and (self.requires_every_label or len(found) < 2):
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UserError(

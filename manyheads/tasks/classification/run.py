@@ -61,7 +61,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
 
     def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
         _check_pairs(config, run, splits.train)
-        labels = config.names or labels_of(splits.train)
+        labels = config.names or labels_of(splits.train.labels, splits.train.target)
         target = build_target(config, labels, splits.train)
         if run.init is None:
             model, tokenizer = _build_model(config, splits.train, labels)

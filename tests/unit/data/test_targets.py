@@ -28,7 +28,7 @@ def tsv(file: Path, *labels: str) -> Path:
 def test_numbers_are_read_from_every_kind_of_cell(tmp_path: Path) -> None:
     data = read_labeled(jsonl(tmp_path / "a.jsonl", 1, 2.5, "3", "-1", "4e1", -0.25), target="regression")
     assert data.labels == ["1.0", "2.5", "3.0", "-1.0", "40.0", "-0.25"]
-    assert labels_of(data) == ("LABEL_0",)
+    assert labels_of(data.labels, data.target) == ("LABEL_0",)
     assert read_labeled(tsv(tmp_path / "a.tsv", "1", "2.5"), target="regression").labels == ["1.0", "2.5"]
 
 
@@ -40,10 +40,10 @@ def test_other_cells_are_no_numbers(tmp_path: Path, cell: Any) -> None:
 
 def test_several_labels_are_lists_or_have_a_separator(tmp_path: Path) -> None:
     data = read_labeled(jsonl(tmp_path / "a.jsonl", ["b", "a", "b"], [], "a|c", "", 7), target="multi-label")
-    assert label_sets(data) == [("a", "b"), (), ("a", "c"), (), ("7",)]
-    assert labels_of(data) == ("7", "a", "b", "c")
+    assert label_sets(data.labels, data.target) == [("a", "b"), (), ("a", "c"), (), ("7",)]
+    assert labels_of(data.labels, data.target) == ("7", "a", "b", "c")
     table = read_labeled(tsv(tmp_path / "a.tsv", "0|2", "", "1"), target="multi-label", names=("x", "y", "z"))
-    assert label_sets(table) == [("x", "z"), (), ("y",)]
+    assert label_sets(table.labels, table.target) == [("x", "z"), (), ("y",)]
     with pytest.raises(ValueError, match=r"a label in 'label' contains '\|'"):
         read_labeled(jsonl(tmp_path / "b.jsonl", ["a|b", "c"]), target="multi-label")
 
