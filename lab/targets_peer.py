@@ -21,6 +21,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 import manyheads
 from manyheads import directory
+from manyheads.data.readers.labeled import labels_of
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
@@ -29,7 +30,7 @@ from manyheads.tasks.evaluation import values
 RECORD = Path(__file__).parent / "results" / "targets.json"
 SEEDS, BATCH, WARMUP = (1, 2, 3), 32, 110
 COUNTS = {"train": 3000, "dev": 300, "test": 600}
-TOPICS, EMOTIONS = 3, 28  # GoEmotions has 28 labels
+TOPICS, EMOTIONS = 3, 6
 WORDS = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in ("n", "s", "r", "l")]  # 220 words
 KINDS: dict[str, dict[str, Any]] = {
     "number": {
@@ -43,7 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "recipe": "single-sentence",
         "target": "multi-label",
         "problem_type": "multi_label_classification",
-        "epochs": 20,
+        "epochs": 12,
         "rate": 3e-3,
     },
 }
@@ -59,12 +60,12 @@ def number(draw: random.Random) -> dict[str, Any]:
 
 
 def labels(draw: random.Random) -> dict[str, Any]:
-    """Return a sentence with none to three of 28 labels, like GoEmotions: rare and frequent ones, some are wrong."""
-    weights = [1 / (1 + i) for i in range(EMOTIONS)]
+    """Return a sentence with nnone to three of six labels, like GoEmotions: rare and frequent ones, some are wrong."""
+    weights = [1 / (2 + i) for i in range(EMOTIONS)]
     chosen = set(draw.choices(range(EMOTIONS), weights, k=draw.choice((0, 1, 1, 2, 3))))
-    words = [WORDS[4 * emotion + draw.randrange(4)] for emotion in chosen] + draw.choices(WORDS[4 * EMOTIONS :], k=5)
+    words = [WORDS[4 * emotion + draw.randrange(4)] for emotion in chosen] + draw.choices(WORDS[4 * EMOTIONS :], k=2)
     draw.shuffle(words)
-    if draw.random() < 0.1:
+    if draw.random() < 0.05:
         chosen = {draw.randrange(EMOTIONS)}
     return {"text": " ".join(words), "label": [f"emotion-{emotion:02}" for emotion in sorted(chosen)]}
 
@@ -79,9 +80,11 @@ def prepare(folder: Path) -> None:
             texts += [row.get("text") or row["sentence1"] for row in rows]
     tokenizer = train_wordpiece(texts, 400)
     torch.manual_seed(0)
-    sizes = {"width": 64, "layers": 2, "heads": 4, "feed_forward": 128, "max_positions": 64}
-    vocab = tokenizer.get_vocab_size()
-    directory.save(folder / "bert", Bert(BertConfig(vocab=vocab, head="masked_lm", **sizes)), tokenizer)  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4, "feed_forward": 128, "max_positions": 64}
+    bert = Bert(BertConfig(vocab=tokenizer.get_vocab_size(), head="masked_lm", **sizes))
+    with torch.no_grad():  # without pretraining, larger embeddings make the training shorter
+        bert.embedding.weight *= 5
+    directory.save(folder / "bert", bert, tokenizer)
 
 
 def train_ours(folder: Path, name: str, seed: int) -> Path:
@@ -160,11 +163,7 @@ def main(folder: Path) -> None:
     }  # fmt: skip
     for name, kind in KINDS.items():
         train = LabeledSource(data=str(folder / name), target=kind["target"]).read().train
-        names = (
-            ("LABEL_0",)
-            if name == "number"
-            else tuple(sorted({n for row in train.labels for n in row.split("|") if n}))
-        )
+        names = labels_of(train.labels, train.target)
         for seed in SEEDS:
             runs = {
                 "manyheads": train_ours(folder, name, seed),
