@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "recipe": "single-sentence",
         "target": "multi-label",
         "problem_type": "multi_label_classification",
-        "epochs": 12,
+        "epochs": 30,
         "rate": 3e-3,
     },
 }
@@ -177,7 +177,7 @@ def main(folder: Path) -> None:
                 entry = {"target": kind["target"], "trained_by": library, "seed": seed, "scores": scores}
                 record["runs"].append({**entry, "max_difference_between_scorers": float(f"{difference:.1g}")})
                 print(record["runs"][-1], flush=True)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+                RECORD.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -46,13 +46,9 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     _check_unused_options(config, run)
 
     source = LabeledSource(
-        **located(config, run),
-        columns=config.columns,
-        names=config.names,
-        size=config.size,
-        sample=config.items,
+        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items,
         target=config.target,
-    )
+    )  # fmt: skip
 
     def plan() -> Plan:
         if run.init is None:
