@@ -18,8 +18,9 @@ This module never loads a pickle. It uses the network only for models whose name
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.training.run_directory import describe_unfinished
+from manyheads.training.state import load_weights
+from manyheads.training.unfinished import model_files, read_unfinished
+
+logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
 FAMILIES: dict[str, Family] = {
@@ -151,6 +156,13 @@ def load(path: str | Path) -> Loaded:
         ('GPT', 'gpt2')
     """
     path, source = resolve(path), path
+    if (unfinished := read_unfinished(path)) is not None:
+        files, weights, description = unfinished
+        loaded = load(files)
+        check_finite(path, weights)
+        load_weights(loaded.model, weights)
+        logger.warning(description)
+        return replace(loaded, path=path)
     family, settings = read_settings(path)
     if not weight_files(path, SAFE):
         if weight_files(path, PICKLED):
@@ -234,12 +246,13 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
 
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     """Read the config.json of a directory. Return the format named by its model type, and the settings."""
+    path, run = model_files(path), path
     file = path / CONFIG
     if not path.is_dir():
         what = "a file" if path.exists() else "no such directory"
         raise UserError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
-        raise UserError(f"{path}: {describe_unfinished(path) or f'no {CONFIG}: this is not a model directory'}")
+        raise UserError(f"{path}: {describe_unfinished(run) or f'no {CONFIG}: this is not a model directory'}")
     settings = _read_json(file)
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):

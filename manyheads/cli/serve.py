@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,7 +74,7 @@ def _serve(options: argparse.Namespace) -> None:
             models, options.host, options.port, options.workers, options.precision, options.threads, token, languages,
             options.detect, watched, limits, options.grace, options.log,
         ),
-        announce=lambda line: print(line, file=sys.stderr, flush=True),
+        announce=lambda line: print(line, flush=True),
     )  # fmt: skip
 
 

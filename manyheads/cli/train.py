@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from manyheads.cli.output import print_metrics
 from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.errors import UserError
 from manyheads.training.distributed import is_rank
+from manyheads.training.run_directory import saved_run
 
 
 def add(verbs: Verbs) -> None:
@@ -17,21 +20,25 @@ def add(verbs: Verbs) -> None:
         "train",
         _train,
         "train a model on small built-in data or on yours",
-        ("RECIPE", "name of a recipe; `manyheads recipes` lists them"),
         example="manyheads train translation training.steps=500 --out runs/dates",
     )
+    verb.usage = "manyheads train RECIPE [key=value ...] [options]\n       manyheads train --resume RUN [key=value ...]"
+    verb.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe; `manyheads recipes` lists them")
     verb.add_argument(
         "rest",
         nargs="*",
         metavar="key=value",
-        help="settings such as training.steps=100; `manyheads recipes RECIPE` lists them",
+        help="settings such as steps=100; `manyheads recipes RECIPE` lists them",
     )
     verb.add_argument(
         "--config", metavar="F.yaml", help="read settings from a file; key=value arguments take precedence"
     )
     verb.add_argument("--out", metavar="DIR", help="directory of the run (default: runs/RECIPE)")
     verb.add_argument("--init", metavar="MODEL", help="initialize with the weights of another model")
-    verb.add_argument("--resume", action="store_true", help="resume the run in --out")
+    verb.add_argument(
+        "--resume", nargs="?", const=True, default=False, metavar="RUN",
+        help="resume a run; budgets, patience and intervals may change (default: the run in --out)",
+    )  # fmt: skip
     verb.add_argument(
         "--dry-run", action="store_true", help="print settings, size and estimated time and memory, without training"
     )
@@ -42,16 +49,18 @@ def add(verbs: Verbs) -> None:
     verb.add_argument(
         "--skip-bad-lines", action="store_true", help="skip malformed lines or images of the data and count them"
     )
-    verb.add_argument("--processes", type=whole(1, 1024), metavar="N", default=1,
+    verb.add_argument("--processes", type=whole(1, 1024), metavar="N",
                       help="number of processes on this machine (default: 1)")  # fmt: skip
     verb.add_argument("--compile", action="store_true", help="compile the model (requires a C++ compiler)")
 
 
 def _train(options: argparse.Namespace) -> None:
-    if options.processes > 1 and not options.dry_run and not is_rank():
+    recipe, settings, resume = _words(options)
+    processes = options.processes or (saved_run(Path(resume)).get("processes", 1) if isinstance(resume, str) else 1)
+    if processes > 1 and not options.dry_run and not is_rank():
         from manyheads.training.launch import launch
 
-        raise SystemExit(launch(options.processes, options.given))
+        raise SystemExit(launch(processes, options.given))
     import yaml
 
     from manyheads.cli.progress import ProgressDisplay
@@ -60,10 +69,10 @@ def _train(options: argparse.Namespace) -> None:
 
     with ProgressDisplay() as progress:
         report = train(
-            options.recipe, from_arguments(options.rest), config=options.config, out=options.out, init=options.init,
-            resume=options.resume, dry_run=options.dry_run, max_minutes=options.max_minutes,
+            recipe, from_arguments(settings), config=options.config, out=options.out, init=options.init,
+            resume=resume, dry_run=options.dry_run, max_minutes=options.max_minutes,
             precision=options.precision, skip_bad_lines=options.skip_bad_lines, compile=options.compile,
-            processes=options.processes, progress=progress,
+            processes=processes, progress=progress,
         )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_metrics(report["metrics"])
@@ -72,3 +81,20 @@ def _train(options: argparse.Namespace) -> None:
     elif report:
         text = report if isinstance(report, str) else yaml.safe_dump(report, sort_keys=False, allow_unicode=True)
         print(text.rstrip("\n"))
+
+
+def _words(options: argparse.Namespace) -> tuple[str | None, list[str], str | bool]:
+    """Return the recipe, the settings, and the run to resume, in whichever order the user wrote them.
+
+    `--resume` may be followed by a setting, or by the recipe of the run in --out.
+    """
+    resume: str | bool = options.resume
+    words = [word for word in (options.recipe, *options.rest) if word is not None]
+    if isinstance(resume, str) and ("=" in resume or (options.out is not None and all("=" in word for word in words))):
+        words, resume = [resume, *words], True
+    names = [word for word in words if "=" not in word]
+    if isinstance(resume, str) and options.out is not None:
+        raise UserError(f"--resume {resume} and --out {options.out}: expected one of them")
+    if len(names) > 1:
+        raise UserError(f"{names[1]!r} is not a setting; expected key=value, such as training.steps=100")
+    return next(iter(names), None), [word for word in words if "=" in word], resume

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyheads.generation.protocol import Cache
 from manyheads.generation.sampling import Sampling
+from manyheads.generation.scoring import TokenScore, token_scores
 
 # The capacity of the key-value cache is a multiple of this number of positions, so that it is rarely resized when texts
 # join or leave.
@@ -58,6 +59,7 @@ class Text:
     limit  maximum number of generated tokens
     seed   seed of the random generator that samples the tokens
     first  index of the first token in `ids` that the model reads; earlier tokens no longer fit into its context
+    top    number of likeliest tokens that `scores` lists for each generated token; None: no scores
     """
 
     ids: list[int]
@@ -65,6 +67,8 @@ class Text:
     limit: int
     seed: int
     first: int = 0
+    top: int | None = None
+    scores: list[TokenScore] = field(default_factory=list, init=False)
     prompt: int = field(init=False)
     ended: bool = field(default=False, init=False)
     seen: Tensor | None = field(default=None, init=False)
@@ -92,14 +96,17 @@ class ContinuousBatch(Generic[F]):
                 needs more runs alone.
     unit        the capacity of a row is rounded up to a multiple of this number; 1 if no text will join later, so that
                 no padding is needed.
+    suppressed  ids that are never generated, such as ids without a token.
     """
 
     def __init__(
         self, start: Callable[[int, int], F], step: StepAt[F], *, context: int, end: int | None = None,
         chunk: int | None = None, rows: int | None = None, max_cached: int | None = None, unit: int = CAPACITY_UNIT,
+        suppressed: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._start, self._step, self._context, self._end, self._unit = start, step, context, end, unit
         self._chunk, self._rows, self._max_cached = chunk, rows, max_cached
+        self._suppressed = torch.tensor(suppressed) if suppressed else None
         self.waiting: deque[Text] = deque()
         self.texts: list[Text] = []  # text in each row of the key-value cache
         self._reading: _Reading[F] | None = None
@@ -142,10 +149,15 @@ class ContinuousBatch(Generic[F]):
         if not logits:
             return []
         sampled = []
-        for text, token in zip(self.texts, self._sample(torch.cat(logits)), strict=True):
+        joined = torch.cat(logits)  # (R, V)
+        if self._suppressed is not None:
+            joined[:, self._suppressed.to(joined.device)] = -torch.inf
+        for row, (text, token) in enumerate(zip(self.texts, self._sample(joined), strict=True)):
             if token == self._end:
                 text.ended = True
             else:
+                if text.top is not None:
+                    text.scores += token_scores(joined[row : row + 1], [token], text.top)
                 text.ids.append(token)
                 sampled.append((text, token))
             if text.ended or text.added == text.limit:
@@ -324,6 +336,7 @@ def sample(
     limits: Sequence[int],
     seeds: Sequence[int],
     end: int | None = None,
+    suppressed: Sequence[int] = (),
     over: Callable[[int, int], bool] = lambda row, token: False,
 ) -> Iterator[list[tuple[int, int]]]:
     """Generate a continuation of every prompt, and yield the new tokens of each step.
@@ -338,7 +351,7 @@ def sample(
     """
     texts = [Text([*ids], sampling, n, seed) for ids, n, seed in zip(prompts, limits, seeds, strict=True)]
     rows = {text: row for row, text in enumerate(texts)}
-    batch = ContinuousBatch(start, step, context=context, end=end, unit=1)
+    batch = ContinuousBatch(start, step, context=context, end=end, unit=1, suppressed=suppressed)
     batch.admit(texts)
     while batch.busy:
         sampled = batch.step()

@@ -1,13 +1,47 @@
-"""Scoring of given target texts: log-probability of each text under the model (forced decoding)."""
+"""Log-probabilities of given texts under a model (forced decoding), and of single tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from manyheads.errors import UserError
 from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, suppress_ids
+
+
+class TokenScore(NamedTuple):
+    """Log-probability of a token after the tokens before it, and the likeliest tokens with their log-probabilities."""
+
+    token: int
+    log_probability: float
+    best: list[tuple[int, float]]
+
+
+def token_scores(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenScore]:
+    """Return the scores of tokens (T,), each under the logits (T, V) at its position, with the `top` likeliest ones."""
+    scores = logits.float().log_softmax(-1)
+    best, ids = scores.topk(top)
+    chosen = scores[range(len(tokens)), tokens].tolist()
+    ranked = [list(zip(*row, strict=True)) for row in zip(ids.tolist(), best.tolist(), strict=True)]
+    return [TokenScore(*row) for row in zip(tokens, chosen, ranked, strict=True)]
+
+
+@torch.inference_mode()
+def prompt_scores(step: Step[C], cache: C, ids: Sequence[int], top: int, *, chunk: int = 128) -> list[TokenScore]:
+    """Return the scores of all tokens of a text but the first, which nothing precedes.
+
+    cache  empty, with one row and a capacity of at least the length of the text
+    chunk  number of tokens that the model reads at once, so that the logits need little memory
+    """
+    scores: list[TokenScore] = []
+    for first in range(0, len(ids) - 1, chunk):
+        read = ids[first : min(first + chunk, len(ids) - 1)]
+        logits = step(torch.tensor([read], device=cache.lengths.device), cache)[0]
+        scores += token_scores(logits, ids[first + 1 : first + 1 + len(read)], top)
+    return scores
 
 
 @torch.inference_mode()

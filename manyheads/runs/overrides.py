@@ -124,10 +124,27 @@ def apply(config: Config, settings: Iterable[Setting]) -> Config:
 
     Raises a UserError that names the key, its location and a possible correction.
     """
-    settings = list(settings)
+    settings = with_full_keys(config, settings)
     for setting in settings:
         _check_key(config, setting)
-    return _rebuild(config, "", settings)
+    return rebuild(config, "", settings)
+
+
+def with_full_keys(config: Any, settings: Iterable[Setting]) -> list[Setting]:
+    """Return the settings with full keys: `steps` becomes `training.steps`, if no other key ends in `.steps`.
+
+    Raises UserError if several keys match.
+    """
+    known = [key for key, _ in leaves(as_dict(config))]
+    full = []
+    for setting in settings:
+        matching = [key for key in known if key.rpartition(".")[2] == setting.key]
+        if matching and "." not in setting.key and setting.key not in {f.name for f in fields(config)}:
+            if len(matching) > 1:
+                raise setting.error(f"several settings have this name; choose {' or '.join(matching)}")
+            setting = replace(setting, key=matching[0])
+        full.append(setting)
+    return full
 
 
 def as_dict(config: Any) -> Any:
@@ -232,7 +249,7 @@ def _suggest(key: str, valid: list[str]) -> str:
     return nearest(key, valid)
 
 
-def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
+def rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
     """Return a copy of the configuration with all changes applied at once, so that its checks see all new values
     together.
 
@@ -258,7 +275,7 @@ def _rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
             continue
         applied += matching
         if is_dataclass(value):
-            changes[f.name] = _rebuild(value, f"{key}.", matching)
+            changes[f.name] = rebuild(value, f"{key}.", matching)
             continue
         for setting in matching:
             if setting.key == key:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -21,16 +22,19 @@ from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
-from manyheads.files import read_json
+from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
-from manyheads.runs.overrides import setting_words
+from manyheads.runs.overrides import nearest, setting_words
 from manyheads.runs.result import RunResult, example_command
+from manyheads.runs.resuming import last_checkpoint
+from manyheads.training import own_runs
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
-from manyheads.training.progress import ProgressCallback
-from manyheads.training.record import Metrics, commit, write_result
-from manyheads.training.run_directory import locked_run_directory, run_status
+from manyheads.training.progress import FRACTIONS, LogCallback, ProgressCallback
+from manyheads.training.record import METRICS, Metrics, commit, write_result
+from manyheads.training.resume import refuse_differences
+from manyheads.training.run_directory import RUN, locked_run_directory, run_status
 from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,11 @@ class Run:
                  A partial run gets the remaining time of the whole run
     processes    number of local processes that the command requested
     progress     callback for the progress of training
+    memory       the user's data in memory, by split
+    callbacks    functions that receive each entry of the training log; one that returns False stops the run
+    saved        entries of state/run.json from which the run can be resumed (`resuming.py`)
+    own_data     True if the user gave data to a recipe that is not made for a certain data set
+    changed      keys of the settings that the user changes when a run is resumed
     whole        for a partial run, the whole run, which the user resumes; otherwise None
     """
 
@@ -68,12 +77,22 @@ class Run:
     given: Mapping[str, Any] = field(default_factory=dict)
     progress: ProgressCallback | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    saved: Mapping[str, Any] = field(default_factory=dict)
+    own_data: bool = False
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    callbacks: Sequence[LogCallback] = ()
+    changed: Collection[str] = ()
 
     @property
     def resume_command(self) -> str:
-        """Return the command that resumes this run."""
-        if self.whole is not None:
-            return self.whole.resume_command
+        """Return the command that resumes this run, or the whole run that this run is a part of."""
+        return (
+            f"{self.whole.command} --resume" if self.whole else f"manyheads train --resume {shlex.quote(str(self.out))}"
+        )
+
+    @property
+    def command(self) -> str:
+        """Return the command that starts this run."""
         settings = (f"{key}={setting_words(value)}" for key, value in self.given.items())
         words = ["manyheads", "train", self.recipe, *settings]
         for option, value in (("--out", self.out), ("--init", self.init), ("--precision", self.precision)):
@@ -81,7 +100,7 @@ class Run:
         for option, switched_on in (("--skip-bad-lines", self.skip_bad_lines), ("--compile", self.compile)):
             words += [option] if switched_on else []
         words += ["--processes", str(self.processes)] if self.processes > 1 else []
-        return shlex.join([*words, "--resume"])
+        return shlex.join(words)
 
     def part(self, name: str, begun: float) -> Run:
         """Return the options of a partial run, which trains in the subdirectory `name`.
@@ -94,7 +113,7 @@ class Run:
                 lambda: time.monotonic() - begun
             )  # all ranks must use the same remaining time
             left = max(0.0, left - spent / 60)
-        return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self)
+        return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self, saved={})
 
     def compute(self, threads: int | None) -> ComputeConfig:
         """Return the compute configuration of the run: device, precision and threads.
@@ -179,6 +198,8 @@ def carry_out(
     build       function that builds the task from the data. Called after seeding
     may_change  settings that only affect the use of the trained model, and may change when a run is resumed
     """
+    if (metric := config.training.metric) not in (None, *METRICS):
+        raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.compute(config.threads))
@@ -189,13 +210,24 @@ def carry_out(
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         if run.init is None:
             plan()
+        if run.saved and ranks.first and not run.resume:
+            write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
+        before = last_checkpoint(run.out) if run.resume else {}
+        if before:
+            _refuse_changes(run, config, before, may_change)
         with ranks.rank_zero_first():
-            data, splits = data.read_matching(_fingerprints(run.out) if run.resume else {})
+            data, splits = data.read_matching(before.get("settings", {}).get("fingerprints", {}))
             log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
+        if ranks.first:
+            own_runs.add(description)
+        if before:
+            job.training = job.training.resumed(before["config"], run.changed)
+        elif job.task is not None and run.own_data and not run.whole and "training.metric" not in run.given:
+            job.training = _keeping_best(job.training, job.task.metrics)
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -218,10 +250,12 @@ def _trained(
         summary = ranks.broadcast(job.fit)
     else:
         assert job.task is not None
+        settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
         summary = train(
             job.task, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
             settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
-            progress=run.progress,
+            record={**run.saved, **settings, "record": {"data": description, **job.record}}, progress=run.progress,
+            callbacks=run.callbacks,
         )  # fmt: skip
     if summary.status == "stopped":
         logger.info(summary.reason)
@@ -269,23 +303,28 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
-        "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed,
+        "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed, "memory": run.memory,
     }  # fmt: skip
 
 
-def _fingerprints(out: Path) -> dict[str, str]:
-    """Return the fingerprints of the data, as stored in the last checkpoint.
+def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingConfig:
+    """Return the configuration that keeps the weights with the best main metric, unless it averages weights."""
+    if training.metric is not None or training.average > 1 or training.ema is not None:
+        return training
+    return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
 
-    A resumed run needs them to divide the data into the same splits as before. Returns an empty dictionary if there is
-    no readable checkpoint; the training loop reports this error later.
-    """
-    for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
-        try:
-            settings = read_json(path, "")["content"]["settings"]
-            return {str(name): str(digits) for name, digits in settings["fingerprints"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return {}
+
+def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
+    """Raise UserError if a resumed run has other settings, before any data are read."""
+    if "steps" in run.changed and (config.training.steps or math.inf) < before["step"]:
+        raise UserError(
+            f"training.steps is {config.training.steps:,}: {run.out} has already trained for {before['step']:,} steps"
+        )
+    old = with_defaults(config, before["settings"])
+    now = json.loads(json.dumps({**settings_of(config, may_change), "init": run.init}))
+    differences = config.training.resumed(before["config"], run.changed).differs_from(before["config"])
+    differences += [f"{key}: {old.get(key)!r} -> {value!r}" for key, value in now.items() if old.get(key) != value]
+    refuse_differences(run.out, differences)
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:

@@ -50,9 +50,10 @@ async def openapi(service: Service, payload: None, request: Request) -> Any:
 ENDPOINTS = (
     Endpoint("POST", "/v1/completions", openai.completions, "Continue texts (OpenAI)", schemas.CompletionRequest,
              schemas.Completion, mimes=(JSON, "text/event-stream")),
+    Endpoint("POST", "/v1/chat/completions", openai.chat, "Refuse chats, with a hint (OpenAI)", schemas.ChatRequest),
     Endpoint("GET", "/v1/models", openai.models, "List the models (OpenAI)", None, schemas.ModelList),
     Endpoint("GET", "/v1/models/{name}", openai.model, "Describe one model (OpenAI)", None, schemas.ModelCard),
-    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text as a vector (OpenAI)",
+    Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text or image as a vector (OpenAI)",
              schemas.EmbeddingRequest, schemas.EmbeddingList),
     Endpoint("POST", "/translate", libretranslate.translate, "Translate texts (LibreTranslate)",
              schemas.TranslateRequest, schemas.Translated, form=True),
@@ -60,10 +61,12 @@ ENDPOINTS = (
              schemas.LanguagesRequest, schemas.Language, many=True, form=True),
     Endpoint("POST", "/detect", libretranslate.detect, "Detect the language of a text (LibreTranslate)",
              schemas.DetectRequest, schemas.Detected, many=True, form=True),
+    Endpoint("GET", "/frontend/settings", libretranslate.settings, "Return the settings of a page (LibreTranslate)",
+             None, schemas.FrontendSettings),
     Endpoint("POST", "/nbest", verbs.nbest, "Return the best translations of each text, with their scores",
              schemas.NBestRequest, schemas.Results),
     Endpoint("POST", "/classify", verbs.classify, "Classify texts, pairs of texts, or images", schemas.ClassifyRequest,
-             schemas.Results),
+             schemas.Results, images=True),
     Endpoint("POST", "/tag", verbs.tag, "Tag words and find entities", schemas.TagRequest, schemas.Results),
     Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each text", schemas.FillRequest,
              schemas.Results),
@@ -129,7 +132,8 @@ async def _dispatch(service: Service, endpoint: Endpoint, request: Request) -> R
         body = await read_body(request, max_bytes, limits.body_seconds, hint)
         content_type = request.headers.get("content-type", "")
         if endpoint.method == "POST" or body:
-            payload = parse_body(endpoint.request_schema, body, content_type, form=endpoint.form)
+            payload = parse_body(endpoint.request_schema, body, content_type, form=endpoint.form,
+                                 images=endpoint.images, query=request.query_params)  # fmt: skip
         allowed = allowed or key_matches(getattr(payload, "api_key", None) or "")
     if not allowed and not is_public_path(endpoint.path):
         raise unauthorized()

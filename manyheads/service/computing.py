@@ -35,7 +35,10 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
         arrays = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]
         return predictor.classify_arrays(arrays, **options)
 
-    special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images}
+    def image_vectors(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
+        return predictor.embed_arrays([predictor.preprocessing.normalized(Image.fromarray(p)) for p in items])
+
+    special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images, "image_vectors": image_vectors}
     return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **options))
 
 

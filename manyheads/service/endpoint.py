@@ -23,6 +23,7 @@ class Endpoint:
     gives  schema of the response
     many   true if the response is a list of objects with the schema `gives`
     form   true if clients may send the request as an HTML form
+    images true if clients may send image files as the body, or in a multipart form
     mimes  media types of the response
     """
 
@@ -34,4 +35,5 @@ class Endpoint:
     response_schema: type[schemas.Answer] | None = None
     many: bool = False
     form: bool = False
+    images: bool = False
     mimes: tuple[str, ...] = (JSON,)

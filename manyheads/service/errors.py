@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-LIBRETRANSLATE = ("/translate", "/languages", "/detect")
+LIBRETRANSLATE = ("/translate", "/languages", "/detect", "/frontend/settings")
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from manyheads.generation import ContinuousBatch, Sampling, Text, TextStream
+from manyheads.generation.scoring import TokenScore, prompt_scores
 from manyheads.service.batching import FairLock, Worker
 from manyheads.service.errors import busy, shutting_down
 from manyheads.service.logs import log
@@ -63,14 +64,15 @@ class GenerationWorker(Worker):
         max_waiting: int,
     ) -> None:  # fmt: skip
         super().__init__(name, turns, metrics, max_waiting)
-        model, self._compute = predictor.compiled
+        self._model, self._compute = predictor.compiled
+        model = self._model
         self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
         self._rows = rows
 
         def empty() -> ContinuousBatch[Any]:
             return ContinuousBatch(
                 model.start, model.step, context=self.context, end=predictor.end, chunk=CHUNK, rows=rows,
-                max_cached=positions,
+                max_cached=positions, suppressed=predictor.unused,
             )  # fmt: skip
 
         self._empty, self._batch = empty, empty()
@@ -81,10 +83,14 @@ class GenerationWorker(Worker):
         self._thread.start()
 
     def submit(
-        self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int]
-    ) -> GenerationRequest:
-        """Submit prompts for generation from the event loop. Raises Refused if the queue is full."""
-        texts = [Text([*ids], sampling, limit, seed) for ids, seed in zip(prompts, seeds, strict=True)]
+        self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int],
+        top: int | None = None,
+    ) -> GenerationRequest:  # fmt: skip
+        """Submit prompts for generation from the event loop. Raises Refused if the queue is full.
+
+        top  number of likeliest tokens in the scores of each token; None: no scores
+        """
+        texts = [Text([*ids], sampling, limit, seed, top=top) for ids, seed in zip(prompts, seeds, strict=True)]
         request = GenerationRequest(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
         with self._changed:
             if self._closed:
@@ -95,6 +101,11 @@ class GenerationWorker(Worker):
             self._arrived.append(request)
             self._changed.notify()
         return request
+
+    def prompt_scores(self, ids: Sequence[int], top: int) -> list[TokenScore]:
+        """Return the scores of all tokens of a prompt but the first. Blocks until the model is free."""
+        with self._turns, self._compute.autocast():
+            return prompt_scores(self._model.step, self._model.start(1, len(ids)), ids, top)
 
     def cancel(self, request: GenerationRequest) -> None:
         """Remove the unfinished texts of a request from the batch, at the next generation step."""

@@ -1,4 +1,4 @@
-"""Handlers for clients of LibreTranslate: translation, list of languages, and language detection."""
+"""Handlers for clients of LibreTranslate: translation, languages, language detection, and settings of a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from manyheads.service import schemas
+from manyheads.service import markup, schemas
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
@@ -20,31 +20,31 @@ BEAM, ALPHA = 4, 0.6  # beam width and length penalty, as in `manyheads translat
 
 async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Any:
     texts = [payload.q] if isinstance(payload.q, str) else payload.q
-    _check_length(service, texts)
+    split = [markup.of_html(text) if payload.format == "html" else markup.of_lines(text) for text in texts]
+    _check_length(service, texts, sum(len(text.parts) for text in split))
     detected = None
     if payload.source == "auto":
         detected = await _detect(service, texts, request, "source")
         sources = [ranked[0].language for ranked in detected]
     else:
         sources = [payload.source] * len(texts)
-    lines = [text.split("\n") for text in texts]
     count = 1 + (payload.alternatives or 0)
     options = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": payload.truncate}
-    # by index of the text: for each line of the text, a list of the best translations
+    # by index of the text: for each part of the text, a list of the best translations
     results: dict[int, list[list[str]]] = {}
     for source in dict.fromkeys(sources):
         served = _translator(service, source, payload.target)
         indices = [i for i, other in enumerate(sources) if other == source]
-        items = [line for i in indices for line in lines[i]]
-        translations = [[line] for line in items]
+        items = [part for i in indices for part in split[i].parts]
+        translations = [[part] for part in items]
         if served is not None:
             translations = [[t.text for t in ranked] for ranked in await service.compute(
                 request, served, "nbest", items, "q", **options)]  # fmt: skip
         remaining = iter(translations)
-        results |= {i: [next(remaining) for _ in lines[i]] for i in indices}
+        results |= {i: [next(remaining) for _ in split[i].parts] for i in indices}
 
     def joined(number: int, rank: int) -> str:
-        return "\n".join(ranked[min(rank, len(ranked) - 1)] for ranked in results[number])
+        return split[number].joined([ranked[min(rank, len(ranked) - 1)] for ranked in results[number]])
 
     single = isinstance(payload.q, str)
 
@@ -59,10 +59,10 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
     return answer
 
 
-def _check_length(service: Service, texts: list[str]) -> None:
+def _check_length(service: Service, texts: list[str], lines: int) -> None:
     """Raise Refused if the texts of a request have too many characters or lines."""
     service.check_length(texts, "q")
-    lines, max_lines = sum(text.count("\n") + 1 for text in texts), service.limits.max_waiting
+    max_lines = service.limits.max_waiting
     if lines > max_lines:
         raise Refused(400, f"{lines:,} lines: expected at most {max_lines:,} in a request", field="q", code="too_long")
 
@@ -77,6 +77,18 @@ async def languages(service: Service, payload: schemas.LanguagesRequest, request
     codes = dict.fromkeys(code for pair in pairs for code in pair)
     targets = {code: list(dict.fromkeys([code, *(b for a, b in pairs if a == code)])) for code in codes}
     return [schemas.Language(code=code, name=_language_name(code), targets=targets[code]) for code in codes]
+
+
+async def settings(service: Service, payload: None, request: Request) -> Any:
+    pairs = [served.languages for served in service.registry.all() if served.languages][:1]
+    language = {
+        side: {"code": code, "name": _language_name(code)}
+        for pair in pairs for side, code in zip(("source", "target"), pair, strict=True)
+    }  # fmt: skip
+    needs_key = service.token is not None
+    return schemas.FrontendSettings(
+        apiKeys=needs_key, keyRequired=needs_key, charLimit=service.limits.characters, language=language
+    )
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:

@@ -23,14 +23,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Configure the loggers of the service, uvicorn and asyncio.
+    """Configure the loggers of the package, the service, uvicorn and asyncio.
 
     uvicorn and asyncio log only errors. Their warnings report malformed requests and clients that disconnect, which are
     of no use to the operator of the service.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name, level_name in (("manyheads.service", level.upper()), ("uvicorn", "ERROR"), ("asyncio", "ERROR")):
+    levels = {"manyheads": "WARNING", "manyheads.service": level.upper(), "uvicorn": "ERROR", "asyncio": "ERROR"}
+    for name, level_name in levels.items():
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level_name)

@@ -1,4 +1,4 @@
-"""Handlers for clients of OpenAI's API: completions, list of models, and embeddings."""
+"""Handlers for clients of OpenAI's API: completions, list of models, and embeddings of texts and images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from manyheads.generation import Sampling
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.service.generation_worker import GenerationRequest, GenerationWorker, Piece
+from manyheads.service.log_probabilities import log_probabilities
+from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
+from manyheads.service.verbs import decode_images
 
 SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts are tokenized in a thread
 
@@ -34,6 +37,11 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
         prompts, ids = await _encode_prompts(served.predictor, payload)
     writer = served.worker
     assert isinstance(writer, GenerationWorker)
+    max_tokens = 16 if payload.max_tokens is None else payload.max_tokens
+    if not max_tokens and not payload.echo:
+        raise Refused(400, "is 0: expected 1 or more, or echo", field="max_tokens", code="invalid_value")
+    if payload.logprobs is not None and payload.stream:
+        raise Refused(400, "cannot be streamed: leave out stream", field="logprobs", code="invalid_value")
     count = payload.n or 1
     seed = secrets.randbelow(schemas.MAX_SEED // 2) if payload.seed is None else payload.seed
     top_p = 1.0 if payload.top_p is None else payload.top_p
@@ -47,7 +55,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
         raise Refused(400, f"found {texts} texts: expected at most {max_texts}", field="n" if count > 1 else "prompt")
     seeds = [(seed + i) % 2**63 for i in range(len(ids) * count)]
     token_ids = [tokens for tokens in ids for _ in range(count)]
-    generation = writer.submit(token_ids, sampling, payload.max_tokens or 16, stop, seeds)
+    generation = writer.submit(token_ids, sampling, max_tokens, stop, seeds, payload.logprobs)
     service.metrics.tokens.labels(served.name, "read").inc(sum(map(len, ids)))
     echoes = [prompt if payload.echo else "" for prompt in prompts for _ in range(count)]
     common: dict[str, Any] = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
@@ -58,15 +66,29 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
         return StreamingResponse(lines, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
     try:
         pieces = await while_connected(request, _collect_pieces(generation), service.limits.deadline)
+        choices = [
+            schemas.Choice(text=echo + "".join(p.text for p in text), index=i, finish_reason=text[-1].reason)
+            for i, (echo, text) in enumerate(zip(echoes, pieces, strict=True))
+        ]
+        if payload.logprobs is not None:
+            scored = asyncio.to_thread(_add_scores, served, choices, generation, payload.logprobs, bool(payload.echo))
+            await while_connected(request, scored, service.limits.deadline)
     finally:
         writer.cancel(generation)  # Canceling a request has no effect if all of its texts are finished.
-    choices = [
-        schemas.Choice(text=echo + "".join(p.text for p in text_pieces), index=i, finish_reason=text_pieces[-1].reason)
-        for i, (echo, text_pieces) in enumerate(zip(echoes, pieces, strict=True))
-    ]
     return schemas.Completion(
-        **common, choices=choices, usage=_usage(prompt_tokens, sum(text_pieces[-1].tokens for text_pieces in pieces))
+        **common, choices=choices, usage=_usage(prompt_tokens, sum(text[-1].tokens for text in pieces))
     )
+
+
+def _add_scores(
+    served: Served, choices: list[schemas.Choice], generation: GenerationRequest, top: int, echo: bool
+) -> None:
+    """Add the log-probabilities of the tokens to the choices, also of the prompt if it is echoed."""
+    assert isinstance(served.worker, GenerationWorker)
+    for choice, text in zip(choices, generation.texts, strict=True):
+        prompt = text.ids[: text.prompt]
+        echoed = served.worker.prompt_scores(prompt, top) if echo else None
+        choice.logprobs = log_probabilities(served.predictor.tokenizer, prompt, echoed, text.scores, choice.text)
 
 
 async def _encode_prompts(predictor: Any, payload: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
@@ -106,6 +128,10 @@ async def _collect_pieces(generation: GenerationRequest) -> list[list[Piece]]:
 
 async def _pieces(generation: GenerationRequest) -> AsyncIterator[Piece]:
     left = len(generation.texts)
+    for index, text in enumerate(generation.texts):
+        if not text.limit:  # The answer has the prompt only.
+            left -= 1
+            yield Piece(index, "", "length", 0)
     while left:
         piece = await generation.pieces.get()
         if isinstance(piece, BaseException):
@@ -176,12 +202,19 @@ def _card(served: Any) -> schemas.ModelCard:
     )  # fmt: skip
 
 
+async def chat(service: Service, payload: schemas.ChatRequest, request: Request) -> Any:
+    raise Refused(404, "these models continue texts and have no chat format: use /v1/completions", code="no_chat")
+
+
 async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Any:
     served = service.registry.of(payload.model, "embed")
-    texts = [payload.input] if isinstance(payload.input, str) else payload.input
-    vectors, tokens = zip(
-        *await service.compute(request, served, "embed", texts, "input", truncate=payload.truncate), strict=True
-    )
+    items: list[Any] = [payload.input] if isinstance(payload.input, str) else payload.input
+    if getattr(served.predictor, "reads", "texts") == "images":
+        served, items = await decode_images(service, served, "embed", items, "input", request)
+        found = await service.compute(request, served, "image_vectors", items, "input")
+    else:
+        found = await service.compute(request, served, "embed", items, "input", truncate=payload.truncate)
+    vectors, tokens = zip(*((vector.tolist(), count) for vector, count in found), strict=True)
     width = len(vectors[0])
     if payload.dimensions not in (None, width):
         raise Refused(

@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from manyheads import __version__
 from manyheads.service.endpoint import Endpoint
 from manyheads.service.errors import LIBRETRANSLATE
-from manyheads.service.request_body import FORM, JSON
+from manyheads.service.request_body import FORM, JSON, MULTIPART
 
 REFERENCE = "#/components/schemas/{model}"
 FAULTS = {
@@ -57,6 +57,8 @@ def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
         if e.request_schema is not None and e.method == "POST":
             request_body = {"schema": names[e.request_schema, "validation"]}
             content = {JSON: request_body, FORM: request_body} if e.form else {JSON: request_body}
+            if e.images:
+                content |= {MULTIPART: request_body, "image/*": {"schema": {"type": "string", "format": "binary"}}}
             operation["requestBody"] = {"required": True, "content": content}
         if "{name}" in e.path:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]

@@ -22,6 +22,7 @@ from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.generation_worker import GenerationWorker
 from manyheads.service.logs import log, log_event
+from manyheads.tasks.embedding import can_embed
 from manyheads.tasks.verbs import SERVED
 
 
@@ -42,7 +43,8 @@ class Served:
 
     @property
     def verbs(self) -> list[str]:
-        return [verb for verb in SERVED if hasattr(self.predictor, verb)]
+        verbs = [verb for verb in SERVED if hasattr(self.predictor, verb)]
+        return verbs if can_embed(self.predictor.model) else [verb for verb in verbs if verb != "embed"]
 
     @property
     def attends(self) -> bool:
@@ -129,11 +131,15 @@ WARM_UP: dict[str, Callable[[Any], object]] = {
     "tag": lambda predictor: predictor.tag("a"),
     "fill": lambda predictor: predictor.fill(predictor.mask),
     "answer": lambda predictor: predictor.answer("a", "a"),
-    "embed": lambda predictor: predictor.embed(["a"]),
     "classify": lambda predictor: predictor.predictions(
         ["a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))]
     ),
+    "embed": lambda predictor: predictor.embed([Image.new("RGB", (32, 32)) if _reads_images(predictor) else "a"]),
 }
+
+
+def _reads_images(predictor: Any) -> bool:
+    return getattr(predictor, "reads", "texts") == "images"
 
 
 def warm_up(predictor: Any) -> None:

@@ -6,7 +6,10 @@ If a client disconnects, the computation for the request is canceled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import base64
+import email
+import email.policy
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -18,7 +21,7 @@ from manyheads.service.schemas import Body, StreamOptions
 
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 MAX_FIELDS = 300  # maximum number of fields in an HTML form
 
 
@@ -53,22 +56,54 @@ async def read_body(request: Request, max_bytes: int, seconds: float, hint: str 
         raise Refused(408, reason, code="timeout") from None
 
 
-def parse_body(schema: type[B], body: bytes, content_type: str, *, form: bool = False) -> B:
-    """Parse and validate a request body. If `form` is true, an HTML form is allowed in addition to JSON."""
+def parse_body(
+    schema: type[B], body: bytes, content_type: str, *, form: bool = False, images: bool = False,
+    query: Mapping[str, str] | None = None,
+) -> B:  # fmt: skip
+    """Parse and validate a request body.
+
+    form    True: an HTML form is allowed in addition to JSON
+    images  True: an image file is allowed, with the other fields in `query`, or a multipart form with image files
+    """
     mime = content_type.partition(";")[0].strip().lower()
     try:
         if form and mime == FORM:
             fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
             values: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in fields.items()}
             return schema.model_validate(values, strict=False)
+        if images and (mime == MULTIPART or mime.startswith("image/")):
+            values = (
+                _multipart(content_type, body) if mime == MULTIPART else {**(query or {}), "images": [_base64(body)]}
+            )
+            return schema.model_validate(values, strict=False)
         if mime != JSON:
-            expected = f"{JSON} or {FORM}" if form else JSON
+            expected = f"{JSON} or {FORM}" if form else f"{JSON}, image/* or {MULTIPART}" if images else JSON
             raise Refused(415, f"the content type is {mime[:80] or 'not stated'!r}: expected {expected}")
         return schema.model_validate_json(body)
     except ValidationError as error:
         raise validation_error(error) from None
     except ValueError as error:
         raise Refused(400, f"failed to parse the form: {error}", code="invalid_form") from None
+
+
+def _multipart(content_type: str, body: bytes) -> dict[str, Any]:
+    """Return the fields of a multipart form. Files become the field `images`, as a list in base64."""
+    head = b"Content-Type: " + content_type.encode("latin-1") + b"\r\n\r\n"
+    message: Any = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+    if not message.is_multipart() or message.defects:
+        raise ValueError("expected parts between the boundaries that the content type names")
+    fields: dict[str, Any] = {}
+    for part in message.get_payload():
+        content = part.get_payload(decode=True) or b""
+        if part.get_filename() is None:
+            fields[str(part.get_param("name", "", "content-disposition"))] = content.decode()
+        else:
+            fields.setdefault("images", []).append(_base64(content))
+    return fields
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def validation_error(error: ValidationError) -> Refused:

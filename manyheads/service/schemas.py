@@ -13,7 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from manyheads.errors import UserError
 
 MAX_TEXTS = 128  # maximum number of texts in a request
+MAX_IMAGES = 32  # maximum number of images in a request
 MAX_CHOICES = 16
+MAX_LOGPROBS = 20  # maximum number of likeliest tokens that are listed for each token of a completion
 # for a request to fill masks: maximum of `top` times the total number of characters in the texts
 MAX_FILLED = 5_000_000
 MAX_SEED = 2**63 - 1
@@ -44,6 +46,15 @@ def _check_temperature(value: float | None) -> float | None:
     return value
 
 
+def _check_unsupported(value: Any) -> None:
+    """Accept the values of a field that change nothing, because clients send them by default."""
+    if value not in (None, 0, "", {}):
+        raise UserError("is not supported: leave this field out")
+
+
+Unsupported = Annotated[Any, AfterValidator(_check_unsupported)]
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -52,12 +63,12 @@ class StreamOptions(Body):
 class CompletionRequest(Body):
     """Request for text completion in OpenAI's format.
 
-    The fields logprobs, suffix, best_of, penalties and logit_bias are not supported.
+    With `echo`, `max_tokens` may be 0: the answer then has the prompt, for example with its log-probabilities.
     """
 
     model: str
     prompt: str | Texts | Tokens | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_TEXTS)] = ""
-    max_tokens: Annotated[int | None, Field(ge=1, le=100_000)] = 16
+    max_tokens: Annotated[int | None, Field(ge=0, le=100_000)] = 16
     temperature: Annotated[float | None, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
     top_p: Annotated[float | None, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int | None, Field(ge=1, le=2**31)] = None
@@ -73,12 +84,18 @@ class CompletionRequest(Body):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+    logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     best_of: Literal[1] | None = None
-    logprobs: None = None
-    suffix: None = None
-    logit_bias: Annotated[dict[str, float] | None, Field(max_length=0)] = None
-    presence_penalty: Annotated[float | None, Field(ge=0, le=0)] = 0.0
-    frequency_penalty: Annotated[float | None, Field(ge=0, le=0)] = 0.0
+    suffix: Unsupported = None
+    logit_bias: Unsupported = None
+    presence_penalty: Unsupported = None
+    frequency_penalty: Unsupported = None
+
+
+class ChatRequest(Body):
+    """Request for a chat, in OpenAI's format. The service refuses it."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class Usage(Answer):
@@ -87,10 +104,28 @@ class Usage(Answer):
     total_tokens: int
 
 
+class LogProbabilities(Answer):
+    """Tokens of a completion, each with its log-probability, the likeliest tokens, and its offset in the text.
+
+    Nothing precedes the first token of an echoed prompt, so it has no log-probability.
+    """
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+
+    def add(self, token: str, value: float | None, best: dict[str, float] | None, offset: int) -> None:
+        self.tokens.append(token)
+        self.token_logprobs.append(value)
+        self.top_logprobs.append(best)
+        self.text_offset.append(offset)
+
+
 class Choice(Answer):
     text: str
     index: int
-    logprobs: None = None
+    logprobs: LogProbabilities | None = None
     finish_reason: Literal["stop", "length"] | None = None
 
 
@@ -156,13 +191,13 @@ class ModelList(Answer):
 class TranslateRequest(Body):
     """Request for translation in LibreTranslate's format, with an additional field `truncate`.
 
-    Each line of the text is translated separately.
+    Each line of the text is translated separately. In HTML, each text between tags is translated.
     """
 
     q: str | Texts
     source: str = "auto"
     target: str
-    format: Literal["text"] | None = "text"
+    format: Literal["text", "html"] | None = "text"
     alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
     truncate: Truncate = False
     api_key: str | None = None
@@ -175,6 +210,18 @@ class DetectRequest(Body):
 
 class LanguagesRequest(Body):
     api_key: str | None = None
+
+
+class FrontendSettings(Answer):
+    """Settings that LibreTranslate's web page and browser extensions ask for."""
+
+    apiKeys: bool
+    charLimit: int
+    frontendTimeout: int = 500
+    keyRequired: bool
+    language: dict[str, Any]
+    suggestions: bool = False
+    supportedFilesFormat: list[str] = []
 
 
 class Detected(Answer):
@@ -208,7 +255,7 @@ class ClassifyRequest(Body):
     model: ModelName = None
     texts: Texts | None = None
     pairs: Texts | None = None
-    images: Annotated[list[str], Field(min_length=1, max_length=32)] | None = None
+    images: Annotated[list[str], Field(min_length=1, max_length=MAX_IMAGES)] | None = None
     top: Top | None = None
     threshold: Annotated[float | None, Field(ge=0, le=1)] = None
     truncate: Truncate = False

@@ -40,7 +40,7 @@ async def classify(service: Service, payload: schemas.ClassifyRequest, request: 
     items: list[Any]
     if payload.images is not None:
         verb, field = "images", "images"
-        served, items = await _decode_images(service, served, payload, request)
+        served, items = await decode_images(service, served, "classify", payload.images, "images", request)
     else:
         verb, field, items = "predictions", "texts", payload.texts or []
         options["truncate"] = payload.truncate
@@ -81,27 +81,29 @@ def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
             raise Refused(400, f"{served.name} reads {reads}: leave this field out", field=field)
 
 
-async def _decode_images(
-    service: Service, served: Served, payload: schemas.ClassifyRequest, request: Request
+async def decode_images(
+    service: Service, served: Served, verb: str, images: list[str], field: str, request: Request
 ) -> tuple[Served, list[NDArray[np.uint8]]]:
-    """Return a model, and the images of a request as pixels in the model's input size.
+    """Return a model, and the images of a request (files in base64) as pixels in the model's input size.
 
     The images are decoded in a separate queue, because decoding in the model's queue would make all models wait. If the
     model is reloaded meanwhile, the images are decoded again for the new version.
     """
-    files = [decode_base64(image, f"images.{i}") for i, image in enumerate(payload.images or [])]
+    if len(images) > schemas.MAX_IMAGES:
+        raise Refused(400, f"found {len(images)} images: expected at most {schemas.MAX_IMAGES}", field=field)
+    files = [decode_base64(image, f"{field}.{i}") for i, image in enumerate(images)]
     while True:
-        future = service.image_queue.submit(served, image_decoder(served.predictor), files, "images")
+        future = service.image_queue.submit(served, image_decoder(served.predictor), files, field)
         pixels = await while_connected(request, asyncio.wrap_future(future), service.limits.deadline)
-        if served is (current := service.registry.of(payload.model, "classify")):
+        if served is (current := service.registry.of(served.name, verb)):
             return served, pixels
         served = current
 
 
 def decode_base64(image: str, field: str) -> bytes:
-    """Return the bytes of an image file from base64. Raises Refused if the text is not base64."""
+    """Return the bytes of an image file from base64 or a data URL. Raises Refused if the text is neither."""
     try:
-        return base64.b64decode(image, validate=True)
+        return base64.b64decode(image.partition(";base64,")[2] or image, validate=True)
     except (binascii.Error, ValueError):
         raise Refused(400, "expected an image file encoded in base64", field=field) from None
 

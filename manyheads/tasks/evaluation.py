@@ -26,6 +26,7 @@ from manyheads.files import parse_json, replacing
 from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
+from manyheads.training.run_directory import saved_run
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +195,8 @@ def record_of(model: Path) -> dict[str, Any]:
     """Return the content of result.json if the model was trained by Manyheads, otherwise an empty dictionary."""
     path = model / "result.json"
     try:
-        content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        # An unfinished run has its record in state/run.json.
+        content = parse_json(path.read_text("utf-8")) if path.is_file() else saved_run(model).get("record", {})
     except ValueError:
         content = None
     parts = ("data", "reading", "decoding", "windows", "rules")
@@ -248,6 +250,9 @@ def scored_data(
             if paths and not own_runs.is_own(record["data"]):
                 raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
                                 "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
+            if split == "test" and "test" not in source.recorded and "validation" in source.recorded:
+                split = "validation"
+                logger.info(f"{model}: the run has no test data; scoring its validation data")
             return source.read_again(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,26 @@ from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES
 from manyheads.tasks.evaluation import record_of
+
+
+class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
+    """Model that `load` returns, for editors: it has the methods that `verbs` names, and more."""
+
+    verbs: tuple[str, ...]
+    model: Any
+    path: Path
+    translate: Callable[..., Any]
+    classify: Callable[..., Any]
+    tag: Callable[..., Any]
+    answer: Callable[..., Any]
+    fill: Callable[..., Any]
+    generate: Callable[..., Any]
+    embed: Callable[..., Any]
+    attend: Callable[..., Any]
+    lens: Callable[..., Any]
+    evaluate: Callable[..., Any]
+    score: Callable[..., Any]
+    perplexity: Callable[..., Any]
 
 
 class PredictorRow(NamedTuple):
@@ -48,7 +69,7 @@ PREDICTORS = (
 )
 
 
-def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> Any:
+def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> LoadedModel:
     """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as a predictor.
 
     A predictor is an object that makes predictions with the model.
@@ -72,7 +93,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
             continue
         if row.data is None or row.data in _trained_on(loaded.path):
             module, name = row.predictor.split(":")
-            predictor = getattr(import_module(f"manyheads.tasks.{module}"), name)
+            predictor: type[LoadedModel] = getattr(import_module(f"manyheads.tasks.{module}"), name)
             return predictor(loaded, prepare(precision, threads))
     kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
     raise UserError(

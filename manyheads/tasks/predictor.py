@@ -17,6 +17,8 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
+from manyheads.tasks.classification.task import encode
+from manyheads.tasks.embedding import Embedded, Pool, embed_tokens
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
@@ -189,6 +191,23 @@ class TextPredictor(ModelWithTokenizer):
         options = MapOptions(axis, layers, heads, calculation)
         tokenized = self._tokenized(text, pair, truncate)
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
+
+    def embed(
+        self, texts: Sequence[str], *, layer: int | None = None, pool: Pool | None = None, truncate: bool = False
+    ) -> list[Embedded]:
+        """Return the embedding of every text: a vector (D,) of unit length, and the number of tokens.
+
+        layer     index of the layer whose output is pooled; None: the last layer, with the final norm
+        pool      "mean" of all tokens (default), "first" token ([CLS]), or "tokens": the state of each token, (T, D),
+                  not scaled
+        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+            >>> cat, dog = (e.vector for e in encoder.embed(["the cat", "the dog"]))
+            >>> bool(-1 <= cat @ dog <= 1)  # cosine similarity
+            True
+        """
+        encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)
+        return embed_tokens(self, encoded.ids, layer, pool)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

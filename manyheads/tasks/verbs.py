@@ -7,7 +7,7 @@ PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
 SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare", "curve"),
-    "use": PREDICTIONS,
+    "use": SERVED,
     "inspect": ("summary", "attend", "lens", "probe", "draw"),
     "deploy": ("export", "convert", "serve"),
 }

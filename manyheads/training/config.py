@@ -1,12 +1,15 @@
 """Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Literal, Self
 
 from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate, Size, with_defaults
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
+# settings that may change when a run is resumed
+RESUMABLE = (*BUDGETS, "patience", "validate_every", "log_every", "keep_every", "shard", "checkpointing")
 DECAY_SCHEDULES = ("linear", "cosine")  # learning-rate schedules that depend on the total number of steps
 Beta = Annotated[float, Range(0, 1, below=True)]
 
@@ -54,7 +57,7 @@ class TrainingConfig(Config):
     skip_nonfinite    maximum number of steps that may be skipped because their loss or gradient is not finite. The run
                       stops if there are more. A skipped step changes no weight
     metric            validation metric that selects the final weights: those with its best value. None: the last
-                      weights
+                      weights. A run on your own data keeps the best weights by default, unless it averages weights
     patience          validations in a row without a better `metric`, after which the run stops; None: no early stopping
     seed              seed of the random numbers: weights, order of the data, dropout
     """
@@ -117,21 +120,21 @@ class TrainingConfig(Config):
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
-        Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. A resumed run may have a
-        later end if the learning-rate schedule does not depend on it, a higher skip_nonfinite, and other values of
-        shard or checkpointing. A setting that is missing in the saved run had its default value.
+        Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
+        change, and skip_nonfinite may rise. A setting that is missing in the saved run had its default value.
         """
         now = self.as_dict()
         saved = with_defaults(self, saved)
-        raisable = ("skip_nonfinite", "minutes") if self.schedule in DECAY_SCHEDULES else ("skip_nonfinite", *BUDGETS)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}
-            if key not in ("shard", "checkpointing")
+            if key not in RESUMABLE
             and saved.get(key) != now.get(key)
-            and not (key in raisable and _is_raised(saved.get(key), now.get(key)))
+            and not (key == "skip_nonfinite" and now[key] > saved[key])
         ]
 
-
-def _is_raised(old: float | None, new: float | None) -> bool:
-    return new is None or (old is not None and new > old)
+    def resumed(self, saved: Mapping[str, Any], changed: Collection[str]) -> Self:
+        """Return the configuration of a saved run, with only the `changed` settings of this configuration."""
+        values = with_defaults(self, saved)
+        values = {f.name: values[f.name] for f in fields(self) if f.name not in changed and f.name in values}
+        return replace(self, **values | {"betas": tuple(values.get("betas", self.betas))})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -22,9 +24,16 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.prefetching import Group, prefetch
-from manyheads.training.progress import ProgressCallback, draw_losses
+from manyheads.training.progress import LogCallback, ProgressCallback, draw_losses
 from manyheads.training.resume import start_or_resume
-from manyheads.training.run_directory import FINISHED, KEPT, locked_run_directory, remove_leftovers, saved_message
+from manyheads.training.run_directory import (
+    FINISHED,
+    KEPT,
+    MODEL,
+    locked_run_directory,
+    remove_leftovers,
+    saved_message,
+)
 from manyheads.training.run_log import RunLog, metrics_line
 from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
 from manyheads.training.session import TrainingSession, new_session
@@ -48,8 +57,10 @@ def train(
     settings: Mapping[str, Any] | None = None,
     upgrade: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     resume_command: str | None = None,
+    record: Mapping[str, Any] | None = None,
     flops: float | None = None,
     progress: ProgressCallback | None = None,
+    callbacks: Sequence[LogCallback] = (),
 ) -> Summary:
     """Train `task.model` until a limit of `config` is reached, then write the model directory into `out`.
 
@@ -60,8 +71,10 @@ def train(
               config.
     upgrade   function that completes the saved settings of an older run: it adds settings that were introduced later,
               with their defaults
+    record    content of state/run.json, from which the run can be resumed and used while it is unfinished
     flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
     progress  callback that receives the progress of the run every half second
+    callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
 
     The final weights are the last weights by default, the mean of the last `average` snapshots if `average` is above 1,
     or the exponential moving average if `ema` is set. If `config.metric` is set, the weights with the best validation
@@ -84,13 +97,13 @@ def train(
         session = new_session(
             task, config, out, compute=compute, ranks=ranks, max_minutes=max_minutes, signals=signals,
             identity=_identity(config, settings or {}, batches, {**compute.describe(), **ranks.shown}),
-            resume_command=resume_command or f"the same command with --out {out} --resume",
+            resume_command=resume_command or f"the same command with --out {out} --resume", record=record,
             release_memory=release_memory,
         )  # fmt: skip
         summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
             groups = prefetch(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
-            with RunLog(session, flops, progress) as log, session.checkpoints, closing(groups):
+            with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):
                 ended = run_steps(session, groups, log)
                 summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
         if summary.status == "finished":
@@ -136,10 +149,12 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
 
     Returns a summary after `max_minutes`; raises `Interrupted` after a signal. Collective: all ranks must call it.
     """
-    seconds, received = session.ranks.all_reduce_max(session.elapsed(), session.signals.received or 0)
+    seconds, received, stopped = session.ranks.all_reduce_max(
+        session.elapsed(), session.signals.received or 0, session.stopped
+    )
     session.counters.seconds = session.seconds_before + seconds
     session.checkpoints.check()
-    if not received and (session.max_minutes is None or seconds < session.max_minutes * 60):
+    if not received and not stopped and (session.max_minutes is None or seconds < session.max_minutes * 60):
         return None
     session.save(log.sync, wait=True)
     if received:
@@ -147,7 +162,8 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
             f"{signal.Signals(int(received)).name} after step {session.counters.step:,}; wrote a checkpoint; "
             f"resume with: {session.resume_command}"
         )
-    reason = f"the time limit --max-minutes is reached; resume with: {session.resume_command}"
+    cause = "a callback stopped the run" if stopped else "the time limit --max-minutes is reached"
+    reason = f"{cause}; resume with: {session.resume_command}"
     return Summary.stopped(reason, session.counters)
 
 
@@ -156,12 +172,18 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     out = session.out
     session.save(log.sync, wait=True)
     description, values = final_weights(session)
+    if not math.isfinite(values.get("loss", 0.0)):
+        raise UserError(
+            f"training diverged: the validation loss of the {description} weights is {values['loss']}; the run is not "
+            f"finished. Start it again in another directory with a smaller training.learning_rate"
+        )
     logger.info(f"finished ({reason}); {description} weights: {metrics_line(values)}")
     logger.info(saved_message(str(session.strategy.save(partial(session.task.save, out))), out))
     summary = Summary.finished(reason, session.counters, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))
+        shutil.rmtree(out / "state" / MODEL, ignore_errors=True)
     return summary
 
 

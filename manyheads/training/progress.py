@@ -58,6 +58,8 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
+# function that receives an entry of metrics.jsonl; it stops the run by returning False
+LogCallback = Callable[[dict[str, Any]], bool | None]
 
 
 class ProgressMeter:

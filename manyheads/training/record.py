@@ -17,6 +17,13 @@ from manyheads.training import own_runs
 # Metrics by name: {name: {"value": number, "signature": description of the method of measurement}}
 Metrics = dict[str, dict[str, Any]]
 
+# names of all metrics that a validation may measure
+METRICS = (
+    "loss", "accuracy", "f1", "macro_f1", "micro_f1", "mcc", "map", "top1", "top5", "mse", "mae", "pearson", "spearman",
+    "bleu_13a", "bleu_moses_lc", "chrf", "exact_match", "perplexity", "bits_per_byte", "entity_f1", "squad_f1",
+    "squad_em", "next_sentence_accuracy", "encoder_steps", "decoder_steps",
+)  # fmt: skip
+
 
 def hardware() -> dict[str, Any]:
     """Return a description of this machine: processor, threads, torch version and, if present, the GPU."""

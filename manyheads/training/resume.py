@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from manyheads.core.config import with_defaults
 from manyheads.errors import UserError
 from manyheads.files import write_json
-from manyheads.training.run_directory import COMMAND, FINISHED, resume_command
+from manyheads.training.run_directory import COMMAND, FINISHED, MODEL, RUN, resume_command
 from manyheads.training.schedules import steps_per_epoch, warmup_warning
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
@@ -39,17 +41,25 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         checkpoint is None or with_defaults(session.config, checkpoint[0]["config"]) == session.identity["config"]
     )
     if finished.exists() and unchanged:
-        logger.info(f"{session.out}: this run is finished, so there is nothing to resume")
+        logger.info(
+            f"{session.out}: this run is finished, so there is nothing to resume; to train it longer, add for example "
+            f"training.steps={2 * checkpoint[0]['step'] if checkpoint else 1000} to the command"
+        )
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
         # The settings file is written only after all checks, so that a refused resume changes no file.
         write_json(session.out / "state" / COMMAND, session.resume_command)
+        if session.record is not None:
+            write_json(session.out / "state" / RUN, session.record)
         finished.unlink(missing_ok=True)  # the user raised the number of steps, epochs or minutes, so the run continues
     if checkpoint:
         _resume(session, checkpoint)
     else:
         _start(session, resume)
+    model = session.out / "state" / MODEL
+    if not session.ranks.broadcast(lambda: (model / "config.json").exists()):
+        session.strategy.save(partial(session.task.save, model))
     session.start_clock()
     return None
 
@@ -92,14 +102,21 @@ def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgr
     old, new = upgrade(saved["settings"]), now["settings"]
     compared = {**saved["settings"], **new}
     differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in compared if old.get(k) != new.get(k)]
+    if old.get("fingerprints") != new.get("fingerprints"):
+        raise UserError(f"{out}: the data has changed since the run was started; resume it with the same data")
+    refuse_differences(out, differences)
+    if saved["batches"] != now["batches"]:
+        raise UserError(
+            f"{out}: the data has changed: expected {saved['batches']} batches per epoch, found {now['batches']}"
+        )
+
+
+def refuse_differences(out: Path, differences: list[str]) -> None:
+    """Raise UserError if the settings of a resumed run differ from those that it was started with."""
     if differences:
         raise UserError(
             f"{out} was started with other settings and cannot be resumed with these; its command is: "
             f"{resume_command(out)}; differences: {'; '.join(differences)}"
-        )
-    if saved["batches"] != now["batches"]:
-        raise UserError(
-            f"{out}: the data has changed: expected {saved['batches']} batches per epoch, found {now['batches']}"
         )
 
 

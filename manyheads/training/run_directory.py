@@ -1,6 +1,9 @@
 """Directory of a training run: its status, its lock, and the command that resumes it. Does not import torch.
 
-state/command.json     command that resumes the run
+state/run.json         recipe and settings of the run, with the record of its data; --resume reads them
+state/command.json     command that resumes a run that has no run.json
+state/model            model directory with the initial weights. An unfinished run is used with its files and the
+                       weights of a checkpoint (`unfinished.py`)
 state/checkpoint-*     see `checkpoints.py`
 state/finished.json    summary of a finished run; its model is saved in the run directory itself
 state/lock             locked by the process that trains there; contains its process id
@@ -10,18 +13,20 @@ kept/epoch-N           model after N epochs, if `training.keep_every` is set
 import fcntl
 import logging
 import os
+import shlex
+import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
 
 logger = logging.getLogger(__name__)
 
-COMMAND, FINISHED, LOCK, KEPT = "command.json", "finished.json", "lock", "kept"
+RUN, COMMAND, FINISHED, LOCK, KEPT, MODEL = "run.json", "command.json", "finished.json", "lock", "kept", "model"
 CONTINUE_HINT = "delete the file: --resume continues from the last checkpoint"
 
 _lock_owners: dict[Path, int] = {}  # id of the thread that owns each lock of this process
@@ -43,7 +48,7 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
             return "finished"
         # the run has started, but has not yet written a complete checkpoint
         prefixes = (".", COMMAND, "checkpoint-", "weights-")
-        is_run = all(name in ("tokens", "images", LOCK) or name.startswith(prefixes) for name in names)
+        is_run = all(name in ("tokens", "images", LOCK, RUN, MODEL) or name.startswith(prefixes) for name in names)
         return "none" if is_run else "foreign"
     # A directory such as runs/translation may only contain the directories of other runs, such as
     # runs/translation/multi30k.
@@ -66,15 +71,27 @@ def describe_unfinished(directory: Path) -> str | None:
 
 def resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`."""
+    if (out / "state" / RUN).exists():
+        return shlex.join(["manyheads", "train", "--resume", str(out)])
     file = out / "state" / COMMAND  # Runs that were started by an older version of this package lack this file.
     return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
+
+
+def saved_run(out: Path) -> dict[str, Any]:
+    """Return the content of state/run.json; an empty dictionary for a run that lacks it, as older runs do."""
+    file = out / "state" / RUN
+    content = read_json(file, "start again in another directory (--out)") if file.is_file() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: expected a JSON object, found {type(content).__name__}")
+    return content
 
 
 @contextmanager
 def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     """Create the run directory `out`, and keep it locked while the `with` block runs.
 
-    Raises UserError if `out` cannot be used.
+    If the block raises an error before the first checkpoint, the new directory is removed. Raises UserError if `out`
+    cannot be used.
     """
     status = run_status(out)
     if status == "foreign":
@@ -82,6 +99,7 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
             f"{out} is {'not empty and contains no run' if out.is_dir() else 'a file'}; choose another directory "
             "(--out)"
         )
+    created = [path for path in (out / "state", out, *out.parents) if not path.exists()]
     try:
         (out / "state").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -96,7 +114,15 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
             if not (out / "result.json").exists():
                 hint = f"its evaluation was interrupted: use --resume to evaluate it, or {hint}"
             raise UserError(f"{out} contains a finished run; {hint}")
-        yield
+        try:
+            yield
+        except Exception:
+            if created and run_status(out) == "none":
+                shutil.rmtree(out / "state", ignore_errors=True)
+                for folder in created[1:]:
+                    with suppress(OSError):  # the directory contains other files
+                        folder.rmdir()
+            raise
 
 
 @contextmanager

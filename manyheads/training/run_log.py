@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
 from manyheads.training.budgets import finished_fraction
 from manyheads.training.prefetching import Group
-from manyheads.training.progress import Metrics, ProgressCallback, ProgressMeter
+from manyheads.training.progress import LogCallback, Metrics, ProgressCallback, ProgressMeter
 from manyheads.training.session import TrainingSession
 from manyheads.training.step import StepResult
 
@@ -21,10 +21,14 @@ class RunLog:
 
     flops     training FLOPs per unit of the task; if given, progress shows model FLOPs utilization
     progress  callback that receives the progress of the run
+    callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
     """
 
-    def __init__(self, session: TrainingSession, flops: float | None, progress: ProgressCallback | None) -> None:
-        self._session = session
+    def __init__(
+        self, session: TrainingSession, flops: float | None, progress: ProgressCallback | None,
+        callbacks: Sequence[LogCallback] = (),
+    ) -> None:  # fmt: skip
+        self._session, self._callbacks = session, callbacks
         peak = (lambda: session.ranks.world * session.compute.products_per_second() / flops) if flops else None
         self._meter = ProgressMeter(progress if session.ranks.first else None, session.task.unit, peak)
         self._metrics: Metrics | None = None
@@ -94,6 +98,9 @@ class RunLog:
     def _write(self, entry: dict[str, Any]) -> None:
         if self._metrics is not None:
             self._metrics.log(self._session.counters.step, entry)
+            for callback in self._callbacks:
+                if callback({"step": self._session.counters.step, **entry}) is False:
+                    self._session.stopped = True
 
 
 def metrics_line(values: Mapping[str, float]) -> str:

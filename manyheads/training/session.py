@@ -31,6 +31,7 @@ class TrainingSession:
 
     identity        description of the run, saved with each checkpoint and compared on resume
     resume_command  command shown to the user if the run stops early
+    record          content of state/run.json, from which the run can be resumed and used; None: not written
     max_minutes     wall time after which this session stops
     signals         received Ctrl-C or other signals that stop the session
     release_memory  function called after each step, to return unused memory to the system (`retain_memory`)
@@ -39,6 +40,7 @@ class TrainingSession:
     ema_weights     exponential moving average of the weights by name; empty without `config.ema`
     validations     metrics by step: the last validation of this session, and the best one
     seconds_before  wall time of earlier sessions
+    stopped         True if a callback of rank 0 stops the session
     """
 
     task: Task
@@ -48,6 +50,7 @@ class TrainingSession:
     ranks: DistributedContext
     identity: Mapping[str, Any]
     resume_command: str
+    record: Mapping[str, Any] | None
     max_minutes: float | None
     signals: Signals
     release_memory: Callable[[], None]
@@ -62,6 +65,7 @@ class TrainingSession:
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
     seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
+    stopped: bool = False
 
     @property
     def model(self) -> nn.Module:
@@ -105,6 +109,7 @@ def new_session(
     ranks: DistributedContext,
     identity: Mapping[str, Any],
     resume_command: str,
+    record: Mapping[str, Any] | None,
     max_minutes: float | None,
     signals: Signals,
     release_memory: Callable[[], None],
@@ -119,8 +124,8 @@ def new_session(
     accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
     return TrainingSession(
         task=task, config=config, out=out, compute=compute, ranks=ranks, identity=identity,
-        resume_command=resume_command, max_minutes=max_minutes, signals=signals, release_memory=release_memory,
-        strategy=strategy, optimizer=optimizer, parameters=parameters,
+        resume_command=resume_command, record=record, max_minutes=max_minutes, signals=signals,
+        release_memory=release_memory, strategy=strategy, optimizer=optimizer, parameters=parameters,
         learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),
         window=torch.zeros(len(WINDOW), dtype=accumulation_dtype, device=device),
         ema_weights={} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()},

@@ -67,7 +67,7 @@ def test_help_has_an_example_that_parses(
     [
         ([], "required: VERB"),
         (["trian", "translation"], "unknown VERB 'trian': did you mean train?"),
-        (["train"], "required: RECIPE"),
+        (["train"], "expected a recipe (`manyheads recipes` lists them), or --resume RUN"),
         (["train", "translatoin"], "unknown recipe 'translatoin': did you mean translation?"),
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),

@@ -25,7 +25,7 @@ from tests.support import services
 PAGE = ROOT / "docs" / "reference" / "python.md"
 MODULES = (
     "analysis.costs", "analysis.lens", "analysis.maps.attention_maps", "analysis.maps.layers", "core.tap", "directory",
-    "export", "models", "models.presets", "tasks.answering.predictor", "tasks.classification.encoder",
+    "export", "models", "models.presets", "tasks.answering.predictor",
     "tasks.classification.predictor", "tasks.evaluation", "tasks.images.predictor", "tasks.language.predictor",
     "tasks.loading", "tasks.masked_words.predictor", "tasks.predictor", "tasks.tagging.predictor", "tasks.train",
     "tasks.translation.predictor",

@@ -102,7 +102,7 @@ def serving(
     """`manyheads serve` with these arguments, on a free port."""
     command = [*python, "-m", "manyheads", "serve", *map(str, arguments), "--port", "0", "--threads", "1"]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
+        process = subprocess.Popen(command, stderr=file, stdout=file, env={**os.environ, **environment})
     try:
         for _ in range(2400):
             if found := re.search(r"^serving .* on (http://\S+)$", log.read_text(), re.MULTILINE):

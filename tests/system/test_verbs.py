@@ -140,11 +140,11 @@ def test_an_interrupted_run_resumes_by_its_printed_command(
     told = process.communicate(timeout=60)[1]
     assert process.returncode == 130, told
     assert "Traceback" not in told
-    assert f"--out {out} --resume" in told.strip().splitlines()[-1]
+    assert f"manyheads train --resume {out}" in told.strip().splitlines()[-1]
     capsys.readouterr()
     assert cli.main([*command[3:], "--out", str(out)]) == 2
-    assert f"--out {out} --resume" in capsys.readouterr().err.strip().splitlines()[-1]
-    going_on = [*command, "--out", str(out), "--resume", "--max-minutes", "0.001"]
+    assert f"manyheads train --resume {out}" in capsys.readouterr().err.strip().splitlines()[-1]
+    going_on = [*command[:4], "--resume", str(out), "--max-minutes", "0.001"]
     resumed = subprocess.run(going_on, capture_output=True, text=True, check=False)
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step" in resumed.stderr

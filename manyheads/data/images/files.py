@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Member, samples
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
 from manyheads.data.readers.rows import TABLES, table
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
@@ -70,7 +71,9 @@ class Entry(NamedTuple):
     checked: bool = False  # True if the label is in the form that data sets use
 
 
-def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple[Iterator[Entry], tuple[str, ...]]:
+def entries(
+    path: str | Path | Rows, columns: Columns, *, images: bool = True
+) -> tuple[Iterator[Entry], tuple[str, ...]]:
     """List the images of a corpus.
 
     Returns an iterator over the entries, and the names of the labels 0, 1, ..., if known.
@@ -79,6 +82,8 @@ def entries(path: str | Path, columns: Columns, *, images: bool = True) -> tuple
 
     Raises FileNotFoundError or a one-line UserError.
     """
+    if isinstance(path, Rows):
+        return _table(path, columns, images), ()
     if str(path).startswith(HUB):
         return _hub(str(path), columns)
     file = Path(path)
@@ -241,10 +246,10 @@ def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] |
     return next((name for name in (image, label) if name not in names), "") or (image, label)
 
 
-def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
-    if file.stat().st_size == 0:  # A file without rows is valid.
+def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Entry]:
+    if isinstance(file, Path) and file.stat().st_size == 0:  # A file without rows is valid.
         return
-    label, form = columns.label or "label", format_suffix(file)
+    label, form = columns.label or "label", format_suffix(Path(file))
     column_names = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
     for row in table(file, columns=column_names):
         selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
@@ -252,7 +257,7 @@ def _table(file: Path, columns: Columns, images: bool) -> Iterator[Entry]:
             yield _faulty_entry(row.place, row.fault, row.hint)
         elif not isinstance(selected, str):
             image, label = selected
-            yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), file.parent, images)
+            yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), Path(file).parent, images)
         elif form == ".jsonl":
             yield _faulty_entry(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:

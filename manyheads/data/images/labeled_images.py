@@ -26,6 +26,7 @@ from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.readers.labeled import label_name, labels_of, parse_target
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow
 from manyheads.data.readers.splits import SplitData, held_out
 from manyheads.errors import UserError, extra
@@ -92,7 +93,7 @@ class ImageData:
 
 
 def read_images(
-    path: str | Path,
+    path: str | Path | Rows,
     *,
     names: Sequence[str] = (),
     columns: Columns | None = None,
@@ -185,14 +186,14 @@ def read_labels(
     return labels, names if names and target != "regression" else labels_of(labels, target)
 
 
-def _skip_or_raise(path: str | Path, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
+def _skip_or_raise(path: str | Path | Rows, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
     if not skip:
         hint = fault.hint.replace(", or ", ", ")
         raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with --skip-bad-lines")
     skips[f"{path}: {fault.fault}"] += 1
 
 
-def _no_images_error(path: str | Path, skips: Counter[str]) -> UserError:
+def _no_images_error(path: str | Path | Rows, skips: Counter[str]) -> UserError:
     first = next(iter(skips), "").removeprefix(f"{path}: ")
     skipped = f" (skipped {skips.total():,}, for example: {first})" if skips else ""
     return UserError(f"{path}: found no usable image{skipped}; give data with images")

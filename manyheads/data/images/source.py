@@ -12,6 +12,7 @@ from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import labels_of, with_labels
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
 from manyheads.data.sources.report import Report
@@ -31,6 +32,7 @@ class ImageSource(ClassSource[ImageData]):
     """
 
     kind = "images"
+    tuples = (("image", "label"),)
     unit = "images"
     directories = True
     requires_every_label = False  # A label without images keeps its class index.
@@ -44,7 +46,7 @@ class ImageSource(ClassSource[ImageData]):
             clear(self.cache_folder)
         return super().read()
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
             cache_folder=self.cache_folder, follows=self.follows, limit=limit, target=self.target,
@@ -115,7 +117,8 @@ class ImageSource(ClassSource[ImageData]):
         Return None for data on the Hugging Face Hub, which only training downloads.
         """
         train = None if (self.data or "").startswith(HUB) else self.splits().train
-        return None if train is None else replace(self, cache_folder=None).read_one(train, limit=PEEK_IMAGES)
+        source = replace(self, cache_folder=None)
+        return None if train is None else source.read_one(self.corpus(train), limit=PEEK_IMAGES)
 
     def count(self) -> tuple[int | None, tuple[str, ...]]:
         """Return the approximate number of training images, and their labels in class order, to plan a run.
@@ -128,6 +131,8 @@ class ImageSource(ClassSource[ImageData]):
             return min(self.sample or digits, digits), self.names
         if self.data.startswith(HUB):
             return self.sample, self.names
+        if self.memory:
+            return len(self.memory["train"]), self.names
         splits = self.splits()
         assert splits.train is not None
         labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines, self.target)

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     TABLES,
     BadRow,
@@ -118,7 +119,7 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
     return None
 
 
-def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
+def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
     """Read one file: a CoNLL column file or a table.
 
     limit           maximum number of sentences to read
@@ -126,13 +127,12 @@ def read_conll(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    file = Path(file)
-    if not file.is_file():
+    if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file with a word and its tag per line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    is_table, skips = _is_table(file), Counter[str]()
+    is_table, skips = isinstance(file, Rows) or _is_table(Path(file)), Counter[str]()
     sentences = filter_invalid(
-        _table(file) if is_table else _columns(file), skips, skip=skip_bad_lines, unit="sentences"
+        _table(file) if is_table else _columns(Path(file)), skips, skip=skip_bad_lines, unit="sentences"
     )
     hint = "expected a word and its tag per line, and blank lines between sentences"
     return replace(
@@ -204,10 +204,10 @@ def _split(line: str) -> list[str]:
     return re.split("\t" if "\t" in line else " +", line) if line else []
 
 
-def _table(file: Path) -> Iterator[Row[Sentence]]:
+def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
     # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
-    one_cell = format_suffix(file) in (".csv", ".tsv")
+    one_cell = format_suffix(Path(file)) in (".csv", ".tsv")
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []

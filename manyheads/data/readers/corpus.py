@@ -189,7 +189,7 @@ def files_of(path: str) -> list[Path]:
     return [file.absolute() for file in files]
 
 
-def text_rows(file: Path, column: str) -> Iterator[Row[tuple[str]]]:
+def text_rows(file: Path | Iterable[Row[Cells]], column: str) -> Iterator[Row[tuple[str]]]:
     """Yield the text of each row of a table. A text may be blank."""
 
     def text_of(row: Row[Cells]) -> tuple[str]:

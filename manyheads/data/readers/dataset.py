@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,7 @@ class Dataset:
 
     @classmethod
     def collect(
-        cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | Path, skips: Counter[str], missing: str,
+        cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | os.PathLike[str], skips: Counter[str], missing: str,
         hint: str = "", folder: Path | None = None,
     ) -> Self:  # fmt: skip
         """Collect rows into a data set.

@@ -18,6 +18,7 @@ from manyheads.data.batching import Lazy
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.corpus import text_rows
 from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
@@ -57,7 +58,7 @@ def sentences(text: str) -> Document:
 
 
 def read_documents(
-    data: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
+    data: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Documents:  # fmt: skip
     """Read all documents of a corpus, in the order of files and rows. Blank documents are left out.
@@ -72,18 +73,19 @@ def read_documents(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    path, files = Path(data), document_files(str(data))
+    path, files = Path(data), [data] if isinstance(data, Rows) else document_files(str(data))
     skips: Counter[str] = Counter()
 
     def rows() -> Iterator[Row[tuple[str]]]:
         for file in files:
-            if not file.is_file():
+            if isinstance(file, Path) and not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            texts = text_rows(file, column) if format_suffix(file) in TABLES else _paragraphs(file)
+            is_table = isinstance(file, Rows) or format_suffix(file) in TABLES
+            texts = text_rows(file, column) if is_table else _paragraphs(Path(file))
             for row in filter_invalid(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
-                    yield Row(file, row.number, ("\n".join(document),))
+                    yield Row(row.file, row.number, ("\n".join(document),))
 
     hint = "expected documents separated by blank lines, or one document per row"
     return Documents.collect(islice(rows(), limit), path, skips, "no text found", hint, folder=cache_folder)

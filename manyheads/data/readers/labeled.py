@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeVar
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
 from manyheads.errors import UserError
 
@@ -88,7 +89,7 @@ class Labeled(Dataset):
 
 
 def read_labeled(
-    path: str | Path, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
+    path: str | Path | Rows, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
     limit: int | None = None, target: TargetKind = "classes", as_written: bool = False,
 ) -> Labeled:  # fmt: skip
     """Read labeled texts from one table, or from one directory of class folders.
@@ -103,7 +104,7 @@ def read_labeled(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    if Path(path).is_dir():
+    if not isinstance(path, Rows) and Path(path).is_dir():
         if columns not in (None, Columns()):
             raise UserError(f"{path}: class folders have no columns; omit `columns`")
         if target != "classes":

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parse_rows, table
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.errors import UserError
@@ -45,7 +46,7 @@ class Pairs(Dataset):
 
 
 def read_parallel(
-    path: str | Path, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
+    path: str | Path | Rows, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Pairs:  # fmt: skip
     """Read one parallel corpus. See the documentation of this module for the formats.
@@ -59,12 +60,13 @@ def read_parallel(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    files = locate(str(path), source, target)
+    files = [Path(path)] if isinstance(path, Rows) else locate(str(path), source, target)
     for file in files:
-        if file.stat().st_size == 0:
+        if not isinstance(path, Rows) and file.stat().st_size == 0:
             raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
-    tables = format_suffix(files[0]) in TABLES
-    rows = chain.from_iterable(_table(file, source, target) for file in files) if tables else _two_files(*files)
+    tables = isinstance(path, Rows) or format_suffix(files[0]) in TABLES
+    parts = [path] if isinstance(path, Rows) else files
+    rows = chain.from_iterable(_table(part, source, target) for part in parts) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
     def usable() -> Iterator[Row[Sides]]:
@@ -149,7 +151,7 @@ def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
             yield Row(source_file, number, sides)
 
 
-def _table(file: Path, source: str, target: str) -> Iterator[Row[Sides]]:
+def _table(file: Path | Rows, source: str, target: str) -> Iterator[Row[Sides]]:
     names = ((source, target), ("source", "target"))
 
     def sides(row: Row[Cells]) -> Sides:

@@ -124,9 +124,9 @@ def filter_invalid(
 
 
 def table(
-    file: str | Path, *, columns: Collection[str] = (), headers: Sequence[Sequence[str]] = ()
+    file: str | Path | Iterable[Row[Cells]], *, columns: Collection[str] = (), headers: Sequence[Sequence[str]] = ()
 ) -> Iterator[Row[Cells]]:
-    """Return an iterator over all rows of a table file, including faulty rows.
+    """Return an iterator over all rows of a table file, including faulty rows. Rows in memory are returned unchanged.
 
     columns  only these columns of a Parquet file are read; raises UserError if none of them exists. Empty: all
              columns
@@ -135,6 +135,8 @@ def table(
 
     Raises FileNotFoundError, or UserError for a file that cannot be read as a table.
     """
+    if not isinstance(file, str | Path):
+        return iter(file)
     file = Path(file)
     if format_suffix(file) not in TABLES:
         raise UserError(f"{file}: unknown table format; expected a {', '.join(TABLES)} file")

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     TABLES,
     BadRow,
@@ -87,7 +88,7 @@ class Questions(Dataset):
         return [json.dumps(item) for item in self.items]
 
 
-def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
+def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
     """Read the questions of one file.
 
     limit           maximum number of questions to read
@@ -95,8 +96,7 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the question or line, and a remedy.
     """
-    file = Path(file)
-    if not file.is_file():
+    if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a JSON file in the format of SQuAD, or a table")
     ids: set[str] = set()
 
@@ -107,7 +107,8 @@ def read_squad(file: str | Path, *, skip_bad_lines: bool = False, limit: int | N
         ids.add(question.id)
         return (question,)
 
-    entries = table(file, columns=_COLUMNS) if format_suffix(file) in TABLES else _entries(file, _json(file))
+    is_table = isinstance(file, Rows) or format_suffix(Path(file)) in TABLES
+    entries = table(file, columns=_COLUMNS) if is_table else _entries(Path(file), _json(Path(file)))
     skips: Counter[str] = Counter()
     rows = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
     return Questions.collect(islice(rows, limit), file, skips, "no usable question found", _SHAPE)

@@ -7,18 +7,21 @@ eight bytes per text is in memory.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of
+from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of, text_rows
+from manyheads.data.readers.memory import Rows
+from manyheads.data.readers.rows import filter_invalid
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, write_json
 
@@ -264,7 +267,7 @@ class _Count:
 
 
 def read_texts(
-    path: str | Path, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
+    path: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
     cache_folder: Path | None = None,
 ) -> Texts:  # fmt: skip
     """Read the texts of a corpus: a file, several files joined by commas, or a directory (in the order of file names).
@@ -278,6 +281,13 @@ def read_texts(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
+    if isinstance(path, Rows):
+        skips = Counter[str]()
+        rows = filter_invalid(text_rows(path, column), skips, skip=skip_bad_lines)
+        texts = [text for row in islice(rows, limit) if (text := row.cells[0]).strip()]
+        if not texts:
+            raise UserError(f"{path}: no usable text found ({skips.total():,} skipped)")
+        return Texts(texts, skips=dict(skips), file=Path(path))
     corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
     survey = Survey.of(corpus, cache_folder)
     if not survey.usable.any():

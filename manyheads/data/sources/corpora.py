@@ -14,6 +14,7 @@ from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
 from manyheads.data.readers.labeled import Columns, Labeled, label_sets, labels_of, read_labeled, with_labels
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
     PARTS,
@@ -45,6 +46,7 @@ class ParallelSource(Source[Pairs]):
     """
 
     kind = "parallel"
+    tuples = (("source", "target"),)
     unit = "pairs"
     first_test = True
     report = staticmethod(parallel_report)
@@ -54,7 +56,7 @@ class ParallelSource(Source[Pairs]):
     size: int = 30_000
     cache_folder: Path | None = None
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
         return read_parallel(
             corpus,
             self.source,
@@ -98,13 +100,14 @@ class LabeledSource(ClassSource[Labeled]):
     """
 
     kind = "labelled"
+    tuples = (("text", "label"), ("text", "text_pair", "label"))
     directories = True
     report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels), self.skip_bad_lines
         kind: Any = {"target": self.target, "as_written": self.by_number}
         data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, **kind)
@@ -185,6 +188,7 @@ class TaggedSource(Source[Tagged]):
     """Data source of tagged sentences. If no data are given, `size` phrases in the language `locale` are generated."""
 
     kind = "tagged"
+    tuples = (("tokens", "tags"),)
     unit = "sentences"
     suffixes = conll.SUFFIXES
     report = staticmethod(tag_report)
@@ -192,7 +196,7 @@ class TaggedSource(Source[Tagged]):
     locale: str = "en"
     size: int = 8000
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
@@ -226,11 +230,12 @@ class QuestionSource(Source[Questions]):
     """Data source of questions about texts. There are no default data."""
 
     kind = "questions"
+    tuples = (("context", "question", "answer", "answer_start"),)
     unit = "questions"
     suffixes = squad.SUFFIXES
     report = staticmethod(question_report)
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:

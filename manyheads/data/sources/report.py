@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,10 +87,12 @@ class Report(Generic[S]):
 
     def targets(self, order: Sequence[str]) -> None:
         """Add rows with the number of items for each label; for a regression, a row that describes the numbers."""
-        if any(split.target == "regression" for split in self.splits.values()):  # type: ignore[attr-defined]
-            self.row("number (smallest / mean / largest)", lambda split: _range(split.labels))  # type: ignore[attr-defined]
+        splits: Mapping[str, Any] = self.splits
+        if any(split.target == "regression" for split in splits.values()):
+            self._table.add_row("number (smallest / mean / largest)", *(_range(s.labels) for s in splits.values()))
         else:
-            self.labels(lambda split: [*chain.from_iterable(label_sets(split.labels, split.target))], order)
+            sets = {id(split): label_sets(split.labels, split.target) for split in splits.values()}
+            self.labels(lambda split: [*chain.from_iterable(sets[id(split)])], order)
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import find_text_splits, visible
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
@@ -33,6 +34,7 @@ class TextSource(Source[Texts]):
     """
 
     kind = "texts"
+    tuples = (("text",),)
     unit = "texts"
     directories = True
     mixes = True
@@ -48,7 +50,7 @@ class TextSource(Source[Texts]):
         if not 0 < self.share < 1:
             raise UserError(f"expected share between 0 and 1 for the held-out data, found {self.share}")
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
             corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
             cache_folder=None if limit is not None else self.cache_folder,
@@ -109,6 +111,7 @@ class DocumentSource(Source[Documents]):
     """
 
     kind = "documents"
+    tuples = (("text",),)
     unit = "documents"
     directories = True
     mixes = True
@@ -118,7 +121,7 @@ class DocumentSource(Source[Documents]):
     column: str = "text"
     cache_folder: Path | None = None
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
         return read_documents(
             corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, cache_folder=self.cache_folder
         )

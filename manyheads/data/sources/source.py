@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.labeled import labels_of
+from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
@@ -34,7 +35,7 @@ LARGE_FRACTION = 0.2
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # names of the fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows")
+UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows", "memory", "in_memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -51,6 +52,8 @@ class Source(ABC, Generic[D]):
     whole             True: all of `data` is training data, even if files in it are named as validation or test
                       data. It is set if a record names the file of each split
     by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
+    memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
+    in_memory         True if the record is of a run on data in memory, which cannot be read again
     """
 
     kind: ClassVar[str]
@@ -59,6 +62,7 @@ class Source(ABC, Generic[D]):
     directories: ClassVar[bool] = False  # True if a directory can be a corpus
     # If a directory contains several test corpora: True reads the first of them, False raises an error.
     first_test: ClassVar[bool] = False
+    tuples: ClassVar[tuple[tuple[str, ...], ...]] = ()  # column names of tuples in memory, by their number of items
     mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
     data: str | None = None
@@ -69,6 +73,8 @@ class Source(ABC, Generic[D]):
     recorded: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     by_number: bool = False
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    in_memory: bool = False
 
     def __post_init__(self) -> None:
         for name in ("data", "validation", "test", "column"):
@@ -86,7 +92,7 @@ class Source(ABC, Generic[D]):
     # Subclasses override the following methods. `labels` are the labels that a model was trained on; `limit` is the
     # maximum number of items to read.
 
-    def read_one(self, corpus: str, labels: Sequence[str] = (), limit: int | None = None) -> D:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> D:
         """Read all items of one corpus. Raises FileNotFoundError or a one-line UserError."""
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
@@ -177,6 +183,14 @@ class Source(ABC, Generic[D]):
 
     def splits(self) -> Splits:
         """Return the paths of the training, validation and test data; they are None for an embedded corpus."""
+        if self.data == IN_MEMORY:
+            if "train" not in self.memory:
+                raise UserError(
+                    "the run was trained on data in memory: give the same data again, as manyheads.train(resume=RUN, "
+                    "train=...) does"
+                )
+            others = (name if name in self.memory else getattr(self, name) for name in ("validation", "test"))
+            return Splits("train", None, []).with_overrides(*others)
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
@@ -201,11 +215,11 @@ class Source(ABC, Generic[D]):
             return self.embedded()
         assert path is not None
         test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
-        train = self.read_one(path)
+        train = self.read_one(self.corpus(path))
         self.check_training(train)
-        test = None if test_path is None else self.fitting(self.read_one(test_path), train)
+        test = None if test_path is None else self.fitting(self.read_one(self.corpus(test_path)), train)
         if validation_path is not None:
-            return SplitData(train, self.fitting(self.read_one(validation_path), train), test)
+            return SplitData(train, self.fitting(self.read_one(self.corpus(validation_path)), train), test)
         try:
             rest, validation = self.hold_out(train)
         except ValueError as error:
@@ -245,7 +259,11 @@ class Source(ABC, Generic[D]):
         Returns None for an embedded corpus.
         """
         train = self.splits().train
-        return None if train is None else self.read_one(train, limit=PEEK_ITEMS)
+        return None if train is None else self.read_one(self.corpus(train), limit=PEEK_ITEMS)
+
+    def corpus(self, name: str) -> str | Rows:
+        """Return the rows of a split in memory; the name of any other corpus remains."""
+        return Rows(name, self.memory[name], self.tuples) if name in self.memory else name
 
     def test_in(self, data: str) -> str:
         """Return the corpus on which to evaluate: `data`, or its test corpus if `data` is a directory of splits."""
@@ -264,7 +282,7 @@ class Source(ABC, Generic[D]):
 
     def summary_lines(self, splits: SplitData[D]) -> list[str]:
         """Return lines for the user: the files of each split, and the amount of held-out training data."""
-        lines = [] if self.data is None or self.data.startswith(HUB) else [self._roles(self.data)]
+        lines = [] if self.data in (None, IN_MEMORY) or self.data.startswith(HUB) else [self._roles(self.data)]
         return [*lines, self.held_out(splits)] if splits.held_out else lines
 
     def _roles(self, data: str) -> str:
@@ -276,7 +294,9 @@ class Source(ABC, Generic[D]):
     def describe(self, splits: SplitData[D]) -> dict[str, Any]:
         """Describe the splits for result.json: the options to read them again, and fingerprints to verify them."""
         train, validation, tests = self.splits()
-        settings = {name: value for name, value in asdict(self).items() if name not in UNRECORDED}
+        settings = {name: value for name, value in asdict(replace(self, memory={})).items() if name not in UNRECORDED}
+        if self.memory:
+            settings["in_memory"], train, validation, tests = True, None, self.validation, []
         paths = {"data": train, "validation": validation, "test": tests[0] if tests else None}
         return {
             "kind": self.kind,
@@ -295,6 +315,8 @@ class Source(ABC, Generic[D]):
         directories and the record contains a fingerprint to verify them. Nothing is downloaded. Raises
         UserError or FileNotFoundError.
         """
+        if self.in_memory:
+            raise UserError("the run was trained on data in memory; give data to score with --data PATH")
         expected = self.recorded.get(split)
         if expected is None:
             raise UserError(f"the model was trained without {split} data; give some with --data PATH")

@@ -27,7 +27,7 @@ class QuestionAnswerer(TextPredictor):
              if they are unknown, those of BERT's published code
     """
 
-    verbs: ClassVar = ("answer", "attend", "evaluate")
+    verbs: ClassVar = ("answer", "embed", "attend", "evaluate")
     pairs_only: ClassVar = "expected a question with its context: give the context as pair (--pair TEXT)"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:

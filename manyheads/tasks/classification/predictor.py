@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Classifier(TextPredictor):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "attend", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
     reads: ClassVar = "texts"
     done: ClassVar = "classified"
 

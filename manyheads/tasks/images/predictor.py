@@ -29,6 +29,7 @@ from manyheads.data.readers.labeled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
+from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.task import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.predictor import TrainedModel
@@ -47,7 +48,7 @@ class ImageEncoder(TrainedModel):
     It computes attention weights and channel weights of images, but makes no predictions.
     """
 
-    verbs: ClassVar[tuple[str, ...]] = ("attend",)
+    verbs: ClassVar[tuple[str, ...]] = ("embed", "attend")
     reads: ClassVar = "images"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
@@ -90,6 +91,28 @@ class ImageEncoder(TrainedModel):
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
+    def embed(
+        self, images: Sequence[str | Path | Image.Image], *, layer: int | None = None, pool: Pool | None = None
+    ) -> list[Embedded]:
+        """Return the embedding of every image (file or Pillow image): a vector (D,) of unit length.
+
+        layer  index of the layer whose output is pooled; None: the last layer
+        pool   "mean" of all tokens, "first" token ([class]), or "tokens": the state of each token, (T, D), not scaled;
+               None: the features that a classification head reads
+
+            >>> (digit,) = vit.embed(["digit.png"])
+            >>> digit.vector.shape
+            (16,)
+        """
+        return self.embed_arrays([self.preprocessing.array(_open_plain(image)) for image in images], layer, pool)
+
+    def embed_arrays(
+        self, arrays: Sequence[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
+    ) -> list[Embedded]:
+        """Return the embeddings of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
+        groups = (arrays[i : i + EVALUATION_BATCH] for i in range(0, len(arrays), EVALUATION_BATCH))
+        return [row for group in groups for row in embed_pixels(self, torch.from_numpy(np.stack(group)), layer, pool)]
+
     def channel_weights(
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
     ) -> ChannelWeights:
@@ -105,7 +128,7 @@ class ImageEncoder(TrainedModel):
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "attend", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.config.labels:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
@@ -136,7 +137,8 @@ class LanguageModel(ModelWithTokenizer):
 
             steps = sample(
                 model.start, model.step, [encoded[i] for i in group], sampling, context=context,
-                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end, over=is_finished,
+                limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end,
+                suppressed=self.unused, over=is_finished,
             )  # fmt: skip
             with compute.autocast():
                 counts = Counter(row for step in steps for row, _ in step)
@@ -218,6 +220,7 @@ class LanguageModel(ModelWithTokenizer):
         steps = sample(
             model.start, model.step, [ids], Sampling(temperature=0), context=limit,
             limits=[min(max_tokens, limit - len(ids))], seeds=[0], end=self.end,
+            suppressed=self.unused,
         )  # fmt: skip
         with compute.autocast():
             return [token for step in steps for _, token in step]
@@ -229,18 +232,25 @@ class LanguageModel(ModelWithTokenizer):
         """
         record = record_of(self.path)
         windows = record.get("windows", {})
-        context = windows.get("context", self.model.config.max_positions)
-        stride = windows.get("stride", max(1, context // 2))
         # Training records of earlier versions store this setting under "data".
         split = record.get("scored") or record.get("data", {}).get("scored", "test")
         texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
-        return self.score(texts, context=context, stride=stride)
+        return self.score(texts, context=windows.get("context"), stride=windows.get("stride"))
 
-    def score(self, texts: Texts, *, context: int, stride: int) -> EvaluationResult:
-        """Compute the loss of every token of the test texts in windows of `context` tokens.
+    def perplexity(self, texts: str | Sequence[str]) -> float:
+        """Return the perplexity of one or more texts: the exponential of the mean loss of their tokens."""
+        return float(self.score(texts).metrics["perplexity"]["value"])
 
-        The windows start `stride` tokens apart (see `token_losses`).
+    def score(
+        self, texts: Texts | str | Sequence[str], *, context: int | None = None, stride: int | None = None
+    ) -> EvaluationResult:
+        """Compute the loss of every token of the texts in windows of `context` tokens (default: the model's maximum).
+
+        The windows start `stride` tokens apart (default: half of the context; see `token_losses`).
         """
+        context = context or self.model.config.max_positions
+        stride = stride or max(1, context // 2)
+        texts = texts if isinstance(texts, Texts) else Texts([texts] if isinstance(texts, str) else list(texts))
         pieces: list[str] = []
         ids: list[int] = []
         piece_of_token: list[int] = []  # For each token, index of the piece of test text that contains the token.
@@ -274,6 +284,13 @@ class LanguageModel(ModelWithTokenizer):
         """Id of the end-of-text token, or None if the tokenizer does not have it."""
         end = self.model.config.end
         return end if end is not None and self.tokenizer.id_to_token(end) is not None else None
+
+    @cached_property
+    def unused(self) -> list[int]:
+        """Ids without a token, which are never generated. Some models have more output rows than tokens."""
+        vocabulary = self.model.config.vocab
+        known = {*self.tokenizer.get_vocab().values()} if self.tokenizer.get_vocab_size() < vocabulary else None
+        return [] if known is None else [token for token in range(vocabulary) if token not in known]
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of every prompt. Every prompt gets at least one token.

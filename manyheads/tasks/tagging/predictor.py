@@ -102,7 +102,7 @@ class Tagger(TextPredictor):
              training run, or if it is unknown, the model's limit
     """
 
-    verbs: ClassVar = ("tag", "attend", "evaluate")
+    verbs: ClassVar = ("tag", "embed", "attend", "evaluate")
     done: ClassVar = "tagged"
     reports = ("by_label",)
 

@@ -139,3 +139,13 @@ def test_errors_of_a_classifier_are_written(tmp_path: Path, monkeypatch: pytest.
     names = run("find-errors", {"runs/reviews": model}, monkeypatch)
     assert names["counts"].sum() == 2
     assert (tmp_path / "errors.csv").is_file()
+
+
+def test_train_on_data_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("train-in-memory", {}, monkeypatch)
+    accuracy, label, step = capsys.readouterr().out.split()[:3]
+    assert (float(accuracy), label) == (1.0, "positive")
+    assert int(step) < 60

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from manyheads import cli
+from manyheads.cli import train as train_verb
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.registry import find
 from tests.paths import ROOT
@@ -47,7 +48,10 @@ def test_commands_on_pages_parse(subtests: pytest.Subtests) -> None:
             options = cli._parse(given)
             assert options.name == given[0]
             if given[0] == "train":  # settings, too
-                apply(find(options.recipe).starting_config(options.init), from_arguments(options.rest))
+                recipe, settings, resume = train_verb._words(options)
+                assert recipe or resume
+                # A resumed run has the settings of its recipe.
+                apply(find(recipe or "translation").starting_config(options.init), from_arguments(settings))
 
 
 @pytest.mark.parametrize(("verb", "flags"), verbs_of_the_table())

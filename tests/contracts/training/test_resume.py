@@ -1,6 +1,7 @@
 """A resumed run is bit-for-bit identical to an uninterrupted one."""
 
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from manyheads.errors import UserError
 from manyheads.training import session
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
 from manyheads.training.progress import read_metrics
+from manyheads.training.schedules import linear
 from tests.support.toy import ToyTask, toy_route
 
 SETTINGS: dict[str, Any] = {
@@ -177,7 +180,7 @@ def test_another_config_or_setting_cannot_resume(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path / "run", 60, settings={"dropout": 0.1})
     other = TrainingConfig(**{**SETTINGS, "warmup": 30, "clip": None, "steps": 50})
-    with pytest.raises(ValueError, match=r"steps: 60 -> 50; warmup: 20 -> 30; clip: 1.0 -> None; dropout: 0.1 -> 0.2"):
+    with pytest.raises(ValueError, match=r"differences: warmup: 20 -> 30; clip: 1.0 -> None; dropout: 0.1 -> 0.2"):
         run(tmp_path / "run", resume=True, config=other, settings={"dropout": 0.2})
     with pytest.raises(ValueError, match=r"the data has changed: expected 10 batches per epoch, found 11"):
         run(tmp_path / "run", resume=True, task=ToyTask(batches=11), settings={"dropout": 0.1})
@@ -187,12 +190,30 @@ def test_another_config_or_setting_cannot_resume(tmp_path):
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_the_budget_that_shapes_a_schedule_cannot_be_raised(tmp_path):
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_longer_run_has_the_schedule_of_its_new_length(tmp_path, finished):
     settings = {**SETTINGS, "schedule": "linear", "learning_rate": 0.01}
-    with pytest.raises(Crash):
-        run(tmp_path, 60, config=TrainingConfig(**settings))
-    with pytest.raises(ValueError, match="steps: 60 -> 70"):
-        run(tmp_path, resume=True, config=TrainingConfig(**{**settings, "steps": 70}))
+    if finished:
+        run(tmp_path, config=TrainingConfig(**settings))
+    else:
+        with pytest.raises(Crash):
+            run(tmp_path, 60, config=TrainingConfig(**settings))
+    longer = TrainingConfig(**{**settings, "steps": 120, "validate_every": 5, "log_every": 1, "patience": 99})
+    run(tmp_path, resume=True, config=longer)
+    rates = {e["step"]: e["learning_rate"] for e in read_metrics(tmp_path / "metrics.jsonl") if "learning_rate" in e}
+    assert rates[61] == pytest.approx(linear(61, peak=0.01, total=120, warmup=20))
+    assert max(rates) == 120
+
+
+class Diverging(ToyTask):
+    def validate(self) -> dict[str, float]:
+        return {"loss": math.nan}
+
+
+def test_a_diverged_run_is_not_finished(tmp_path):
+    with pytest.raises(UserError, match=r"training diverged: the validation loss of the last weights is nan"):
+        run(tmp_path, task=Diverging(), config=TrainingConfig(**{**SETTINGS, "average": 1}))
+    assert not (tmp_path / "state" / "finished.json").exists()
 
 
 def test_a_finished_run_continues_with_a_larger_budget(tmp_path, log):

@@ -45,7 +45,7 @@ def lay(data: Path, recipe: str) -> None:
 
 
 def is_tried(given: list[str]) -> bool:
-    return given[0] == "train" and "--init" not in given
+    return given[0] == "train" and "--init" not in given and given[1] != "--resume"
 
 
 def test_training_commands_of_pages_start(

@@ -45,6 +45,18 @@ def given(*arguments: str) -> Config:
     return apply(Config(), from_arguments(arguments))
 
 
+@dataclass(frozen=True)
+class TwoRates:
+    training: Training = Training()
+    other: Training = Training()
+
+
+def test_a_bare_key_needs_a_unique_name() -> None:
+    assert given("steps=7").training.steps == 7
+    with pytest.raises(ValueError, match=r"rate: several settings .* choose training\.rate or other\.rate"):
+        apply(TwoRates(), from_arguments(["rate=3"]))
+
+
 @pytest.mark.parametrize(
     ("argument", "key", "expected"),
     [
@@ -90,7 +102,7 @@ def test_values_are_converted_by_field_type(tmp_path: Path, argument: str, key: 
         ("training.betas=0.9", "training.betas: expected 2 values, found 1"),
         ("training.optimiser=adamv", "expected one of adam, adamw, found 'adamv'; did you mean adam"),
         ("training.step=3", "training.step: unknown setting; did you mean training.steps?"),
-        ("steps=3", "steps: unknown setting; did you mean training.steps?"),
+        ("steps=-3", "training.steps: steps must be positive"),
         ("trainning.rate=3", "did you mean training.rate?"),
         ("source.x=3", "source.x: unknown setting"),
         ("training=3", "training: is a group of settings; set one of training.steps"),
@@ -164,9 +176,9 @@ def test_the_resume_command_restores_the_config() -> None:
                    "model.depths=1,1", "model.widths=[8]", "model.names=[]")  # fmt: skip
     assert config.model == {"width": 8, "depths": [1, 1], "widths": [8], "names": []}
     run = Run("r", Path("runs/r"), given=dict(leaves(as_dict(config))), precision="bf16")
-    words = shlex.split(run.resume_command)
+    words = shlex.split(run.command)
     assert words[:3] == ["manyheads", "train", "r"]
-    assert words[-1] == "--resume"
+    assert run.resume_command == "manyheads train --resume runs/r"
     assert given(*words[3 : words.index("--out")]) == config
 
 
@@ -219,7 +231,7 @@ def test_brackets_and_quotes_inside_words_are_kept(text: str, names: tuple[str, 
 @given_by(lists(text(alphabet="ab [](),'\"é\\\n{}:#", max_size=4), max_size=4))
 def test_resume_commands_round_trip_any_words(names: list[str]) -> None:
     run = Run("r", Path("runs/r"), given={"names": names, "grid": [[1, 2], [3, 4]]})
-    words = shlex.split(run.resume_command)
+    words = shlex.split(run.command)
     again = apply(Named(), from_arguments(words[3 : words.index("--out")]))
     assert again == Named(tuple(names), ((1, 2), (3, 4)))
 
@@ -229,7 +241,7 @@ def test_a_part_gets_the_remaining_minutes() -> None:
     for since, left in ((0, 30), (20, 10), (40, 0)):
         part = whole.part("base", time.monotonic() - 60 * since)
         assert part.max_minutes == pytest.approx(left, abs=0.1)
-        assert (part.out, part.resume_command) == (Path("runs/r/base"), whole.resume_command)
+        assert (part.out, part.resume_command) == (Path("runs/r/base"), f"{whole.command} --resume")
     assert Run("r", Path("runs/r")).part("base", time.monotonic()).max_minutes is None
 
 

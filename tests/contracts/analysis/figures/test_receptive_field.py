@@ -1,6 +1,7 @@
 """Measured receptive fields, compared with the formula and with brute force."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,9 @@ def test_influence_equals_the_effect_of_a_change() -> None:
 
 
 def test_the_recipe_prints_the_table_and_draws_it(tmp_path: Path) -> None:
-    table = train("text-classification/receptive-field", {"layers": 3, "length": 11, "width": 4}, out=tmp_path / "r")
+    table: Any = train(
+        "text-classification/receptive-field", {"layers": 3, "length": 11, "width": 4}, out=tmp_path / "r"
+    )
     assert [line.split() for line in table.splitlines()] == [
         ["layers", "convolution", "attention"], ["1", "3", "11"], ["2", "5", "11"], ["3", "7", "11"],
     ]  # fmt: skip

@@ -149,10 +149,10 @@ def test_the_recipe_compares_all_and_resumes(tmp_path: Path) -> None:
         "training.checkpoint_every": 2, "training.validate_every": 4,
         "model": {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1},
     }  # fmt: skip
-    assert train("reading", settings, out=out, max_minutes=1e-9) is None
+    assert not train("reading", settings, out=out, max_minutes=1e-9)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    table = train("reading", settings, out=out)
+    table: Any = train("reading", settings, out=out)
     torch.set_num_threads(threads)
     rows = [line.split()[0] for line in table.splitlines()]
     assert rows == ["features", "words", *DIRECTIONS]

@@ -53,7 +53,7 @@ def test_a_run_is_recorded_and_reevaluated(run: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_run_continues_where_it_stopped(run: Path, tmp_path: Path) -> None:
-    assert train("moving-digits", SMALL, out=tmp_path / "run", max_minutes=1e-6) is None
+    assert not train("moving-digits", SMALL, out=tmp_path / "run", max_minutes=1e-6)
     result = train("moving-digits", SMALL, out=tmp_path / "run", resume=True)
     expected = json.loads((run / "result.json").read_text())["metrics"]
     assert result["metrics"]["loss"]["value"] == pytest.approx(expected["loss"]["value"], abs=1e-6)

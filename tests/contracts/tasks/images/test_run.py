@@ -73,9 +73,9 @@ def test_each_row_of_deits_ablation_removes_a_part(
 ) -> None:
     monkeypatch.setattr(ablation, "ROWS", {row: ablation.ROWS[row] for row in ("base", "no mixup, no cutmix")})
     settings = {**SMALL, "data": str(data), "training.epochs": 1}
-    assert train("deit/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
+    assert not train("deit/ablate", settings, out=tmp_path / "a", max_minutes=1e-6)
     assert f"--out {tmp_path / 'a'} --resume" in log.text
-    table = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
+    table: Any = train("deit/ablate", settings, out=tmp_path / "a", resume=True)
     assert [line[:24].rstrip() for line in table.splitlines()[1:]] == ["base", "no mixup, no cutmix"]
     assert (tmp_path / "a" / "table.txt").read_text() == table + "\n"
     results = [tmp_path / "a" / row / "result.json" for row in ("base", "no-mixup-no-cutmix")]

@@ -19,6 +19,7 @@ from manyheads import directory
 from manyheads.data.readers.texts import Texts
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe, train_character
 from manyheads.generation import Sampling
+from manyheads.generation.continuous import sample
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
 from manyheads.tasks.language.predictor import LanguageModel
@@ -204,3 +205,19 @@ def test_the_lectures_example() -> None:
         pytest.skip("needs GPT-2's real weights: set GPT2_DIR to a directory of openai-community/gpt2")
     text = manyheads.load(path).generate("Studying Deep-Learning is", max_tokens=11, temperature=0)
     assert text == "Studying Deep-Learning is a great way to learn about the world around you."
+
+
+def test_ids_without_a_token_are_never_generated(tmp_path: Path) -> None:
+    tokenizer = train_byte_bpe(CORPUS, 300)
+    size = tokenizer.get_vocab_size()
+    gpt = manyheads.load(save(tmp_path, tokenizer, vocab=2 * size, end=None))
+    assert gpt.unused == [*range(size, 2 * size)]
+    model = gpt.model
+    steps = sample(
+        model.start, model.step, [[5]], Sampling(), context=POSITIONS, limits=[60], seeds=[1], suppressed=gpt.unused
+    )
+    assert max(token for step in steps for _, token in step) < size
+    steps = sample(model.start, model.step, [[5]], Sampling(), context=POSITIONS, limits=[60], seeds=[1])
+    assert max(token for step in steps for _, token in step) >= size  # without the list, they are
+    (continuation,) = gpt.continuations(["the"], Sampling(), max_tokens=60, seed=1)
+    assert continuation.tokens == 60

@@ -144,7 +144,7 @@ def test_a_stopped_and_resumed_run_is_identical(corpus: Path, tmp_path: Path, mo
         session, "time", SimpleNamespace(monotonic=lambda: next(clock))
     )  # a second passes at every look
     sessions = 1
-    while train(name, settings, out=stopped, resume=sessions > 1, max_minutes=0.5) is None:
+    while not train(name, settings, out=stopped, resume=sessions > 1, max_minutes=0.5):
         sessions += 1
         assert sessions < 20
     assert sessions > 2

@@ -244,7 +244,7 @@ def test_the_ablation_varies_one_choice_per_row(corpus: Path, tmp_path: Path, mo
         "manyheads.tasks.translation.ablation.rows",
         lambda config: {n: found[n] for n in ("base", "E learned positions")},
     )
-    table = train(
+    table: Any = train(
         "translation/ablate",
         {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1},
         out=tmp_path / "a",
@@ -262,7 +262,7 @@ def test_a_stopped_ablation_names_its_resume_command(
     corpus: Path, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 3, "training.warmup": 1}
-    assert train("translation/ablate", settings, out=tmp_path / "a", max_minutes=1e-6) is None
+    assert not train("translation/ablate", settings, out=tmp_path / "a", max_minutes=1e-6)
     assert f"--out {tmp_path / 'a'} --resume" in log.text
 
 

@@ -1,0 +1,115 @@
+"""The command `manyheads embed`: vectors of texts or images, and their scores on labeled data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from manyheads.cli.lines import answered
+from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.output import check_file, document, print_metrics
+from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.errors import UserError, extra
+from manyheads.files import replacing
+
+POOLS = ("mean", "first", "tokens")
+
+
+def add(verbs: Verbs) -> None:
+    verb = verbs.add("embed", _embed, "compute vectors of texts or images, from arguments or stdin", MODEL,
+                     as_json=True, example="manyheads embed models/bert 'the cat sat' --out vectors.npz")  # fmt: skip
+    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="without arguments and --data, read one text or"
+                      " image path per line of stdin; without --out, print one vector per line")  # fmt: skip
+    verb.add_argument("--out", metavar="FILE", type=Path, help="write a table with the vectors: .npz or .parquet")
+    verb.add_argument("--data", metavar="PATH", help="labeled texts or images with a test or validation split: embed"
+                      " them, and print the accuracy of the nearest neighbors and of a linear probe")  # fmt: skip
+    verb.add_argument("--layer", type=whole(0, 10_000), metavar="N", help="index of the layer (default: the last)")
+    verb.add_argument("--pool", choices=POOLS, metavar="P",
+                      help="mean, first or tokens (default: mean; images: the features that a head reads)")  # fmt: skip
+    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
+    add_precision(verb)
+
+
+def _embed(options: argparse.Namespace) -> None:
+    if options.out is not None:
+        check_file(options.out, (".npz", ".parquet"), "expected a name with .npz or .parquet")
+    if options.data is not None and (options.rest or options.pool == "tokens"):
+        raise UserError("--data scores one vector per item: leave out the texts, and --pool tokens")
+    predictor = model_for("embed", options.model, options.precision)
+    settings: dict[str, Any] = {"layer": options.layer, "pool": options.pool}
+    if getattr(predictor, "reads", "texts") == "images":
+        if options.truncate:
+            raise UserError("--truncate applies to texts, but this model reads images")
+    else:
+        settings["truncate"] = options.truncate
+    if options.data is not None:
+        return _score(predictor, options, settings)
+    rows = ((text, vector) for _, text, (vector, _) in answered(options.rest, lambda t: predictor.embed(t, **settings)))
+    if options.out is not None:
+        return _write(options.out, [{"input": text, "vector": vector} for text, vector in rows])
+    if options.json:
+        return document([{"input": text, "vector": vector.tolist()} for text, vector in rows])
+    for _, vector in rows:
+        for row in vector.reshape(-1, vector.shape[-1]):
+            print(" ".join(f"{value:.6g}" for value in row))
+
+
+def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Embed the training and test data of a labeled corpus, and print the scores of the vectors."""
+    import numpy as np
+
+    from manyheads.data.images.source import ImageSource
+    from manyheads.data.sources.corpora import LabeledSource
+    from manyheads.tasks.embedding import label_scores
+
+    images = getattr(predictor, "reads", "texts") == "images"
+    source: Any = ImageSource(data=options.data) if images else LabeledSource(data=options.data)
+    splits = source.read()
+    if getattr(splits.train, "second_texts", None) is not None:
+        raise UserError(f"{options.data}: found pairs of texts: expected single texts with labels")
+    parts = {"train": splits.train, "test": splits.validation if splits.test is None else splits.test}
+    rows = []
+    for split, data in parts.items():
+        items = [data.image(i) for i in range(len(data))] if images else list(data.texts)
+        names = [data.place(i) for i in range(len(data))] if images else items
+        vectors = predictor.embed(items, **settings)
+        rows += [
+            {"input": name, "split": split, "label": label, "vector": vector}
+            for name, label, (vector, _) in zip(names, data.labels, vectors, strict=True)
+        ]
+    train, test = (
+        (np.stack([row["vector"] for row in rows if row["split"] == split]), list(data.labels))
+        for split, data in parts.items()
+    )
+    metrics = label_scores(*train, *test)
+    if options.out is not None:
+        _write(options.out, rows)
+    document(metrics) if options.json else print_metrics(metrics)
+
+
+def _write(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows with an input, a vector (D,) or (T, D), and further texts as a table with one vector per row.
+
+    In a table of tokens, the column `token` has the index of the token in its input.
+    """
+    import numpy as np
+
+    tokens = any(row["vector"].ndim == 2 for row in rows)
+    counts = [len(row["vector"]) if tokens else 1 for row in rows]
+    table: dict[str, Any] = {
+        name: np.repeat(np.array([row[name] for row in rows]), counts) for name in rows[0] if name != "vector"
+    }
+    if tokens:
+        table["token"] = np.concatenate([np.arange(count) for count in counts])
+    table["vector"] = np.concatenate([row["vector"].reshape(-1, row["vector"].shape[-1]) for row in rows])
+    if out.suffix == ".npz":
+        with replacing(out) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **table)
+        return
+    with extra("parquet", "writing Parquet"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    table["vector"] = pa.FixedSizeListArray.from_arrays(table["vector"].reshape(-1), table["vector"].shape[1])
+    with replacing(out) as temporary:
+        pq.write_table(pa.table(table), temporary)

@@ -1,0 +1,116 @@
+"""Rows of data in memory, for the same readers as the rows of a table file. Faults are reported with the row number.
+
+The data are a list of dictionaries or tuples, a frame of pandas or Polars, a `datasets.Dataset`, or a PyTorch dataset.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from manyheads.data.readers.rows import Cells, Row
+from manyheads.errors import UserError
+
+IN_MEMORY = "data in memory"  # value of the setting `data` of a run on such data
+
+
+class Rows:
+    """Rows of a table in memory, which can be iterated more than once. Converted to a path, it has the name of a split.
+
+    name    name of the split, such as "train"
+    data    the data, in one of the forms that this module lists
+    fields  column names of the items of a tuple; the length of the tuple selects one of these lists
+    """
+
+    def __init__(self, name: str, data: Any, fields: Sequence[Sequence[str]]) -> None:
+        self.name, self._data, self._fields = name, data, fields
+
+    def __fspath__(self) -> str:
+        return self.name
+
+    __str__ = __fspath__
+
+    def __iter__(self) -> Iterator[Row[Cells]]:
+        first: dict[str, tuple[str, int]] = {}  # the kind of the values of each column, and the first row with a value
+        for number, item in enumerate(_items(self._data, self.name), 1):
+            try:
+                cells = {name: _plain(value) for name, value in self._named(item).items()}
+            except UserError as error:
+                raise UserError(f"{self.name}: row {number}: {error}") from None
+            for column, value in cells.items():
+                if isinstance(value, str | int | float) and not isinstance(value, bool) and value == value:
+                    kind = "words" if isinstance(value, str) else "numbers"
+                    if first.setdefault(column, (kind, number))[0] != kind:
+                        raise UserError(
+                            f"{self.name}: row {number}: {column!r} mixes numbers and words: found {value!r}, but "
+                            f"{first[column][0]} in row {first[column][1]}; convert the column to one type"
+                        )
+            yield Row(Path(self.name), number, cells, name=f"row {number}")
+
+    def _named(self, item: Any) -> Mapping[str, Any]:
+        if isinstance(item, Mapping):
+            return item
+        values = tuple(item) if isinstance(item, tuple | list) else (item,)
+        for names in self._fields:
+            if len(names) == len(values):
+                return dict(zip(names, values, strict=True))
+        expected = " or ".join(f"({', '.join(names)})" for names in self._fields)
+        found = f"{len(values)} values" if isinstance(item, tuple | list) else type(item).__name__
+        raise UserError(f"expected a dictionary or a tuple {expected}, found {found}")
+
+
+def _items(data: Any, name: str) -> Iterable[Any]:
+    if hasattr(data, "iter_rows"):
+        return data.iter_rows(named=True)  # Polars
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        return data.to_dict("records")  # pandas
+    if isinstance(data, str | Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise UserError(
+            f"{name} is a {type(data).__name__}: expected a list, a frame or a dataset with a length, because training "
+            "reads the data more than once"
+        )
+    named = {
+        column: feature.names
+        for column, of in (getattr(data, "features", None) or {}).items()
+        if getattr(feature := getattr(of, "feature", of), "names", None)
+    }
+    rows = (data[i] for i in range(len(data)))
+    return rows if not named else ({c: _label(v, named.get(c)) for c, v in row.items()} for row in rows)
+
+
+def _label(value: Any, names: Sequence[str] | None) -> Any:
+    """Return the name of a label of the library `datasets`, or a list of names. Other values remain."""
+    if names is None or value is None:
+        return value
+    if isinstance(value, list):
+        return [_label(item, names) for item in value]
+    return names[value] if 0 <= value < len(names) else value
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value of NumPy or PyTorch to a value of Python, and an image to the bytes of a PNG file."""
+    if isinstance(value, Image.Image):
+        return _png(value.save)
+    if not hasattr(value, "ndim") or not hasattr(value, "tolist"):
+        return str(value) if isinstance(value, Path) else value
+    if value.ndim < 2:
+        return value.tolist()
+    pixels = np.asarray(value)
+    if hasattr(value, "permute"):  # PyTorch's images are (C, Y, X)
+        pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
+    if pixels.dtype != np.uint8:
+        if not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise UserError("expected pixels as integers from 0 to 255 or numbers from 0 to 1; leave out normalization")
+        pixels = np.round(pixels * 255).astype(np.uint8)
+    return _png(Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save)
+
+
+def _png(save: Callable[..., None]) -> bytes:
+    file = io.BytesIO()
+    save(file, format="png", compress_level=1)
+    return file.getvalue()

@@ -1,0 +1,146 @@
+"""Embedding vectors of texts and images, and their scores on labeled data.
+
+An embedding pools the hidden states of the tokens of a text or image, (T, D), to a vector (D,). Vectors have unit
+length, so the dot product of two vectors is their cosine similarity (Reimers and Gurevych 2019, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyheads.core.block import Stack
+from manyheads.errors import UserError, extra
+from manyheads.models.gpt import GPT
+from manyheads.tasks.outputs import outputs
+from manyheads.training.record import Metrics
+
+Pool = Literal["mean", "first", "tokens"]
+NEIGHBORS = 10  # number of nearest training items whose labels decide
+
+
+class Embedded(NamedTuple):
+    """Embedding of a text or an image: a vector (D,), or the states of its tokens (T, D), and the number of tokens."""
+
+    vector: NDArray[np.float32]
+    tokens: int
+
+
+def can_embed(model: Any) -> bool:
+    """Return True if a model has hidden states of tokens, or pooled features of images."""
+    return hasattr(model, "features") or isinstance(_stack(model), Stack)
+
+
+def embed_tokens(
+    predictor: Any, ids: Sequence[NDArray[np.int32]], layer: int | None, pool: Pool | None
+) -> list[Embedded]:
+    """Return the embedding of each text, given as token ids.
+
+    layer  index of the layer whose output is used; None: the last one, with the final norm
+    pool   "mean" of all tokens (also None), "first" token, or "tokens": no pooling, states are not scaled
+    """
+    states, compute = _states(predictor, layer)
+
+    def pooled(tokens: Tensor, lengths: Tensor) -> Tensor:
+        return _pooled(states(tokens, lengths), lengths, _checked(pool) or "mean")
+
+    vectors = dict(outputs(pooled, compute, ids, getattr(predictor.model.config, "pad", None) or 0))
+    rows = (vectors[i][: len(text)] if pool == "tokens" else vectors[i] for i, text in enumerate(ids))
+    return [Embedded(row.numpy(), len(text)) for row, text in zip(rows, ids, strict=True)]
+
+
+def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool | None) -> list[Embedded]:
+    """Return the embedding of each image of a preprocessed batch (B, C, Y, X).
+
+    pool  as in `embed_tokens`; None: the features that a classification head reads, from the last layer
+    """
+    if layer is None and _checked(pool) is None:
+        model, compute = predictor.compiled
+        with torch.inference_mode(), compute.autocast():
+            vectors = F.normalize(model.features(images.to(compute.device)).float(), dim=-1).cpu()
+        return [Embedded(vector.numpy(), 1) for vector in vectors]
+    states, compute = _states(predictor, layer)
+    with torch.inference_mode(), compute.autocast():
+        found = states(images.to(compute.device)).float()  # (B, T, D)
+        lengths = torch.full(found.shape[:1], found.shape[1], device=found.device)
+        vectors = _pooled(found, lengths, pool or "mean").cpu()
+    return [Embedded(vector.numpy(), found.shape[1]) for vector in vectors]
+
+
+def label_scores(
+    train: NDArray[np.float32], train_labels: Sequence[str], test: NDArray[np.float32], test_labels: Sequence[str]
+) -> Metrics:
+    """Return the accuracy on test vectors (N, D) of two classifiers that the training vectors (M, D) define.
+
+    knn_accuracy    majority label of the nearest training vectors by cosine similarity
+    probe_accuracy  logistic regression on standardized vectors: a linear probe
+    """
+    with extra("analysis", "scoring embeddings"):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.neighbors import KNeighborsClassifier
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    if len({*train_labels}) < 2:
+        raise UserError(f"expected two or more labels in the training data, found {len({*train_labels})}")
+    count = min(NEIGHBORS, len(train))
+    neighbors = KNeighborsClassifier(count, metric="cosine").fit(train, train_labels)
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(train, train_labels)
+    signature = f"{len(test):,} items|{len(train):,} training items"
+    return {
+        "knn_accuracy": {
+            "value": float(neighbors.score(test, test_labels)),
+            "signature": f"{signature}|{count} nearest",
+        },
+        "probe_accuracy": {"value": float(probe.score(test, test_labels)), "signature": f"{signature}|L2 1.0"},
+    }
+
+
+def _stack(model: Any) -> Any:
+    return getattr(model, "encoder", getattr(model, "decoder", None))
+
+
+def _states(predictor: Any, layer: int | None) -> tuple[Callable[..., Tensor], Any]:
+    """Return a function from model inputs to hidden states (B, T, D), and the compute settings."""
+    if layer is None:
+        model, compute = predictor.compiled
+        if method := getattr(model, "hidden" if isinstance(predictor.model, GPT) else "encode", None):
+            return method, compute
+    model, stack = predictor.model, _stack(predictor.model)
+    if not isinstance(stack, Stack):
+        raise UserError(f"{predictor.path}: this model has no layers of tokens: leave layer and pool out")
+    if layer is not None and not 0 <= layer < len(stack.blocks):
+        raise UserError(f"layer is {layer}: expected 0 to {len(stack.blocks) - 1}")
+    module = stack if layer is None else stack.blocks[layer]
+
+    def states(*inputs: Tensor) -> Tensor:
+        kept: list[Tensor] = []
+        handle = module.register_forward_hook(lambda module, given, output: kept.append(output))
+        try:
+            model(*inputs)
+        finally:
+            handle.remove()
+        return kept[0]
+
+    return states, predictor.compute
+
+
+def _checked(pool: Pool | None) -> Pool | None:
+    if pool is not None and pool not in get_args(Pool):
+        raise UserError(f"pool is {pool!r}: expected {', '.join(get_args(Pool))}")
+    return pool
+
+
+def _pooled(states: Tensor, lengths: Tensor, pool: Pool) -> Tensor:
+    """Return vectors (B, D) of unit length from states (B, T, D), or the states for "tokens"."""
+    if pool == "tokens":
+        return states
+    if pool == "first":
+        return F.normalize(states[:, 0], dim=-1)
+    is_real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+    return F.normalize((states * is_real[..., None]).sum(1) / lengths[:, None], dim=-1)

@@ -1,0 +1,62 @@
+"""Result of `manyheads.train`: the record of a run, with its model, metrics and training log."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from manyheads.runs.result import RunResult
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.loading import LoadedModel, load
+from manyheads.training.progress import read_metrics
+
+
+class History(list[dict[str, Any]]):
+    """Entries of metrics.jsonl, a list of dictionaries. If pandas is installed, notebooks show them as a frame."""
+
+    def _repr_html_(self) -> str | None:
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            return None
+        rows = [{**entry, **entry.get("validation", {})} for entry in self]
+        html: str = pd.DataFrame(rows).drop(columns="validation", errors="ignore").to_html(na_rep="")
+        return html
+
+
+class TrainedRun(RunResult):
+    """Run that has trained a model: the content of result.json as a dictionary, which is empty for a stopped run.
+
+    directory  directory of the run
+    """
+
+    def __init__(self, result: RunResult | None, directory: Path) -> None:
+        super().__init__(result or {})
+        self.directory = directory
+        self.next_command = "" if result is None else result.next_command
+
+    @cached_property
+    def predictor(self) -> LoadedModel:
+        """The trained model with its verbs, as `manyheads.load` returns it. A stopped run has its best weights."""
+        return load(self.directory)
+
+    @property
+    def model(self) -> nn.Module:
+        module: nn.Module = self.predictor.model
+        return module
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Value of each metric; empty for a stopped run."""
+        return values(self.get("metrics", {}))
+
+    @property
+    def history(self) -> History:
+        """Entries of the training log: losses, learning rates and validations."""
+        return History(read_metrics(self.directory / "metrics.jsonl"))
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() if self else f"{self.directory}: stopped"

@@ -1,0 +1,148 @@
+"""Embeddings of texts and images: states as transformers computes them, tables, and scores on labeled data."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModel
+
+import manyheads
+from manyheads import cli, directory
+from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.errors import UserError
+from manyheads.models.presets import build, preset
+from manyheads.tasks.embedding import label_scores
+
+TEXTS = ["a fine film", "the plot is dull and slow"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    tokenizer = train_wordpiece(TEXTS * 3, 60)
+    sizes = {"width": 16, "layers": 2, "heads": 2, "feed_forward": 32, "max_positions": 16}
+    labels = {"head": "sequence", "labels": ("bad", "good")}
+    model = build(preset("bert/tiny", vocab=tokenizer.get_vocab_size(), **sizes, **labels))
+    directory.save(folder := tmp_path_factory.mktemp("models") / "bert", model, tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    directory.save(folder := tmp_path_factory.mktemp("models") / "vit", build(preset("vit/2-8", labels=("a", "b"))))
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = cli.main(["embed", *map(str, words)])
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("layer", [None, 0])
+def test_vectors_of_texts_equal_pooled_states_of_transformers(bert: Path, layer: int | None) -> None:
+    predictor, theirs = manyheads.load(bert), AutoModel.from_pretrained(bert).eval()
+    for text, tokens in zip(TEXTS, predictor.embed(TEXTS, layer=layer, pool="tokens"), strict=True):
+        ids = torch.tensor([predictor.tokenizer.encode(text).ids])
+        with torch.no_grad():
+            states = theirs(ids, output_hidden_states=True).hidden_states[-1 if layer is None else layer + 1][0].numpy()
+        np.testing.assert_allclose(tokens.vector, states, atol=1e-5)
+        assert tokens.tokens == len(states)
+        mean, first = (predictor.embed([text], layer=layer, pool=pool)[0].vector for pool in (None, "first"))
+        np.testing.assert_allclose(mean, states.mean(0) / np.linalg.norm(states.mean(0)), atol=1e-5)
+        np.testing.assert_allclose(first, states[0] / np.linalg.norm(states[0]), atol=1e-5)
+
+
+def test_vectors_of_images_are_the_features_or_states(vit: Path) -> None:
+    predictor = manyheads.load(vit)
+    image = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    pixels = torch.from_numpy(predictor.preprocessing.array(image))[None]
+    with torch.no_grad():
+        features, states = predictor.model.features(pixels)[0], predictor.model.states(pixels)[1][0]
+    (pooled,), (tokens,) = predictor.embed([image]), predictor.embed([image], layer=0, pool="tokens")
+    np.testing.assert_allclose(pooled.vector, features / features.norm(), atol=1e-5)
+    np.testing.assert_allclose(tokens.vector, states, atol=1e-5)
+
+
+def test_every_text_model_with_blocks_embeds(tmp_path: Path) -> None:
+    tokenizer = train_wordpiece(TEXTS * 3, 60)
+    sizes: dict[str, Any] = {"vocab": tokenizer.get_vocab_size(), "width": 16, "heads": 2, "max_positions": 16}
+    for name, base, more in (
+        ("gpt", "gpt2/nano", {"layers": 1, "head": "sequence", "labels": ("a", "b")}),
+        ("textbook", "text-classifier/textbook", {}),
+    ):
+        directory.save(tmp_path / name, build(preset(base, **sizes, **more)), tokenizer)
+        vectors = [e.vector for e in manyheads.load(tmp_path / name).embed(TEXTS)]
+        assert [vector.shape for vector in vectors] == [(16,), (16,)]
+        assert [float(np.linalg.norm(vector)) for vector in vectors] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_tables_have_one_vector_per_row(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, bert, *TEXTS, "--out", tmp_path / "pooled.parquet") == (0, "", "")
+    frame = pd.read_parquet(tmp_path / "pooled.parquet")
+    assert frame["input"].tolist() == TEXTS
+    expected = [e.vector for e in manyheads.load(bert).embed(TEXTS)]
+    np.testing.assert_allclose(np.stack(frame["vector"]), expected, atol=1e-6)
+    assert run(capsys, bert, *TEXTS, "--pool", "tokens", "--out", tmp_path / "tokens.npz")[0] == 0
+    table = np.load(tmp_path / "tokens.npz")
+    assert table["token"].tolist() == [
+        *range(list(table["input"]).count(TEXTS[0])),
+        *range(list(table["input"]).count(TEXTS[1])),
+    ]
+    assert table["vector"].shape == (len(table["token"]), 16)
+    lines = run(capsys, bert, *TEXTS)[1].splitlines()
+    np.testing.assert_allclose([[float(v) for v in line.split()] for line in lines], expected, atol=1e-4)
+
+
+def test_labeled_data_are_scored(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "validation", "test"):
+        rows = [f"{'good' if i % 2 else 'bad'}\t{TEXTS[i % 2]}" for i in range(20)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n", encoding="utf-8")
+    status, out, error = run(capsys, bert, "--data", tmp_path, "--out", tmp_path / "v.npz")
+    assert status == 0, error
+    assert [line.split()[:2] for line in out.splitlines()] == [["knn_accuracy", "1.0000"], ["probe_accuracy", "1.0000"]]
+    table = np.load(tmp_path / "v.npz")
+    assert sorted({*table["split"].tolist()}) == ["test", "train"]
+    assert {*table["label"].tolist()} == {"bad", "good"}
+
+
+def test_scores_of_vectors_without_information_are_those_of_chance() -> None:
+    random = np.random.default_rng(0)
+    vectors, labels = random.normal(size=(400, 4)).astype(np.float32), [str(i % 2) for i in range(400)]
+    scores = label_scores(vectors[:200], labels[:200], vectors[200:], labels[200:])
+    assert all(0.35 < metric["value"] < 0.65 for metric in scores.values())
+    with pytest.raises(UserError, match="expected two or more labels"):
+        label_scores(vectors, ["x"] * 400, vectors, labels)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["a", "--layer", 7], "layer is 7: expected 0 to 1"),
+        (["a", "--out", "x.txt"], "expected a name with .npz or .parquet"),
+        (["a", "--data", "x"], "--data scores one vector per item"),
+        (["a " * 40], "pass --truncate|tokens, the model takes 16|cut it with"),
+    ],
+)
+def test_bad_input_is_one_line(
+    bert: Path, capsys: pytest.CaptureFixture[str], words: list[object], problem: str
+) -> None:
+    status, out, error = run(capsys, bert, *words)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert any(part in error for part in problem.split("|"))
+
+
+def test_models_without_layers_of_tokens_are_refused(vit: Path, tmp_path: Path) -> None:
+    predictor = manyheads.load(vit)
+    with pytest.raises(UserError, match="pool is 'max': expected mean, first, tokens"):
+        predictor.embed([Image.new("L", (8, 8))], pool="max")
+    sizes = {"widths": (8,), "depths": (1,), "stem_width": 8, "image_size": 8}
+    directory.save(tmp_path, build(preset("resnet/18", labels=("a", "b"), **sizes)))
+    resnet = manyheads.load(tmp_path)
+    assert resnet.embed([Image.new("RGB", (8, 8))])[0].vector.shape == (8,)
+    with pytest.raises(UserError, match="has no layers of tokens"):
+        resnet.embed([Image.new("RGB", (8, 8))], layer=0)
