@@ -24,6 +24,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
+from manyheads.runs.fitted_defaults import fit_to_data
 from manyheads.runs.overrides import nearest, setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.runs.resuming import last_checkpoint
@@ -208,7 +209,7 @@ def carry_out(
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
-        if run.init is None:
+        with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
             plan()
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
@@ -226,8 +227,10 @@ def carry_out(
             own_runs.add(description)
         if before:
             job.training = job.training.resumed(before["config"], run.changed)
-        elif job.task is not None and run.own_data and not run.whole and "training.metric" not in run.given:
-            job.training = _keeping_best(job.training, job.task.metrics)
+        elif (task := job.task) is not None:
+            job.training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
+            if run.own_data and not run.whole and "training.metric" not in run.given:
+                job.training = _keeping_best(job.training, task.metrics)
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -303,6 +306,7 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
+        "fraction": getattr(config, "held_out", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed, "memory": run.memory,
     }  # fmt: skip
 
@@ -327,6 +331,15 @@ def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change
     refuse_differences(run.out, differences)
 
 
+def _fingerprints(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the data in a checkpoint, which a resumed run needs to divide the data as before."""
+    try:
+        fingerprints = checkpoint.get("settings", {}).get("fingerprints", {})
+        return {str(name): str(digits) for name, digits in fingerprints.items()}
+    except AttributeError:
+        return {}
+
+
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):
@@ -343,8 +356,18 @@ def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
 
     Data paths and settings that affect only the use of the result are excluded.
     """
-    apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
+    apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
+
+
+@contextmanager
+def _without_info() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
