@@ -29,10 +29,12 @@ class TrainedModel:
 
     model, compute  the model as loaded, and the compute settings (device, number format)
     compiled        the model and the settings for fast inference, prepared on first use
+    reports         names of the reports that an evaluation can give in addition to metrics
     verbs           names of the commands (such as translate) that accept the model; `tasks/verbs.py` lists all commands
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
+    reports: tuple[str, ...] = ()
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         check(compute)
