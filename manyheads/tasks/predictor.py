@@ -17,8 +17,8 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
-from manyheads.tasks.classification.task import encode
 from manyheads.tasks.embedding import Embedded, Pool, embed_tokens
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer

@@ -13,7 +13,8 @@ from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
-from manyheads.tasks.classification.task import Encoded, encode, label_logits
+from manyheads.tasks.classification.task import label_logits
+from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.targets import Label, trained_target

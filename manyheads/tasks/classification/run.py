@@ -30,8 +30,9 @@ from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
-from manyheads.tasks.classification.task import ClassificationTask, encode
+from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.classification.tfidf import fit_tfidf
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.targets import Target, build_target
 from manyheads.training.loop import Summary
 from manyheads.training.record import Metrics

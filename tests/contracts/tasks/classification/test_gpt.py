@@ -17,7 +17,8 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.classification.special_tokens import SPECIAL_TOKENS, add_classifier_tokens
-from manyheads.tasks.classification.task import ClassificationTask, encode
+from manyheads.tasks.classification.task import ClassificationTask
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train

@@ -18,8 +18,9 @@ from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
 from manyheads.tasks.classification.predictor import Classifier
-from manyheads.tasks.classification.task import ClassificationTask, encode, label_logits
+from manyheads.tasks.classification.task import ClassificationTask, label_logits
 from manyheads.tasks.classification.tfidf import fit_tfidf
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.targets import Target, classification_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
