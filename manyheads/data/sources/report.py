@@ -133,7 +133,9 @@ class Report(Generic[S]):
             self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
 
     def __str__(self) -> str:
-        console = Console(width=120, no_color=True, force_terminal=False, markup=False, emoji=False)
+        console = Console(
+            width=120, no_color=True, force_terminal=False, force_jupyter=False, markup=False, emoji=False
+        )
         with console.capture() as capture:
             console.print(self._table)
         return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
