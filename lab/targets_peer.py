@@ -28,7 +28,8 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import values
 
 RECORD = Path(__file__).parent / "results" / "targets.json"
-SEEDS, BATCH, WARMUP = (1, 2, 3), 32, 110
+# The settings were chosen on other data and other seeds (1 to 3), and not changed for these.
+SEEDS, BATCH, WARMUP = (11, 12, 13), 32, 110
 COUNTS = {"train": 3000, "dev": 300, "test": 600}
 TOPICS, EMOTIONS = 3, 6
 WORDS = [a + b + c for a in "bdgklmnprst" for b in "aeiou" for c in ("n", "s", "r", "l")]  # 220 words
@@ -60,7 +61,7 @@ def number(draw: random.Random) -> dict[str, Any]:
 
 
 def labels(draw: random.Random) -> dict[str, Any]:
-    """Return a sentence with nnone to three of six labels, like GoEmotions: rare and frequent ones, some are wrong."""
+    """Return a sentence with none to three of six labels, like GoEmotions: rare and frequent ones, some are wrong."""
     weights = [1 / (2 + i) for i in range(EMOTIONS)]
     chosen = set(draw.choices(range(EMOTIONS), weights, k=draw.choice((0, 1, 1, 2, 3))))
     words = [WORDS[4 * emotion + draw.randrange(4)] for emotion in chosen] + draw.choices(WORDS[4 * EMOTIONS :], k=2)
@@ -75,7 +76,7 @@ def prepare(folder: Path) -> None:
     for name, make in (("number", number), ("labels", labels)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for at, (split, count) in enumerate(COUNTS.items()):
-            rows = [make(random.Random(f"{name} {at} {i}")) for i in range(count)]
+            rows = [make(random.Random(f"{name} second {at} {i}")) for i in range(count)]
             (folder / name / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             texts += [row.get("text") or row["sentence1"] for row in rows]
     tokenizer = train_wordpiece(texts, 400)
