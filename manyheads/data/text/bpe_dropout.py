@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 
-DIVISIONS = 32  # number of random divisions of each word, of which each occurrence gets one
+DIVISIONS = 32  # number of random divisions of each word; each occurrence of the word gets one of them
 BEGIN = "▁"  # first character of a token that begins a word
 
 

@@ -16,8 +16,8 @@ def word_pairs(
 ) -> list[tuple[int, int]]:
     """Return (source word, target word) for each target word: the source word with the largest attention weight.
 
-    Words are counted from 0 and separated by white space. The weight of a source word is the sum over its tokens, that
-    of a target word the mean over its tokens.
+    Words are counted from 0 and separated by white space. Weights are summed over the tokens of a source word, and
+    averaged over the tokens of a target word.
 
     weights         attention weights (Tq, Tk), from target tokens to source tokens
     target, source  tokens of each text, with the text
