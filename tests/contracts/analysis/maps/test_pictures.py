@@ -15,6 +15,7 @@ from torch import nn
 
 from manyheads.analysis.drawing import short_name
 from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps, picture
+from manyheads.analysis.maps.page import page
 from manyheads.analysis.maps.sides import Side
 from manyheads.models import nonlocal_net
 from tests.support.map_examples import example
@@ -159,3 +160,9 @@ def test_pictures_of_many_heads_have_one_scale(tmp_path: Path) -> None:
     text = drawn(tmp_path, *(Layer("x", i, weights, tuple(range(12)), side, side) for i in range(6)))
     assert "fraction of a query's attention" in text
     assert "20%" in text
+
+
+def test_a_page_shows_no_path_of_the_machine() -> None:
+    one, other = replace(example(), model="/home/me/runs/a"), replace(example(), model="/home/me/runs/b")
+    assert "/home/me" not in page([one, other])[0]
+    assert "/home/you/a" in page([one, replace(one, model="/home/you/a")])[0]  # the names alone are the same
