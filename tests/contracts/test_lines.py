@@ -143,7 +143,7 @@ def test_a_model_without_labels_is_refused_before_scoring(
     echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
-    assert "--by-label applies to models that predict one label" in refused(capsys, "evaluate", "m", "--by-label")
+    assert "found --by-label, but the model supports no such option" in refused(capsys, "evaluate", "m", "--by-label")
 
 
 class Pairs:
@@ -152,7 +152,7 @@ class Pairs:
     verbs = ("classify",)
     reads, takes_pairs = "texts", True
 
-    def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:
+    def predictions(self, texts: list[str], pairs: list[str] | None, *_: Any, truncate: bool) -> list[Any]:
         return [[] for _ in texts]
 
 

@@ -59,7 +59,8 @@ function choose(name, asked = {}) {
 function about({ languages, labels, attends }) {
   const said = [];
   if (languages) said.push(`${called(languages[0])} to ${called(languages[1])}`);
-  if (labels.length) said.push(`${labels.length} labels: ${labels.slice(0, 6).join(", ")}${labels.length > 6 ? " …" : ""}`);
+  if (labels.length === 1) said.push("predicts a number");
+  if (labels.length > 1) said.push(`${labels.length} labels: ${labels.slice(0, 6).join(", ")}${labels.length > 6 ? " …" : ""}`);
   if (!attends) said.push("no attention heads");
   return said.join(" · ");
 }

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
@@ -29,6 +25,7 @@ from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation import MAX_BEAMS
+from manyheads.tasks.translation.alignment import word_pairs
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
     MAX_POSITIONS,
@@ -258,11 +255,8 @@ class Translator(ModelWithTokenizer):
                 found.append(list[tuple[int, int]]())
                 continue
             (record,) = self.attend(text, target, layers=[chosen], axis="cross")["cross"]
-            weights = np.asarray(record.weights)[0].mean(0)  # (Tq, Tk)
-            source_words = _words_of(self.tokenizer, text, weights.shape[1])
-            target_words = _words_of(self.target_tokenizer, target, weights.shape[0])
-            words = target_words @ weights @ source_words.T  # (target words, source words)
-            found.append([(int(source), i) for i, source in enumerate(words.argmax(1))])
+            sides = (self.target_tokenizer.encode(target), target), (self.tokenizer.encode(text), text)
+            found.append(word_pairs(record.weights[0].mean(0), *sides))
         return found
 
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
@@ -375,16 +369,6 @@ class Translator(ModelWithTokenizer):
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         text = self.target_tokenizer.decode(hypothesis.tokens, skip_special_tokens=True)
         return Translation(text, hypothesis.score, hypothesis.log_probability)
-
-
-def _words_of(tokenizer: Any, text: str, tokens: int) -> NDArray[np.float64]:
-    """Return a matrix (words, tokens) that is 1 where a token belongs to a word. Words are separated by white space."""
-    starts = [match.start() for match in re.finditer(r"\S+", text)]
-    matrix = np.zeros((len(starts), tokens))
-    for token, (first, end) in enumerate(tokenizer.encode(text).offsets[:tokens]):
-        if end > first:
-            matrix[bisect_right(starts, end - 1) - 1, token] = 1
-    return matrix
 
 
 def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
 from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost, states_and_halting
@@ -73,11 +74,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built."""
+    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built.
+
+    dropout  functions that divide the sources and the targets of an epoch into other tokens
+    """
 
     sources: TokenStore
     targets: TokenStore
     limit: int
+    dropout: tuple[BPEDropout, BPEDropout] | None = None
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
         """Return the tokenized corpus.
@@ -105,10 +110,10 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: NDArray[np.int64], model: Translating) -> Batch:
+    def batch(self, rows: NDArray[np.int64], model: Translating, epoch: int = 0) -> Batch:
         c = model.config
-        sources = [self._cut(self.sources[int(i)]) for i in rows]
-        targets = [self._cut(self.targets[int(i)]) for i in rows]
+        sources = [self._divided(0, self.sources, int(i), epoch) for i in rows]
+        targets = [self._divided(1, self.targets, int(i), epoch) for i in rows]
         return Batch(
             torch.from_numpy(pad(sources, model.source_pad)),
             torch.tensor([len(s) for s in sources]),
@@ -116,6 +121,10 @@ class Corpus:
             torch.from_numpy(pad(targets, c.pad)),
             sum(map(len, targets)),
         )
+
+    def _divided(self, side: int, sentences: TokenStore, row: int, epoch: int) -> NDArray[np.int64]:
+        ids = sentences[row]
+        return self._cut(ids if self.dropout is None else self.dropout[side](ids, (epoch, row, side)))
 
     def source(self, row: int) -> NDArray[np.int64]:
         return self._cut(self.sources[row])
@@ -171,7 +180,7 @@ class TranslationTask:
 
     def batches(self, epoch: int) -> Lazy[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
+        return Lazy(rows, lambda batch: self.train.batch(batch, self.model, epoch))
 
     def loss(self, batch: Batch) -> Loss:
         total, halting = self._loss(batch, self.smoothing)

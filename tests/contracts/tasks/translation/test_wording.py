@@ -99,8 +99,16 @@ def test_alignments_are_the_largest_weights_of_cross_attention(translator: Trans
     text, target = "one red dog 3", "eins rot Hund 3"
     (pairs,) = translator.alignments([text], [target], layer=0)
     (record,) = translator.attend(text, target, axis="cross", layers=[0])["cross"]
-    words = record.words().weights[0].mean(0)  # (words, words), with the end token as a word
-    assert pairs == [(source, word) for word, source in enumerate(np.argmax(words[:4, :4], 1).tolist())]
+    weights = record.weights[0].mean(0)[:-1, :-1]  # without the end tokens
+    rows, columns = (
+        np.cumsum([token.startswith("▁") for token in tokenizer.encode(side).tokens[:-1]]) - 1
+        for tokenizer, side in ((translator.target_tokenizer, target), (translator.tokenizer, text))
+    )
+    expected = []
+    for word in range(4):
+        mean = weights[rows == word].mean(0)
+        expected.append((int(np.argmax([mean[columns == source].sum() for source in range(4)])), word))
+    assert pairs == expected
     assert translator.alignments([" "], [""]) == [[]]
 
 
