@@ -13,7 +13,7 @@ from PIL import Image
 from manyheads import directory
 from tests.support.browser import BINARY
 from tests.support.service_browser import ServiceBrowser
-from tests.support.services import Running, bert, drawn, language_model, serving, translator
+from tests.support.services import Running, bert, client, drawn, language_model, serving, translator
 
 LONG = "the cat sat on the mat " * 20
 SHARES = "[...document.querySelectorAll('#result .bar')].map((bar) => Number(bar.style.getPropertyValue('--share')))"
@@ -27,6 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     models = [
         language_model(folder / "lm"), bert(folder / "tell", head="sequence", labels=("good", "bad")),
         bert(folder / "mask", head="masked_lm"), translator(folder / "en-de"), folder / "see",
+        bert(folder / "rate", head="sequence", labels=("score",), target="regression"),
     ]  # fmt: skip
     with serving(folder / "log", *models) as service:
         yield service
@@ -108,3 +109,12 @@ def test_two_images_are_compared(browser: ServiceBrowser, running: Running, tmp_
     similarity = float(browser.texts("#result .amount")[0])
     assert -1 <= similarity < 1
     assert browser.run(SHARES) == [pytest.approx(max(0, similarity), abs=0.001)]
+
+
+def test_a_model_with_one_label_shows_its_number(browser: ServiceBrowser, running: Running) -> None:
+    visit(browser, running, model="rate", text="the cat")
+    done(browser)
+    assert browser.texts("#about") == ["predicts a number"]
+    with client(running) as http:
+        answer = http.post("/classify", json={"model": "rate", "texts": ["the cat"]}).json()
+    assert browser.texts("#result .said") == [f"{answer['results'][0]['value']:.4f}"]
