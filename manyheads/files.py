@@ -14,6 +14,7 @@ from typing import Any
 
 from manyheads.errors import UserError
 
+PICTURES = (".png", ".svg", ".pdf")  # suffixes of pictures that matplotlib writes
 DEEPEST = 100  # maximum depth of nested brackets in a JSON file
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
 # Prefix of temporary file names. Such a file is still being written, or was left behind by a killed process.

@@ -40,7 +40,7 @@ def short_name(model: str | Path) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Save a matplotlib figure as PNG or SVG, by the suffix of the path. An existing file is replaced atomically."""
+    """Save a matplotlib figure as PNG, SVG or PDF, by the suffix of the path, atomically."""
     with replacing(Path(path)) as temporary:
         figure.savefig(temporary, dpi=150)
 

@@ -13,12 +13,13 @@ from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
+from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
     from manyheads.analysis.figures.channel_weights import ChannelWeights
     from manyheads.analysis.maps import AttentionMaps
 
-SUFFIXES = (".html", ".npz", ".png", ".svg")
+SUFFIXES = (".html", ".npz", *PICTURES)
 ONLY_FOR = {  # Options of `attend` that only some types of models accept.
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
     "truncate": "models that read texts", "calculation": "models that read texts",
@@ -37,7 +38,7 @@ def add(verbs: Verbs) -> None:
         "rest", nargs="+", metavar="TEXT|IMAGE", help="one input, or two to compare side by side on a page"
     )
     verb.add_argument("--out", type=Path, metavar="FILE",
-                      help="output file: page (.html), picture (.png, .svg) or arrays (.npz); default:"
+                      help="output file: page (.html), picture (.png, .svg, .pdf) or arrays (.npz); default:"
                            " attention.html, or channels.png"
                       " for channel weights")  # fmt: skip
     verb.add_argument("--target", metavar="TEXT",
@@ -83,8 +84,8 @@ def _attend(options: argparse.Namespace) -> None:
         raise UserError(f"two inputs are compared on a page: expected --out FILE.html, found {out}")
     if options.first is not None and suffix != ".html":
         raise UserError(f"--first applies to pages: expected --out FILE.html, found {out}")
-    if options.lines and suffix not in (".png", ".svg"):
-        raise UserError(f"--lines applies to pictures: expected --out FILE.png or FILE.svg, found {out}")
+    if options.lines and suffix not in PICTURES:
+        raise UserError(f"--lines applies to pictures: expected --out FILE.png, FILE.svg or FILE.pdf, found {out}")
     if options.calculation and suffix not in (".html", ".npz"):
         raise UserError(f"--calculation applies to pages and arrays: expected --out FILE.html or FILE.npz, found {out}")
     if options.calculation and options.words:
@@ -122,9 +123,7 @@ def _write_channel_weights(seen: list[Any], options: argparse.Namespace) -> None
     out: Path = options.out or Path("channels.png")
     weights: ChannelWeights = seen[0]
     if out.suffix.lower() == ".html":
-        raise UserError(
-            f"--out {out}: expected a file that ends in .png, .svg or .npz, because channel weights have no page"
-        )
+        raise UserError(f"--out {out}: expected a picture or arrays (.npz), because channel weights have no page")
     if out.suffix.lower() == ".npz":
         weights.save(out)
     else:

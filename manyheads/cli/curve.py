@@ -7,8 +7,7 @@ from pathlib import Path
 
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import Verbs
-
-SUFFIXES = (".png", ".svg")
+from manyheads.files import PICTURES
 
 
 def add(verbs: Verbs) -> None:
@@ -20,11 +19,11 @@ def add(verbs: Verbs) -> None:
     )
     verb.add_argument("runs", nargs="+", metavar="RUN", help="a run of a recipe universal/..., or its result.json")
     verb.add_argument("--out", type=Path, default=Path("lengths.png"), metavar="FILE",
-                      help="output picture, .png or .svg (default: lengths.png)")  # fmt: skip
+                      help="output picture, .png, .svg or .pdf (default: lengths.png)")  # fmt: skip
 
 
 def _curve(options: argparse.Namespace) -> None:
-    check_file(options.out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
+    check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
     from manyheads.analysis.figures.length_curve import draw, read_records
 
     draw(read_records(options.runs), options.out)

@@ -9,8 +9,8 @@ from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
+from manyheads.files import PICTURES
 
-SUFFIXES = (".png", ".svg")
 FIGURES = {  # kinds of figures, which tasks/images/figures.py defines
     "arrows": "of a non-local net: the 20 positions with the largest weights for one position of an image or clip",
     "centers": "of attention by quadratic positions: the center of each head, for each layer or over the epochs",
@@ -32,7 +32,9 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("rest", nargs="*", metavar="INPUT",
                       help="channels, maps: a folder of class folders, a table of images, or image files; arrows: "
                       "an image, an animation or a folder of frames; centers: no input")  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="output picture, .png or .svg (default: FIGURE.png)")
+    verb.add_argument(
+        "--out", type=Path, metavar="FILE", help="output picture, .png, .svg or .pdf (default: FIGURE.png)"
+    )
     verb.add_argument("--at", type=_place, metavar="[T,]Y,X",
                       help="arrows, maps: the query position, a pixel of the resized image; "
                       "in a clip with the frame, from 0 (default: the middle)")  # fmt: skip
@@ -60,7 +62,7 @@ def _place(text: str) -> tuple[int, ...]:
 
 def _draw(options: argparse.Namespace) -> None:
     out: Path = options.out or Path(f"{options.figure}.png")
-    check_file(out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
+    check_file(out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
     predictor = model_for("attend", options.model)
     if getattr(predictor, "reads", None) != "images":
         raise UserError(f"{options.model}: expected a model of images. For other models, use manyheads attend")

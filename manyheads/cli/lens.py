@@ -10,8 +10,8 @@ from manyheads.cli.attend import special_options
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs
+from manyheads.files import PICTURES
 
-SUFFIXES = (".png", ".svg")
 MAX_TOKENS = 38  # number of tokens whose predictions are printed
 
 
@@ -19,7 +19,7 @@ def add(verbs: Verbs) -> None:
     verb = verbs.add("lens", _lens, "show the prediction of each layer as if it were the last (logit lens)", MODEL,
                      ("TEXT", "one text, which may contain [MASK]"), as_json=True,
                      example='manyheads lens runs/language-modelling "Once upon a" --out lens.png')  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="also draw a picture, .png or .svg")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="also draw a picture, .png, .svg or .pdf")
     verb.add_argument("--target", metavar="TEXT", help="target text of a translator (default: its own translation)")
     verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
     verb.add_argument("--truncate", action="store_true", help="shorten a text that exceeds the model's maximum length")
@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
 
 def _lens(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
+        check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
     predictor = model_for("lens", options.model)
     lens = predictor.lens(options.text, **special_options(predictor, predictor.lens, options))
     if options.json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
     from manyheads.analysis.heads.selections import Selections
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MINIMUM = 50  # A dependency relation is listed only if it has at least this number of words.
 MAX_RELATIONS = 14  # number of relations that are listed without --all
-SUFFIXES = (".png", ".svg")
 
 
 def add(verbs: Verbs) -> None:
@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--treebank", required=True, metavar="FILE", help="sentences with dependency trees, in CoNLL-U")
     verb.add_argument("--train", metavar="FILE",
                       help="a second treebank, to train parsers on attention weights alone")  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png or .svg")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png, .svg or .pdf")
     verb.add_argument("--all", action="store_true", help="list every relation, and those of the paper")
     verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
                       help=f"omit relations with fewer words (default: {MINIMUM})")  # fmt: skip
@@ -36,7 +36,7 @@ def add(verbs: Verbs) -> None:
 
 def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, SUFFIXES, "expected a picture, a name that ends in .png or .svg")
+        check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
     from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.data.readers.treebank import read_treebank
 

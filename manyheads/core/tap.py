@@ -30,7 +30,7 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -364,6 +364,8 @@ def _tap(module: nn.Module) -> Tap:
 def _select_modules(
     model: nn.Module, place: Place, layers: Layers, heads: Sequence[int] | None
 ) -> list[tuple[str, nn.Module]]:
+    if place not in get_args(Place):
+        raise UserError(f"of is {place!r}: expected one of {', '.join(get_args(Place))}")
     modules, noun = tapped(model, place), place.replace("_", "-")
     if not modules:
         raise UserError(f"{type(model).__name__} has no {noun} layer to record or edit")

@@ -86,7 +86,7 @@ def check_vocabularies(config: Any) -> None:
     source, target = config.source_vocab, config.target_vocab
     if config.tie == "all" and source != target:
         raise UserError(
-            f"tie='all' needs one vocabulary, found {source} source and {target} target tokens: train a joint"
+            f"model.tie=all needs one vocabulary, found {source} source and {target} target tokens: train a joint"
             " vocabulary, or use model.tie=target"
         )
     if config.source_pad is None and config.pad >= source:

@@ -348,7 +348,7 @@ def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     # once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
-        logger.info(f"skipped {count:,} {data.unit} of {reason}")
+        logger.info(f"skipped {data.unit}: {count:,} of {reason}")
 
 
 def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:

@@ -127,4 +127,4 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
 
 
 def _shown(piece: str, token: str) -> str:
-    return piece.strip() or ("⏎" if "\n" in piece else "␣" if piece else token)
+    return piece.strip() or ("⏎" if "\n" in piece else "␣" if piece or token == "▁" else token)

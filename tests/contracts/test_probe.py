@@ -112,7 +112,7 @@ def test_omissions_are_reported(model: Path, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--out", "a.pdf"), "a name that ends in .png or .svg"),
+        (("--out", "a.gif"), "a name that ends in .png, .svg or .pdf"),
         (("--out", "none/a.png"), "directory none not found: create it first"),
         (("--minimum", "0"), "expected a whole number from 1"),
         (("--train", "none.conllu"), "none.conllu: no such file"),

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import HUES, save, short_name
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
-from manyheads.files import replacing
+from manyheads.files import PICTURES, replacing
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg", ".npz")
+SUFFIXES = (*PICTURES, ".npz")
 NAMED = 40  # maximum number of rows with labels in a heat map
 WIDTH = 7.0  # width of the figure in inches
 

@@ -18,9 +18,10 @@ Record = Mapping[str, Any]
 MEASURES = {
     "accuracy": "correct characters",
     "exact_match": "whole strings",
-    "forced_accuracy": "correct next characters, given the previous ones",
+    "forced_accuracy": "next characters, given the previous ones",
 }
 # These metrics exist only for models with adaptive halting.
+COLUMNS = 3  # panels side by side
 STEPS = {"encoder_steps": "steps of the encoder", "decoder_steps": "steps of the decoder"}
 
 
@@ -82,14 +83,19 @@ def draw(records: Sequence[tuple[str, Record]], path: str | Path) -> None:
         from matplotlib.figure import Figure
 
     measures = MEASURES | {name: title for name, title in STEPS.items() if any(name in r["curve"] for _, r in records)}
-    figure = Figure(figsize=(4 * len(measures), 3.6 + 0.2 * len(records)), layout="constrained")
-    panels = figure.subplots(1, len(measures))
-    for panel, (measure, title) in zip(panels, measures.items(), strict=True):
+    rows = -(-len(measures) // COLUMNS)
+    figure = Figure(figsize=(4 * COLUMNS, 3.6 * rows + 0.2 * len(records)), layout="constrained")
+    panels = figure.subplots(rows, COLUMNS).ravel()
+    for panel in panels[len(measures) :]:
+        panel.axis("off")
+    for panel, (measure, title) in zip(panels, measures.items(), strict=False):
         for number, ((name, record), marker) in enumerate(zip(records, "osD^vPX*<>" * len(records), strict=False)):
             if measure in STEPS and measure not in record["curve"]:
                 continue
             lengths, values = curve(record, measure)
-            panel.plot(lengths, values, marker=marker, markersize=4, label=name, color=f"C{number}")
+            wider = max(0, 2 - number)  # A curve stays visible below a later one with equal values.
+            style = {"markersize": 4 + 2 * wider, "linewidth": 1.5 + wider, "color": f"C{number}"}
+            panel.plot(lengths, values, marker=marker, label=name, **style)
             panel.axvline(record["data"]["longest"], color="0.6", linewidth=1)
         if measure in STEPS:
             panel.set(title=title, xlabel="length of the input", ylim=(0, None))

@@ -57,7 +57,7 @@ class AttentionMaps(RecordedMaps):
                 return image
 
     def draw(self, path: str | Path, **choices: Any) -> list[str]:
-        """Write a picture of the attention maps, PNG or SVG by the suffix.
+        """Write a picture of the attention maps, PNG, SVG or PDF by the suffix.
 
         Returns notes about characters that the font lacks.
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.analysis.drawing import short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
@@ -56,12 +57,17 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
     _check_calculations(inputs)
     notes: list[str] = []
     panels = [panel(maps, first, notes) for maps in inputs]
+    # Users send pages to others, so a page shows the directory of a model, not its whole path, if this is unambiguous.
+    short = {maps.model: short_name(maps.model) for maps in inputs if maps.model}
+    if len(set(short.values())) == len(short):
+        for each in panels:
+            each["model"] = short.get(each["model"], each["model"])
     assets = files("manyheads.analysis.maps") / "assets"
     style, text, *scripts = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
     )
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    models = " and ".join(dict.fromkeys(maps.model or "a model" for maps in inputs))
+    models = " and ".join(dict.fromkeys(each["model"] or "a model" for each in panels))
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
     # All placeholders are replaced in one pass, because the inserted data may contain placeholders.
     text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)

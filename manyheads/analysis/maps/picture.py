@@ -1,4 +1,4 @@
-"""Attention maps as a static picture, PNG or SVG, with one panel per head.
+"""Attention maps as a static picture, PNG, SVG or PDF, with one panel per head.
 
 The style "lines" follows the figures of Vaswani et al. 2017. All maps of a picture have the same color scale.
 """
@@ -16,6 +16,7 @@ from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError, extra
+from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-SUFFIXES = (".png", ".svg")
 NAMED = 4  # maximum number of maps in a picture that shows token names at each map
 LONGEST = 80  # maximum number of tokens for which names are drawn
 # Font size of token names in points: the default, and the minimum for names at the outer edges of many maps.
@@ -54,8 +54,8 @@ def draw(
 
     Raises UserError for a picture that cannot be drawn.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path}: expected a name that ends in {' or '.join(SUFFIXES)}")
+    if path.suffix.lower() not in PICTURES:
+        raise UserError(f"{path}: expected a name that ends in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
     axis = axis or ("cross" if "cross" in maps.axes else next(iter(maps)))
     layers = maps[axis]
     pictured = layers[0].queries.grid is not None
@@ -157,6 +157,8 @@ def _colors(layers: list[Layer]) -> ScalarMappable:
     from matplotlib.colors import Normalize
 
     most = max(float(np.abs(layer.weights).max()) for layer in layers) or 1.0
+    if all(layer.shares for layer in layers):  # four times a uniform weight or more, so that uniform attention is pale
+        most = max(most, min(1.0, 4 / max(len(layer.keys) for layer in layers)))
     signed = any((layer.weights < 0).any() for layer in layers)
     return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
 

@@ -123,7 +123,7 @@ def _tokens_before_patches(layer: Layer) -> int:
 
 def _name(layer: Layer, query: int) -> str:
     token = layer.queries.tokens[query]
-    return token if query < _tokens_before_patches(layer) else f"patch {token} (framed)"
+    return token if query < _tokens_before_patches(layer) else f"row {token.replace(',', ', column ')} (framed)"
 
 
 def _over_patches(layer: Layer, query: int) -> NDArray[np.float32]:

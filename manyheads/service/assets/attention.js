@@ -3,8 +3,6 @@
 
 import { ask } from "./service.js";
 
-const LONGEST_SIDE = 64; // units that a panel shows at once: LONGEST of maps.js
-
 /** One view. What is asked for while an answer is awaited waits, and only the last of it: a stream is never behind. */
 export class Attention {
   constructor(room, note) {
@@ -41,7 +39,7 @@ export class Attention {
         told(answer);
       } catch (error) {
         if (signal.aborted) return;
-        this.note.textContent = `The attention weights cannot be shown: ${error.message}`;
+        this.note.textContent = `The attention weights cannot be shown: ${error.message.replace(/^text: (the text )?/, "the text ").replace(/, or cut it with \S+$/, "")}`;
         this.note.hidden = false;
         if (!(live && this.panel && body.text.startsWith(this.panel.data.title))) { // what is there is of another text
           this.panel = null;
@@ -67,8 +65,8 @@ export class Attention {
     this.panel = panel;
     this.room.replaceChildren(panel.root);
     if (live && !panel.pictured) {
-      const last = panel.units[0].length - 1, page = Math.floor(last / LONGEST_SIDE);
-      panel.choose({ pages: [page, page], focus: { q: last, k: null } });
+      const last = panel.units[0].length - 1;
+      panel.choose({ starts: panel.startsAt(last), focus: { q: last, k: null } });
     }
     if (active) panel.root.querySelector(`[data-at="${active}"]`)?.focus({ preventScroll: true });
     panel.paint(); // it knows its size only now

@@ -9,6 +9,7 @@ import { VERBS, called } from "./verbs.js";
 
 const at = (id) => document.getElementById(id);
 const RUN = "curves:"; // before the name of a run, among the models
+const FIELDS = { texts: "text", pairs: "pair", images: "image", prompt: "text", max_tokens: "tokens" }; // of requests, and what they are here
 const attention = new Attention(at("attention"), at("note")), curves = new Curves(at("curves"));
 
 let cards = [], card = null, verb = null, fields = [], asking = null;
@@ -58,7 +59,8 @@ function choose(name, asked = {}) {
 function about({ languages, labels, attends }) {
   const said = [];
   if (languages) said.push(`${called(languages[0])} to ${called(languages[1])}`);
-  if (labels.length) said.push(`${labels.length} labels: ${labels.slice(0, 6).join(", ")}${labels.length > 6 ? " …" : ""}`);
+  if (labels.length === 1) said.push("predicts a number");
+  if (labels.length > 1) said.push(`${labels.length} labels: ${labels.slice(0, 6).join(", ")}${labels.length > 6 ? " …" : ""}`);
   if (!attends) said.push("no attention heads");
   return said.join(" · ");
 }
@@ -104,7 +106,7 @@ function stop() {
 
 async function run() {
   tell("");
-  if (fields.some((each) => each.take && !each.read())) return tell("Choose an image first.");
+  if (fields.some((each) => each.take && each.required && !each.read())) return tell("Choose an image first.");
   if (!at("form").reportValidity()) return;
   stop(); // what is under way, now that there is something to ask instead
   remember();
@@ -131,13 +133,22 @@ async function run() {
     if (error.status === 401) return login(error.message);
     at("state").textContent = "";
     if (!shown) blank(); // or what was asked before would stand there as if it were the answer; what has been written stays
-    tell(error.message);
+    tell(inWords(error));
   } finally {
     if (asking?.signal === signal) { // it is over, and what it shows can be used until there is something else
       asking = null;
       at("stop").hidden = true;
     }
   }
+}
+
+/** What the service says of a request, in words of the page: its labels are the names of the fields here. */
+function inWords({ message, field }) {
+  if (!field) return message;
+  const [name, at] = field.split("."), named = name === "input" ? (at === "1" ? "other" : fields[0].name) : FIELDS[name] ?? name;
+  const label = document.querySelector(`label[for="field-${named}"]`);
+  const said = message.slice(message.startsWith(`${field}: `) ? field.length + 2 : 0).replace("cut it with truncate=true", "choose to cut it");
+  return `${label ? label.textContent : field}${verb === "translate" && at ? `, line ${Number(at) + 1}` : ""}: ${said}`;
 }
 
 // --- the beginning
@@ -209,7 +220,10 @@ at("link").addEventListener("click", async () => {
 });
 for (const kind of ["dragover", "drop"]) // beside the field, an image would take the place of the page; text is for fields
   addEventListener(kind, (event) => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); });
-addEventListener("paste", (event) => fields.find((each) => each.take)?.take(event.clipboardData.files[0]));
+addEventListener("paste", (event) => { // the first that is empty, or else the first
+  const images = fields.filter((each) => each.take);
+  (images.find((each) => !each.read()) ?? images[0])?.take(event.clipboardData.files[0]);
+});
 addEventListener("hashchange", restore);
 addEventListener("resize", () => attention.repaint());
 addEventListener("keydown", (event) => { if (event.key === "Escape") attention.release(); });

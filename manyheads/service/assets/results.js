@@ -2,14 +2,13 @@
 
 const HUES = 6; // of the kinds of tags and entities: see page.css
 
-export const percent = (value) => (value >= 0.1 ? `${(100 * value).toFixed(0)}%` : `${(100 * value).toFixed(1)}%`);
+export const percent = (value) => share(value); // of maps.js
 
-/** A list, likeliest first, with a bar for each: rows of { name, value, said, choose }. */
+/** A list, likeliest first: rows of { name, value, said, choose }. A bar is as long as `value`, of which 1 is the whole width. */
 export function ranking(heading, rows) {
-  const most = Math.max(...rows.map(({ value }) => value), 1e-9);
   return el("div", { className: "ranking" }, heading ? el("h3", {}, heading) : null, el("ol", {}, ...rows.map(({ name, value, said, choose }) =>
     el("li", {}, choose ? el("button", { type: "button", className: "name", onclick: choose }, name) : el("span", { className: "name" }, name),
-      el("span", { className: "bar", style: `--share:${Math.max(0, value / most)}` }), el("span", { className: "amount" }, said ?? percent(value))))));
+      value === undefined ? null : el("span", { className: "bar", style: `--share:${Math.max(0, Math.min(1, value))}` }), el("span", { className: "amount" }, said ?? percent(value))))));
 }
 
 /** A text with parts of it marked: `spans` of { start, end, kind, title } in characters, in their order. */

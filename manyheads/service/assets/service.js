@@ -2,11 +2,11 @@
 
 const KEPT = "token"; // for as long as the tab is open, and never part of a link
 
-/** What the service said was wrong; `status` as of HTTP, 0 where it did not answer. */
+/** What the service said was wrong; `status` as of HTTP, 0 where it did not answer; `field`: the part of the request. */
 export class Fault extends Error {
-  constructor(status, message) {
+  constructor(status, message, field = null) {
     super(message);
-    this.status = status;
+    Object.assign(this, { status, field });
   }
 }
 
@@ -49,5 +49,5 @@ async function answered(path, body, signal) {
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({ error: { message: `status ${response.status}` } }));
-  throw new Fault(response.status, error.message ?? error);
+  throw new Fault(response.status, error.message ?? error, error.param);
 }

@@ -4,30 +4,31 @@
 import { marked, percent, ranking, said } from "./results.js";
 
 const text = (label, more = {}) => ({ name: "text", label, required: true, ...more });
-const image = { name: "image", label: "Image", kind: "image" };
+const image = { name: "image", label: "Image", kind: "image", required: true };
+const cut = { name: "cut", label: "cut texts that are too long", kind: "check" };
 
 export const VERBS = {
   translate: {
     called: "Translate",
-    fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated separately." })],
-    async run(card, { text }, desk) {
+    fields: ({ languages }) => [text(languages ? `Text in ${called(languages[0])}` : "Text", { help: "Each line is translated separately." }), cut],
+    async run(card, { text, cut }, desk) {
       const lines = text.split("\n").filter((line) => line.trim());
       if (!lines.length) return desk.show(said("Enter a text to translate."));
-      const { results } = await desk.ask("nbest", { model: card.id, texts: lines, count: 3 });
+      const { results } = await desk.ask("nbest", { model: card.id, texts: lines, count: 3, truncate: Boolean(cut) });
       const look = (line, { text: target }) => desk.look({ text: line, ...(target ? { target } : {}) });
       desk.show(...results.flatMap((ranked, at) => [
         said(ranked[0].text),
         ranking(`${lines.length > 1 ? `Line ${at + 1}: c` : "C"}hoose one to look at; its log-probability`, ranked.map((each) => (
-          { name: each.text || "(nothing)", value: Math.exp(each.log_probability), said: each.log_probability.toFixed(2), choose: () => look(lines[at], each) }))),
+          { name: each.text || "(nothing)", said: each.log_probability.toFixed(2), choose: () => look(lines[at], each) }))),
       ]));
       look(lines[0], results[0][0]);
     },
   },
   classify: {
     called: "Classify",
-    fields: ({ reads, pairs }) => (reads === "images" ? [image] : [text(pairs ? "First text" : "Text"), ...(pairs ? [{ name: "pair", label: "Second text" }] : [])]),
-    async run(card, { text, pair, image }, desk) {
-      const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}) };
+    fields: ({ reads, pairs }) => (reads === "images" ? [image] : [text(pairs ? "First text" : "Text"), ...(pairs ? [{ name: "pair", label: "Second text" }] : []), cut]),
+    async run(card, { text, pair, image, cut }, desk) {
+      const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}), truncate: Boolean(cut) };
       const top = card.labels.length > 1 ? { top: Math.min(8, card.labels.length) } : {}; // a model with one label predicts a number
       const { results: [ranked] } = await desk.ask("classify", { model: card.id, ...top, ...asked });
       if (ranked.length === 0 || ranked.value === null) return desk.show(said("Enter a text to classify."));
@@ -93,13 +94,15 @@ export const VERBS = {
   },
   embed: {
     called: "Compare",
-    fields: () => [text("Text"), { name: "other", label: "Another text, to compare it with" }],
-    async run(card, { text, other }, desk) {
-      const { data } = await desk.ask("v1/embeddings", { model: card.id, input: other ? [text, other] : [text] });
+    fields: ({ reads }) => (reads === "images" ? [image, { ...image, name: "other", label: "Another image, to compare it with", required: false }]
+      : [text("Text"), { name: "other", label: "Another text, to compare it with" }, cut]),
+    async run(card, { text, image, other, cut }, desk) {
+      const first = image ?? text;
+      const { data } = await desk.ask("v1/embeddings", { model: card.id, input: other ? [first, other] : [first], ...(image ? {} : { truncate: Boolean(cut) }) });
       const [a, b] = data.map(({ embedding }) => embedding); // of length one
-      desk.show(b ? ranking("Cosine similarity", [{ name: "similarity", value: 1, said: a.reduce((sum, each, at) => sum + each * b[at], 0).toFixed(3) }])
-        : said(`A vector of ${a.length} numbers.`));
-      desk.look({ text });
+      const cosine = b?.reduce((sum, each, at) => sum + each * a[at], 0);
+      desk.show(b ? ranking("Cosine similarity", [{ name: "similarity", value: cosine, said: cosine.toFixed(3) }]) : said(`A vector of ${a.length} numbers.`));
+      desk.look(image ? { image } : { text });
     },
   },
 };

@@ -21,6 +21,7 @@ from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT
+from manyheads.tasks import tokenized_text
 from manyheads.tasks.loading import load
 from manyheads.tasks.tokenized_text import tokenized, tokenized_ids
 from tests.support import reference
@@ -321,3 +322,10 @@ def test_impossible_requests_are_reported_in_one_line(
         assert (status, out, error.count("\n")) == (2, "", 1)
         assert message in error
     assert not Path("attention.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("piece", "token", "shown"), [("", "▁", "␣"), (" ", "▁", "␣"), ("", "[CLS]", "[CLS]"), (" a", "▁a", "a")]
+)
+def test_a_space_has_one_symbol(piece: str, token: str, shown: str) -> None:
+    assert tokenized_text._shown(piece, token) == shown

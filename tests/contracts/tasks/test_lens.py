@@ -177,7 +177,7 @@ def test_impossible_requests_are_reported_in_one_line(
     for arguments, message in (
         ((writer.path, "to be", "--target", "x"), "--target applies to translators, but"),
         ((writer.path, "to be", "--pair", "x"), "--pair applies to models that read pairs of texts, but"),
-        ((writer.path, "to be", "--out", "lens.html"), "a name that ends in .png or .svg"),
+        ((writer.path, "to be", "--out", "lens.html"), "a name that ends in .png, .svg or .pdf"),
         ((writer.path, ""), "the text is empty after tokenization"),
         ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or cut it with truncate (--truncate)"),
     ):

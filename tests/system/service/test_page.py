@@ -297,7 +297,8 @@ def test_the_keyboard_suffices(browser: ServiceBrowser, running: Running) -> Non
         browser.press("Tab")
     assert browser.run("document.activeElement.id") == "field-text"
     browser.send("Input.insertText", text=SENTENCE)
-    browser.press("Tab")
+    for _ in range(2):  # cut texts that are too long, the button
+        browser.press("Tab")
     assert browser.run("document.activeElement.id") == "run"
     browser.press("Enter")
     looked(browser)
@@ -305,7 +306,7 @@ def test_the_keyboard_suffices(browser: ServiceBrowser, running: Running) -> Non
         browser.press("Tab")
         if browser.run("document.activeElement.classList.contains('token')"):
             break
-    assert browser.texts(".panel .readout p")[0].endswith("looks at")
+    assert " looks " in browser.texts(".panel .readout p")[0]
 
 
 def test_curves_grow_during_training(browser: ServiceBrowser, running: Running, folder: Path) -> None:

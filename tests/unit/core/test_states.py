@@ -227,5 +227,9 @@ def test_settings_that_cannot_change_are_reported() -> None:
         pass
     with pytest.raises(ValueError, match="position 9 does not exist"), record(model, queries=[9], of="residual"):
         logits(model, inputs(model))
+    place: Any = "queries"
+    message = "of is 'queries': expected one of attention, feed_forward, residual"
+    with pytest.raises(ValueError, match=message), record(model, of=place):
+        pass
     with pytest.raises(ValueError, match="Linear has no residual"), record(nn.Linear(2, 2), of="residual"):
         pass

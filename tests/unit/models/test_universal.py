@@ -336,7 +336,7 @@ def test_impossible_settings() -> None:
         ({"steps": 0}, "steps is '?0'?: expected an integer from 1"),
         ({"halting": "never"}, "halting is 'never': expected one of fixed, basic, accumulated"),
         ({"transition": "separable", "activation": "gelu"}, "expected 'relu', which the separable transition uses"),
-        ({"target_vocab": V + 1}, "tie='all' needs one vocabulary"),
+        ({"target_vocab": V + 1}, "model.tie=all needs one vocabulary"),
         ({"end": V}, rf"end is {V}: expected an integer from 0 to below \w+ \({V}\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -3,7 +3,7 @@
 
 const SPECIAL = -1;
 const LONGEST = 64; // units of a side that are shown at once
-const FULL = 4; // even shares: the least that has the full colour over an image, so that the noise of an even look has not
+const FULL = 4; // even shares: the least that has the full colour, so that the noise of an even look has not
 const OPAQUE = 0.9; // of the strongest patch
 // Okabe and Ito's colours, told apart by every kind of colour vision: for several heads at once
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
@@ -107,6 +107,24 @@ function largest(map) {
   return most || 1;
 }
 
+/** The weight that has the full colour: the largest, or FULL even shares, so that an even look is pale. */
+function fullest(layer, most, columns = layer.columns) {
+  return layer.shares ? Math.min(1, Math.max(most, FULL / columns)) : most;
+}
+
+/** At how many keys a query looks evenly: none gets half more than their mean. 0 if it prefers some. */
+function evenly(weights) {
+  const seen = weights.filter((value) => value > 0);
+  return seen.length > 1 && largest(seen) * seen.length <= 1.5 * seen.reduce((sum, value) => sum + value, 0) ? seen.length : 0;
+}
+
+/** Whether all queries of a map do, except one that sees a single key, the first of a text that is written. */
+function evenMap(map, columns) {
+  const rows = Array.from({ length: map.length / columns }, (_, row) => map.subarray(row * columns, (row + 1) * columns));
+  const counts = rows.map((row, at) => evenly(row) || (at ? 0 : Number(row.filter((value) => value > 0).length === 1)));
+  return counts.every(Boolean) && counts.reduce((sum, count) => sum + count, 0) >= 0.45 * map.length;
+}
+
 /** From where to where the colours over an image go, of the weights that one query gives the patches. */
 function spanOf(layer, weights) {
   const most = largest(weights), even = 1 / layer.columns;
@@ -165,5 +183,6 @@ function thumbnail(canvas, values, rows, columns, paint, side = 48) {
 /** "12%", or the number itself where weights are no shares (`bare`). */
 function share(value, bare) {
   if (bare) return value.toPrecision(2);
+  if (value > 0 && value < 0.0005) return "<0.1%";
   return value >= 0.0995 ? `${Math.round(value * 100)}%` : `${(value * 100).toFixed(1)}%`;
 }

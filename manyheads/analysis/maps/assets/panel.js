@@ -6,7 +6,7 @@ class Panel {
   constructor(data, number, changed) {
     Object.assign(this, { data, number, changed });
     this.state = { axis: 0, view: null, picked: new Set(["0:0"]), words: false, special: true, focus: { q: null, k: null },
-      held: false, step: null, pages: [0, 0] };
+      held: false, step: null, starts: [0, 0] }; // starts: the first units that are shown
     this.root = el("section", { className: "panel", "aria-label": `${data.model}: ${data.title}` });
     const cross = data.axes.findIndex((axis) => axis.name === "cross");
     this.choose({ axis: Math.max(0, cross), picked: new Set([this.sharpest(data.axes[Math.max(0, cross)])]) }, false);
@@ -41,7 +41,7 @@ class Panel {
     const state = this.state, token = state.step === null ? null : this.units[0][state.step].members.at(-1);
     const anew = ["axis", "words", "special"].some((name) => name in change);
     if ("axis" in change && change.axis !== state.axis) Object.assign(state, { step: null, picked: new Set([this.sharpest(this.data.axes[change.axis])]) });
-    if (anew) Object.assign(state, { focus: { q: null, k: null }, held: false, pages: [0, 0] });
+    if (anew) Object.assign(state, { focus: { q: null, k: null }, held: false, starts: [0, 0] });
     Object.assign(state, change);
     const there = [...state.picked].filter((at) => {
       const [layer, head] = at.split(":").map(Number);
@@ -56,12 +56,12 @@ class Panel {
     const [queries, keys] = this.units;
     if (anew && state.step !== null) { // the step is that of the same token, where it is still there
       const at = queries.findIndex((unit) => unit.members.includes(token));
-      Object.assign(state, at < 0 ? { step: null } : { step: at, pages: [Math.floor(at / LONGEST), 0] });
+      Object.assign(state, at < 0 ? { step: null } : { step: at, starts: this.startsAt(at) });
     }
     this.several = this.picked.map(([layer, head]) => mapOf(this.axis.layers[layer], head, queries, keys));
     const running = queries.map(({ steps }) => this.picked.map(([row]) => steps === null || this.axis.layers[row].step <= steps));
     this.map = mean(this.several, running, keys.length);
-    this.most = largest(this.map);
+    this.most = fullest(this.layer, largest(this.map), keys.length);
     if (this.pictured && state.focus.q === null) {
       const { grid } = this.data.sides[this.layer.queries], before = queries.length - grid[0] * grid[1];
       state.focus = { q: before > 0 ? 0 : (grid[0] >> 1) * grid[1] + (grid[1] >> 1), k: null };
@@ -141,7 +141,7 @@ class Panel {
       })));
     const most = Math.max(...layers.map((layer) => layer.heads.length));
     const aside = el("aside", { className: "heads", style: `--heads:${most}` },
-      el("p", { className: "legend" }, layers[0].step ? "steps ↓ heads →" : "layers ↓ heads →"), el("div", { className: "grid" }, ...rows));
+      el("p", { className: "legend" }, layers[0].step ? "steps ↓ from 1, heads → from 0" : "layers ↓ heads →, from 0"), el("div", { className: "grid" }, ...rows));
     aside.addEventListener("keydown", (event) => {
       const [row, column] = (event.target.dataset.at?.match(/^thumb-(\d+):(\d+)$/) ?? []).slice(1).map(Number);
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
@@ -182,7 +182,7 @@ class Panel {
     if (!side.grid) {
       if (canvas.done) return;
       canvas.done = true; // of a text it never changes
-      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, (value) => colour(value / (layer.scale[head] || 1)));
+      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, (value) => colour(value / (fullest(layer, layer.scale[head]) || 1)));
     }
     // the patch in focus, or the one at the same place on this layer's grid
     const from = this.data.sides[layer.queries], own = this.data.sides[this.layer.queries];
@@ -206,6 +206,7 @@ class Panel {
       thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, over ? heated : colour, 64);
     });
     return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
+      picked.length === 1 && layer.shares && evenMap(this.map, this.units[1].length) ? el("span", { className: "even" }, "looks evenly") : null,
       el("span", { className: "range" }, low, scale, high));
   }
 
@@ -235,28 +236,37 @@ class Panel {
 
   /** Go to a step of a text that is written or read from left to right; null: all of them. */
   take(step, tell = true) {
-    const { pages } = this.state, page = Math.floor((step ?? 0) / LONGEST), turn = step !== null && page !== pages[0];
-    Object.assign(this.state, { step, held: false, focus: { q: step, k: null }, pages: turn ? [page, pages[1]] : pages });
+    const [from] = this.state.starts, turn = step !== null && (step < from || step >= from + LONGEST);
+    Object.assign(this.state, { step, held: false, focus: { q: step, k: null }, ...(turn ? { starts: this.startsAt(step) } : {}) });
     if (turn) this.build();
     else this.paint();
     if (tell) this.changed(this, { step });
   }
 
+  /** Whether queries and keys are the same tokens: they have one pager. */
+  get same() { return this.layer.queries === this.layer.keys; }
+  /** The first units that are shown where the last query is one: a full page, as far as there are that many. */
+  startsAt(query) {
+    const start = Math.max(0, query - LONGEST + 1);
+    return [start, this.same ? start : this.state.starts[1]];
+  }
+
   pagers() {
     if (this.pictured) return [];
     return this.units.map((units, side) => {
-      const page = this.state.pages[side], { first, total } = this.data.sides[side ? this.layer.keys : this.layer.queries];
-      if (units.length <= LONGEST) return null;
-      const [from, to] = [page * LONGEST, Math.min((page + 1) * LONGEST, units.length)];
-      const turn = (by, label, there) => el("button", { type: "button", className: "quiet", disabled: !there, "data-at": `turn-${side}-${by}`, "aria-label": label, onclick: () => this.choose({ pages: this.state.pages.map((old, at) => (at === side ? page + by : old)), focus: { q: null, k: null }, held: false }) }, by < 0 ? "‹" : "›");
-      const said = `${side ? "right" : "left"}: ${first + units[from].members[0] + 1}–${first + units[to - 1].members.at(-1) + 1} of ${total} tokens`;
-      return el("div", { className: "pager" }, turn(-1, "earlier tokens", page > 0), el("span", {}, said), turn(1, "later tokens", to < units.length));
+      const from = this.state.starts[side], { first, total } = this.data.sides[side ? this.layer.keys : this.layer.queries];
+      if (units.length <= LONGEST || (side && this.same)) return null;
+      const to = Math.min(from + LONGEST, units.length), moved = (by) => Math.max(0, Math.min(from + by * LONGEST, units.length - LONGEST));
+      const turn = (by, label, there) => el("button", { type: "button", className: "quiet", disabled: !there, "data-at": `turn-${side}-${by}`, onclick: () => this.choose({ starts: this.state.starts.map((old, at) => (at === side || this.same ? moved(by) : old)), focus: { q: null, k: null }, held: false }) }, label);
+      const what = this.same ? "tokens" : side ? "source tokens" : "target tokens";
+      const said = `${what} ${first + units[from].members[0] + 1}–${first + units[to - 1].members.at(-1) + 1} of ${total}`;
+      return el("div", { className: "pager" }, turn(-1, "‹ earlier", from > 0), el("span", {}, said), turn(1, "later ›", to < units.length));
     });
   }
 
   /** The units of a side that are shown, with their numbers. */
   shown(side) {
-    const from = this.pictured ? 0 : this.state.pages[side] * LONGEST;
+    const from = this.pictured ? 0 : this.state.starts[side];
     return this.units[side].map((unit, at) => ({ ...unit, at })).slice(from, this.pictured ? undefined : from + LONGEST);
   }
 
@@ -268,7 +278,7 @@ class Panel {
   get strongest() { // of the row or column in focus
     const { q, k } = this.state.focus, [queries, keys] = this.units;
     if (q === null && k === null) return this.most;
-    return largest(q !== null ? keys.map((_, j) => this.value(q, j)) : queries.map((_, i) => this.value(i, k)));
+    return fullest(this.layer, largest(q !== null ? keys.map((_, j) => this.value(q, j)) : queries.map((_, i) => this.value(i, k))), keys.length);
   }
 
   get span() { // of the colours over the image, for the patch that looks
@@ -281,7 +291,7 @@ class Panel {
     const { q, k } = this.state.focus, [queries, keys] = this.units, { shares } = this.layer;
     const quoted = (side, unit) => {
       const grid = this.data.sides[side ? this.layer.keys : this.layer.queries].grid;
-      return grid && unit.word !== SPECIAL ? `patch ${unit.label}` : unit.label;
+      return grid && unit.word !== SPECIAL ? `row ${unit.label.replace(",", ", column ")}` : unit.label;
     };
     if (q === null && k === null)
       return this.readout.replaceChildren(el("p", { className: "hint" }, "Hover a token, or go there with Tab and the arrows, to see where it looks."));
@@ -291,10 +301,11 @@ class Panel {
     const most = Math.abs(top[0]?.[1] ?? 1), rest = 1 - weights.reduce((sum, [, value]) => sum + value, 0);
     const subject = el("b", {}, quoted(row ? 0 : 1, unit));
     const both = row && k !== null ? [" · at ", el("b", {}, quoted(1, keys[k])), ` ${share(this.value(q, k), !shares)}`] : [];
-    const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, !shares)));
+    const even = row && shares && !halted ? evenly(keys.map((_, at) => this.value(given, at))) : 0;
+    const bar = ([name, value]) => el("li", {}, el("span", { className: "what" }, name), el("span", { className: "bar", style: `--share:${shares ? value : Math.abs(value) / most}` }), el("span", { className: "amount" }, share(value, !shares)));
     const listed = top.map(([unit, value]) => [quoted(row ? 1 : 0, unit), value]);
     if (row && !halted && shares && rest > 0.01 && (this.data.sides[this.layer.keys].total > this.data.sides[this.layer.keys].tokens.length || !this.state.special)) listed.push(["keys that are not shown", rest]);
-    this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held; Esc releases it") : null),
+    this.readout.replaceChildren(el("p", {}, subject, halted ? " had halted" : even ? ` looks evenly at ${even} ${this.data.sides[this.layer.keys].grid ? "places" : "tokens"}` : row ? " looks at" : " is looked at by", ...both, unit.steps === null ? null : el("span", { className: "took" }, ` · ${took(unit)}`), this.state.held ? el("span", { className: "held" }, " held; Esc releases it") : null),
       el("ul", {}, ...listed.map(bar)));
   }
 }

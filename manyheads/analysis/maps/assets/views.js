@@ -6,6 +6,7 @@ const HEADINGS = {
   cross: ["to write this token", "it looks at the source"],
   self: ["this token", "looks at these"],
 };
+const LINE = 26; // pixels of a token in a list
 
 function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -65,16 +66,17 @@ function lines(panel) {
     canvas.width = width * dots;
     canvas.height = height * dots;
     context.scale(dots, dots);
-    const line = 26, many = panel.several.length > 1 && panel.several.length <= HUES.length;
+    const many = panel.several.length > 1 && panel.several.length <= HUES.length;
+    const most = panel.strongest; // of the token in focus: its lines are seen, however weak they are among all
     (many ? panel.several : [panel.map]).forEach((map, order) => {
       context.strokeStyle = many ? HUES[order] : `rgb(${ramp.line})`;
       left.forEach((query, i) => {
         if ((q !== null && k === null && q !== query.at) || panel.hidden(query.at)) return;
         right.forEach((key, j) => {
           if (k !== null && k !== key.at) return;
-          const part = Math.abs(panel.value(query.at, key.at, map)) / panel.most;
+          const part = Math.abs(panel.value(query.at, key.at, map)) / most;
           if (part < 0.02) return;
-          const [y, z] = [(i + 0.5) * line, (j + 0.5) * line + (many ? (order - (panel.several.length - 1) / 2) * 2.2 : 0)];
+          const [y, z] = [(i + 0.5) * LINE, (j + 0.5) * LINE + (many ? (order - (panel.several.length - 1) / 2) * 2.2 : 0)];
           context.globalAlpha = Math.min(1, q === null && k === null ? part * 0.75 : 0.12 + part);
           context.lineWidth = 0.6 + 2.6 * Math.min(1, part);
           context.beginPath();
@@ -142,7 +144,7 @@ function picture(panel) {
     const [rows, columns] = of.grid, units = panel.units[side], before = units.length - rows * columns;
     const only = (at) => (side ? { q: panel.state.focus.q, k: at } : { q: at, k: null });
     const canvas = el("canvas", { width: 480, height: 480 });
-    const place = el("div", { className: `board ${name}`, tabIndex: 0, role: "application", "data-at": `board-${name}`, "aria-label": `${heading}: the arrows move over the patches` },
+    const place = el("div", { className: `board ${name}`, tabIndex: 0, role: "application", "data-at": `board-${name}`, "aria-label": `${heading}: the arrows move over the places` },
       panel.data.picture ? el("img", { src: panel.data.picture, alt: "", className: panel.data.small ? "small" : "" }) : null, canvas);
     const at = (event) => {
       const box = place.getBoundingClientRect();
@@ -193,7 +195,7 @@ function picture(panel) {
     });
     return el("figure", { className: "picture" }, el("figcaption", { className: "heading" }, heading), el("div", { className: "chips" }, ...chips), place);
   };
-  return el("div", { className: "pictures" }, board(0, "this patch"), board(1, "looks at these"));
+  return el("div", { className: "pictures" }, board(0, "this place"), board(1, "looks at these"));
 }
 
 const VIEWS = { lines, matrix, picture };

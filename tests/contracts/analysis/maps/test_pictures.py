@@ -14,7 +14,8 @@ from PIL import Image
 from torch import nn
 
 from manyheads.analysis.drawing import short_name
-from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps
+from manyheads.analysis.maps import AttentionMaps, Layer, attention_maps, picture
+from manyheads.analysis.maps.page import page
 from manyheads.analysis.maps.sides import Side
 from manyheads.models import nonlocal_net
 from tests.support.map_examples import example
@@ -61,6 +62,18 @@ def test_pictures_of_many_maps_name_short_tokens_at_the_edges(tmp_path: Path) ->
     # next to the first head of each layer (3), below each head of the last layer (2)
     assert names(12)["token3"] == 3 + 2
     assert "token3" not in names(40)
+
+
+def test_pictures_are_written_as_pdf(tmp_path: Path) -> None:
+    example().draw(tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_uniform_attention_is_pale_in_a_picture() -> None:
+    side = Side.positions(20)
+    layer = Layer("x", 0, np.full((1, 1, 20, 20), 0.05, np.float32), (0,), side, side)
+    assert picture._colors([layer]).norm.vmax == pytest.approx(0.2)
+    assert picture._colors([replace(layer, weights=layer.weights * 2)]).norm.vmax == pytest.approx(0.1)  # no shares
 
 
 def test_too_many_lines_in_a_picture_are_refused(tmp_path: Path) -> None:
@@ -114,7 +127,7 @@ def test_a_picture_of_an_image_shows_the_attention_of_a_patch(tmp_path: Path) ->
         maps.draw(tmp_path / "none.png", query=16)
     with pytest.raises(ValueError, match="applies to texts"):
         maps.draw(tmp_path / "none.png", style="lines")
-    with pytest.raises(ValueError, match=r"none.jpg: expected a name that ends in .png or .svg"):
+    with pytest.raises(ValueError, match=r"none.jpg: expected a name that ends in .png, .svg or .pdf"):
         maps.draw(tmp_path / "none.jpg")
 
 
@@ -147,3 +160,9 @@ def test_pictures_of_many_heads_have_one_scale(tmp_path: Path) -> None:
     text = drawn(tmp_path, *(Layer("x", i, weights, tuple(range(12)), side, side) for i in range(6)))
     assert "fraction of a query's attention" in text
     assert "20%" in text
+
+
+def test_a_page_shows_no_path_of_the_machine() -> None:
+    one, other = replace(example(), model="/home/me/runs/a"), replace(example(), model="/home/me/runs/b")
+    assert "/home/me" not in page([one, other])[0]
+    assert "/home/you/a" in page([one, replace(one, model="/home/you/a")])[0]  # the names alone are the same

@@ -165,7 +165,7 @@ def test_unsupported_figures_suggest_supported_ones(
         (("draw", "arrows", models / "nonlocal", image, "--at", "x"), "expected Y,X or, in a clip, T,Y,X"),
         (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
         (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
-        (("draw", "channels", models / "se", image, "--out", "f.pdf"), "a name that ends in .png or .svg"),
+        (("draw", "channels", models / "se", image, "--out", "f.gif"), "a name that ends in .png, .svg or .pdf"),
         (("draw", "centers", tmp_path / "gpt"), "For other models, use manyheads attend"),
         (("attend", models / "se", image, "--heads", 0), "channel weights have neither heads nor an axis"),
         (("attend", models / "se", image, image), "for several, use manyheads draw channels MODEL IMAGE IMAGE"),

@@ -180,7 +180,7 @@ def test_malformed_sentences_are_skipped_and_counted(
     assert "I-PER at the start of a sentence violates IOB2" in told
     assert cli.main([*command, "--skip-bad-lines"]) == 0
     told = capsys.readouterr().err
-    assert "skipped 1 sentences of" in told
+    assert "skipped sentences: 1 of" in told
     assert "test.txt: tags not in the training data" in told
     assert cli.main(["evaluate", str(tmp_path / "run")]) == 0  # skips what the run has skipped
 

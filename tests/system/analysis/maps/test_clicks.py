@@ -288,9 +288,9 @@ def test_attention_is_drawn_over_the_image(opened: Any) -> None:
     assert readout(browser)[0] == "[class] looks at"  # before anything is touched
     browser.move(".board.q", (0.4, 0.9))  # row 3, column 1: token 14
     row = maps["self"][1].weights[0, 0, 14]
-    assert readout(browser)[0] == "patch 3,1 looks at"
+    assert readout(browser)[0] == "row 3, column 1 looks at"
     best = maps["self"][1].keys.tokens[row.argmax()]
-    assert readout(browser)[1][0] in (best, f"patch {best}")
+    assert readout(browser)[1][0] in (best, f"row {best.replace(',', ', column ')}")
     opacity = browser.run(
         "(() => { const context = document.querySelector('.board.k canvas').getContext('2d');"
         " const seen = (at) => context.getImageData((at % 4) * 120 + 20, Math.floor(at / 4) * 120 + 20, 1, 1).data[3];"
@@ -302,7 +302,7 @@ def test_attention_is_drawn_over_the_image(opened: Any) -> None:
     assert browser.texts(".range") == [f"even 5.9%{row[1:].max():.0%}"]
     browser.run("document.querySelector('.board.q').focus()")
     browser.press("ArrowUp")
-    assert readout(browser)[0] == "patch 2,1 looks at"
+    assert readout(browser)[0] == "row 2, column 1 looks at"
     browser.click('input[data-at="view-matrix"] + span')
     assert browser.run("document.querySelector('.cells').width") == 17
 
@@ -341,15 +341,21 @@ def test_a_long_text_is_paged(opened: Any) -> None:
     side = Side.positions(150)
     browser: Browser = opened(AttentionMaps({"self": layers(0, 1, 1, side, side)}, "m", "long"))
     assert browser.count(".tokens.q .token") == 64
-    assert browser.texts(".pager span")[0] == "left: 1–64 of 150 tokens"
+    assert browser.texts(".pager span") == ["tokens 1–64 of 150"]  # one pager for both sides, which are the same
     browser.click('[data-at="turn-0-1"]')
     browser.click('[data-at="turn-0-1"]')
-    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 1–64 of 150 tokens"]
-    browser.click('[data-at="turn-1-1"]')
-    assert browser.texts(".pager span") == ["left: 129–150 of 150 tokens", "right: 65–128 of 150 tokens"]
-    assert browser.texts(".tokens.k .text")[0] == "64"
-    assert browser.texts(".tokens.q .text")[0] == "128"
+    assert browser.texts(".pager span") == ["tokens 87–150 of 150"]  # a full page
+    assert browser.texts(".tokens.k .text")[0] == browser.texts(".tokens.q .text")[0] == "86"
     assert browser.run("document.querySelector('[data-at=\"turn-0-1\"]').disabled")
+    browser.click('[data-at="turn-0--1"]')
+    assert browser.texts(".pager span") == ["tokens 23–86 of 150"]
+
+
+def test_source_and_target_have_pagers_with_their_names(opened: Any) -> None:
+    source, target = Side.positions(70), Side.positions(80)
+    browser: Browser = opened(AttentionMaps({"cross": layers(0, 1, 1, target, source)}, "m", "long"))
+    browser.click('[data-at="turn-1-1"]')
+    assert browser.texts(".pager span") == ["target tokens 1–64 of 80", "source tokens 7–70 of 70"]
 
 
 @pytest.mark.parametrize("dark", [False, True])

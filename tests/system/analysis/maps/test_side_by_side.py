@@ -42,16 +42,16 @@ def test_patches_are_matched_by_position_and_other_tokens_by_name(opened: Any) -
         return [text.removesuffix(" looks at") for text in browser.texts(".readout p")]
 
     browser.move(".board.q", (0.4, 0.9))
-    assert subjects() == ["patch 3,1", "patch 3,1"]
+    assert subjects() == ["row 3, column 1", "row 3, column 1"]
     browser.move(".panel:nth-child(2) .board.q", (0.1, 0.1))
-    assert subjects() == ["patch 0,0", "patch 0,0"]
+    assert subjects() == ["row 0, column 0", "row 0, column 0"]
     browser.move(".panel:nth-child(2) .chips .token:nth-child(2)")
-    assert subjects() == ["patch 0,0", "[distillation]"]  # which the ViT has not
+    assert subjects() == ["row 0, column 0", "[distillation]"]  # which the ViT has not
     browser.move(".panel:nth-child(2) .chips .token")
     assert subjects() == ["[class]", "[class]"]
     opened(*pictures[::2], width=1500)
     browser.move(".board.q", (0.9, 0.4))
-    assert subjects() == ["patch 1,3", "patch 0,1"]
+    assert subjects() == ["row 1, column 3", "row 0, column 1"]
 
 
 def test_side_by_side_steps_agree_for_equal_tokens(opened: Any) -> None:
