@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import FieldError
 from manyheads.core.layers import skip_init
+from manyheads.core.low_rank import merged
 from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
@@ -31,9 +32,10 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all tensors of a model that are saved, by name.
 
     They are the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms.
+    Low-rank additions are part of their weights.
     """
     persistent = module.state_dict().keys()
-    return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
+    return merged(dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent})
 
 
 @dataclass(frozen=True)

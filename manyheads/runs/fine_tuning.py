@@ -79,7 +79,7 @@ def dropout_rates(run: Run) -> dict[str, Any]:
     Raises UserError for other model settings, because the loaded model determines them. This includes settings that
     keep the shapes of the weights but change their meaning, such as the position of a norm.
     """
-    rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
+    rates = {key: value for key, value in model_settings(run).items() if key.endswith("dropout")}
     others = tuple(f"model.{key}" for key in model_settings(run) if key not in rates)
     run.refuse((*MODEL_SETTINGS, *others), f"determined by the initial model, {run.init}; omit it")
     return rates

@@ -19,8 +19,10 @@ import torch
 from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
+from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
+from manyheads.directory import family_of
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
@@ -36,6 +38,7 @@ from manyheads.training.record import METRICS, Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, locked_run_directory, run_status
 from manyheads.training.task import Task
+from manyheads.training.tuning import select_trained
 
 logger = logging.getLogger(__name__)
 
@@ -200,6 +203,10 @@ def carry_out(
     """
     if (metric := config.training.metric) not in (None, *METRICS):
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
+    if config.training.selects:
+        with log_only_errors():
+            model = plan().model
+        trained = _check_selection(model, config.training)
     if run.dry_run:
         data.peek()
         return estimate(run.recipe, config, plan(), run.compute(config.threads))
@@ -222,6 +229,10 @@ def carry_out(
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
+            job.model.origin = run.init  # type: ignore[assignment]
+            if config.training.selects:
+                job.record["trained_parameters"] = trained
+                job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:
             own_runs.add(description)
         if before:
@@ -279,7 +290,7 @@ def _recorded(
     result = write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
-        parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
+        parameters=sum(p.numel() for name, p in job.model.named_parameters() if PREFIX not in name), seed=job.training.seed,
         weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=compute.describe(),
         **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
@@ -312,6 +323,17 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
     if training.metric is not None or training.average > 1 or training.ema is not None:
         return training
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
+
+
+def _check_selection(model: nn.Module, training: TrainingConfig) -> int:
+    """Log and return the number of trained parameters. Raises UserError if a setting does not fit the model."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    select_trained(model, training)
+    if training.lora_rank is not None and (family := family_of(model)[0]).own:
+        raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    logger.info(f"training {trained:,} parameters; the model has {total:,}")
+    return trained
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
@@ -355,3 +377,15 @@ def log_warnings() -> Iterator[None]:
         yield
     for warning in caught:
         logger.warning(f"{warning.message}")
+
+
+@contextmanager
+def log_only_errors(quiet: bool = True) -> Iterator[None]:
+    """If `quiet` is true, log only errors during the `with` block."""
+    package = logging.getLogger("manyheads")
+    level = package.level
+    package.setLevel(logging.ERROR if quiet else level)
+    try:
+        yield
+    finally:
+        package.setLevel(level)
