@@ -291,7 +291,8 @@ def _recorded(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for name, p in job.model.named_parameters() if PREFIX not in name),
-        seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=compute.describe(),
+        seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
+        route=compute.describe(),
         **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     )  # fmt: skip
