@@ -217,7 +217,7 @@ def _load_adapted(adapter: Adapter) -> Loaded:
     model: Any = adapt(loaded.model, **adapter.new_head(loaded.model.config))[0]
     family, _ = family_of(model)
     theirs = {name: tensor.clone() for name, tensor in family.tensors_of(model).items()}
-    adapter.add_to(theirs)
+    adapter.add_to(theirs, family)
     check_finite(adapter.path, theirs)
     load_weights(model, family.read(family.settings_of(model.config), theirs, lambda: theirs)[1])
     return replace(loaded, model=model.eval(), path=adapter.path)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
         pattern, numbers = slots(f"{name}.weight")
         row = by_name[pattern]
         target = row.theirs.format(*numbers).removesuffix(".weight")
+        target = reduce(lambda text, pair: text.replace(*pair), family.modules, target)
         group = [model.get_submodule(part.format(*numbers).removesuffix(".weight")) for part in row.names]
         inputs = [layer.lora_a for layer in group if isinstance(layer, LowRankLinear)]
         outputs = [getattr(layer, "lora_b", first.lora_b.new_zeros(layer.out_features, 0)) for layer in group]
@@ -55,13 +57,14 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
         ranks[target] = sum(map(len, inputs))
         transposed |= row.to_theirs is not identity
     rank, scale, task = len(first.lora_a), float(first.lora_scale), {head: task for task, head in _TASKS.items()}
+    saved = {"classifier" if name.startswith("classifier.") else name.rpartition(".")[0] for name in whole}
     other = {target: own for target, own in ranks.items() if own != rank}
     settings = {
         "peft_type": "LORA", "task_type": task.get(getattr(model.config, "head", "")), "bias": "none",
         "base_model_name_or_path": getattr(model, "origin", None), "inference_mode": True, "fan_in_fan_out": transposed,
         "r": rank, "lora_alpha": scale * rank, "lora_dropout": first.rate,
         "rank_pattern": other, "alpha_pattern": {target: scale * own for target, own in other.items()},
-        "target_modules": list(ranks), "modules_to_save": sorted({name.rpartition(".")[0] for name in whole}) or None,
+        "target_modules": list(ranks), "modules_to_save": sorted(saved) or None,
     }  # fmt: skip
     return {WEIGHTS: tensors, SETTINGS: json.dumps(settings, indent=2) + "\n"}
 
@@ -104,16 +107,17 @@ class Adapter:
             settings["labels"] = tuple(f"LABEL_{index}" for index in range(classifiers[0]))
         return settings
 
-    def add_to(self, tensors: dict[str, Tensor]) -> None:
+    def add_to(self, tensors: dict[str, Tensor], family: Family) -> None:
         """Add the adapter to the tensors of its base model in place. Raises UserError if they do not fit."""
         try:
             for name, tensor in self.tensors.items():
-                target = name.removesuffix(_A)
-                if target != name:
-                    addition = self._scale(target, len(tensor)) * (self.tensors[target + _B] @ tensor)
-                    tensors[f"{target}.weight"] += addition.t() if self.settings.get("fan_in_fan_out") else addition
+                layer = name.removesuffix(_A)
+                in_file = reduce(lambda text, pair: text.replace(pair[1], pair[0]), family.modules, layer)
+                if layer != name:
+                    addition = self._scale(layer, len(tensor)) * (self.tensors[layer + _B] @ tensor)
+                    tensors[f"{in_file}.weight"] += addition.t() if self.settings.get("fan_in_fan_out") else addition
                 elif not name.endswith(_B):
-                    tensors[name] = tensor.reshape(tensors[name].shape)
+                    tensors[in_file] = tensor.reshape(tensors[in_file].shape)
         except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{self.path}: the adapter does not fit the model in {self.base}: {error}") from None
 

@@ -54,6 +54,7 @@ class Family:
     preprocessing  function that returns the content of preprocessor_config.json if config.json contains it (timm)
     renamed        function that maps a tensor name in a file to the name in the rows, for libraries that number
                    layers differently; used only for reading
+    modules        parts of tensor names in files, each with the name of the module in transformers, where they differ
     infer          function that returns settings that are not in config.json and follow from `architectures` or
                    from the weights. Its first call gets the weights without values, on the meta device
     computed       function that returns tensors of a file that follow from the configuration; None instead of a
@@ -77,6 +78,7 @@ class Family:
     own: bool = False
     preprocessing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = _unstated
     renamed: Callable[[str], str] = str
+    modules: tuple[tuple[str, str], ...] = ()
 
     def read(
         self, settings: Mapping[str, Any], shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
