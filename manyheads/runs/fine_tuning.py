@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 # number of BERT layers, counted from the last, whose states are the input of a BiLSTM
 BILSTM_LAYERS = {"last": 1, "last-four": 4}
-LSTM_RATE = 1e-3
+# learning rate if only a BiLSTM, low-rank additions or a head are trained
+PARTIAL_RATE = 1e-3
 # settings that users cannot change, because the loaded model determines them
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 
@@ -137,13 +138,15 @@ def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned =
     """Return the training configuration adapted to fine-tuning.
 
     The warm-up is limited to a tenth of the steps, as in BERT's code, because on little data the recipe's warm-up could
-    be longer than the run. If only a BiLSTM is trained, the learning rate for BiLSTMs is used. Settings that the user
-    has made do not change.
+    be longer than the run. If only a BiLSTM, low-rank additions or the head are trained, the learning rate is
+    `PARTIAL_RATE`. Settings that the user has made do not change.
 
     batches  number of batches per epoch
     """
-    if tuned != "all" and "training.learning_rate" not in run.given:
-        training = replace(training, learning_rate=LSTM_RATE)
+    partial = tuned != "all" or training.lora_rank is not None or "backbone" in training.freeze
+    if partial and "training.learning_rate" not in run.given:
+        logger.info(f"learning rate: using {PARTIAL_RATE}, because only a part of the model is trained")
+        training = replace(training, learning_rate=PARTIAL_RATE)
     if "training.warmup" in run.given:
         return training
     steps = run_length(training, steps_per_epoch(training, batches))
