@@ -203,19 +203,20 @@ def carry_out(
     """
     if (metric := config.training.metric) not in (None, *METRICS):
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
+    planned = None
     if config.training.selects:
         with log_only_errors():
-            model = plan().model
-        trained = _check_selection(model, config.training)
+            planned = plan()
+        trained = _check_selection(planned.model, config.training)
     if run.dry_run:
         data.peek()
-        return estimate(run.recipe, config, plan(), run.compute(config.threads))
+        return estimate(run.recipe, config, planned or plan(), run.compute(config.threads))
     commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
-        if run.init is None:
+        if run.init is None and planned is None:
             plan()
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint

@@ -20,6 +20,7 @@ from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.vit import ViT, ViTConfig
 from manyheads.training.config import TrainingConfig
 from manyheads.training.tuning import select_trained
+from tests.support.reference import ours as translator
 
 BERT: dict[str, Any] = {
     "vocab": 37, "width": 24, "layers": 2, "heads": 3, "feed_forward": 32, "max_positions": 19, "dropout": 0.0,
@@ -32,6 +33,7 @@ GPT2: dict[str, Any] = {
     "vocab": 37, "width": 24, "layers": 2, "heads": 3, "max_positions": 19, "end": 0, "dropout": 0.0,
     "attention_dropout": 0.0, "embedding_dropout": 0.0,
 }  # fmt: skip
+FLAT: dict[str, Any] = {"steps": 1, "schedule": "constant"}
 SEQUENCE = {"head": "sequence", "labels": ("bad", "good", "so-so")}
 # base model, settings of the fine-tuned model, layers of ours, layers of transformers
 CASES: dict[str, tuple[Any, dict[str, Any], list[str], list[str]]] = {
@@ -99,7 +101,7 @@ def base_of(family: str, path: Path) -> Any:
 def test_an_adapter_of_ours_opens_in_peft_and_merges(family: str, tmp_path: Path) -> None:
     _, head, layers, _ = CASES[family]
     model: Any = adapt(base_of(family, tmp_path / "base"), **head)[0]
-    config = TrainingConfig(steps=1, schedule="constant", lora_rank=3, lora_alpha=12.0, lora_layers=tuple(layers))
+    config = TrainingConfig(**FLAT, lora_rank=3, lora_alpha=12.0, lora_layers=tuple(layers))
     select_trained(model, config)
     randomise(model, "lora_b")
     model.origin = str(tmp_path / "base")
@@ -138,10 +140,28 @@ def test_an_adapter_of_peft_loads(family: str, tmp_path: Path) -> None:
         assert loaded.model.config.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
+def test_an_adapter_of_a_translator_opens_in_peft(tmp_path: Path) -> None:
+    model: Any = translator("marian")
+    directory.save(tmp_path / "base", model)
+    select_trained(model, TrainingConfig(**FLAT, lora_rank=2, lora_layers=("query", "contract")))
+    randomise(model, "lora_b")
+    model.origin = str(tmp_path / "base")
+    directory.save(tmp_path / "out", model)
+    base = transformers.MarianMTModel.from_pretrained(tmp_path / "base")
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "out" / "adapter").eval()
+    source = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 10]])
+    with torch.no_grad():
+        expected = model.eval()(source, torch.tensor([4, 4]), source)
+        found = theirs(input_ids=source, decoder_input_ids=source).logits
+        loaded = directory.load(tmp_path / "out" / "adapter").model(source, torch.tensor([4, 4]), source)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(loaded, expected, atol=2e-5, rtol=0)
+
+
 def test_gradients_equal_those_of_peft(tmp_path: Path) -> None:
     _, head, layers, _ = CASES["bert"]
     model: Any = adapt(base_of("bert", tmp_path / "base"), **head)[0]
-    select_trained(model, TrainingConfig(steps=1, schedule="constant", lora_rank=2, lora_layers=tuple(layers)))
+    select_trained(model, TrainingConfig(**FLAT, lora_rank=2, lora_layers=tuple(layers)))
     randomise(model, "lora_b")
     directory.save(tmp_path / "out", model)
     theirs = peft.PeftModel.from_pretrained(
