@@ -93,10 +93,10 @@ class Adapter:
     @property
     def base(self) -> Path:
         """Return the directory of the model that the adapter changes."""
-        base = self.settings.get("base_model_name_or_path")
-        if not Path(str(base)).is_dir():
-            raise UserError(f"{self.path / SETTINGS}: 'base_model_name_or_path' is {base!r}: expected a directory")
-        return Path(str(base))
+        base = Path(str(self.settings.get("base_model_name_or_path")))
+        if not base.is_dir() or base.samefile(self.path):
+            raise UserError(f"{self.path / SETTINGS}: 'base_model_name_or_path' is {base}: expected a model directory")
+        return base
 
     def new_head(self, config: Any) -> dict[str, Any]:
         """Return the settings of the head that the adapter adds to its base model. The labels have no names."""

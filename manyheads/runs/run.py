@@ -230,7 +230,7 @@ def carry_out(
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
-            job.model.origin = run.init  # type: ignore[assignment]
+            job.model.origin = run.init and run.init.removeprefix("hub:")  # type: ignore[assignment]
             if config.training.selects:
                 job.record["trained_parameters"] = trained
                 job.flops = None  # Parts of the backward pass are left out.

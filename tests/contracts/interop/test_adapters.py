@@ -191,7 +191,7 @@ def test_gradients_equal_those_of_peft(tmp_path: Path) -> None:
     ("fault", "message"),
     [
         ({"peft_type": "IA3"}, "expected an adapter with the 'peft_type' LORA"),
-        ({"base_model_name_or_path": "no/such"}, "'base_model_name_or_path' is 'no/such': expected a directory"),
+        ({"base_model_name_or_path": "no/such"}, "'base_model_name_or_path' is no/such: expected a model directory"),
         ({"lora_alpha": "a"}, "the adapter does not fit the model in"),
         ("unknown", "the adapter does not fit the model in .*: 'bert.encoder.layer.9.attention.self.query.weight'"),
         ("shape", "the adapter does not fit the model in"),
