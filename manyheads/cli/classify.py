@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line
@@ -29,7 +30,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--top", type=whole(1, 1_000_000), default=1, metavar="N",
                       help="print the N most probable labels of each text on one line (default: 1)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
-    verb.add_argument("--skip-bad-lines", action="store_true",
+    verb.add_argument("--skip-bad-lines", "--skip-bad-images", action="store_true",
                       help="skip images that cannot be read, and leave their lines without labels")  # fmt: skip
     add_precision(verb)
     add_processes(verb)
@@ -66,6 +67,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
         raise UserError("--pair and --truncate apply to texts, but this model reads images")
     documents: list[dict[str, Any]] = []
+    images = [file for path in options.rest for file in _images_in(path)]
 
     def answers(files: list[str]) -> list[list[Label] | str]:
         """Return the predicted labels of each image, or an error message for an image that cannot be read."""
@@ -73,7 +75,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         labels = classifier.classify(files, top=options.top, faults=faults)
         return [faults.get(i, labels[i]) for i in range(len(files))]
 
-    for number, image, labels in answered(options.rest, answers):
+    for number, image, labels in answered(images, answers):
         if isinstance(labels, str):
             fault = labels if options.rest else f"<stdin>:{number}: {labels}"
             if not options.skip_bad_lines:
@@ -86,6 +88,18 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
             print("\t".join([_cell(image), *map(_format_label, labels)]))
     if options.json:
         document(documents)
+
+
+def _images_in(path: str) -> list[str]:
+    """Return the image files of a folder and its subfolders, sorted by name; for another path, return this path."""
+    if not Path(path).is_dir():
+        return [path]
+    from manyheads.data.images.files import PICTURES
+
+    files = [str(file) for file in sorted(Path(path).rglob("*")) if file.suffix.lower() in PICTURES]
+    if not files:
+        raise UserError(f"{path}: found no images in this folder; expected files such as photo.jpg")
+    return files
 
 
 def _format_label(label: Label) -> str:

@@ -52,7 +52,12 @@ def add_test_data(verb: argparse.ArgumentParser, default: str) -> None:
     verb.add_argument("--data", metavar="PATH", help=f"test data (default: the test data of {default})")
     trust = "read the files that the record of a run names, even if it comes from elsewhere"
     verb.add_argument("--trust", action="store_true", help=trust)
-    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed rows of --data and count them")
+    verb.add_argument(
+        "--skip-bad-lines",
+        "--skip-bad-images",
+        action="store_true",
+        help="skip malformed rows of --data and count them",
+    )
 
 
 def model_for(verb: str, model: str, precision: str = "float32") -> Any:

@@ -47,7 +47,10 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P",
                       help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
     verb.add_argument(
-        "--skip-bad-lines", action="store_true", help="skip malformed lines or images of the data and count them"
+        "--skip-bad-lines",
+        "--skip-bad-images",
+        action="store_true",
+        help="skip malformed lines or images of the data and count them",
     )
     verb.add_argument("--processes", type=whole(1, 1024), metavar="N",
                       help="number of processes on this machine (default: 1)")  # fmt: skip

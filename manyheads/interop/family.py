@@ -89,8 +89,8 @@ class Family:
                 configuration before any memory is allocated
         load    function that reads the tensors with their values; called only after the comparison
         """
-        shapes = {self.renamed(name): shape for name, shape in shapes.items()}
-        stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings)}
+        shapes = {self._plain(name): shape for name, shape in shapes.items()}
+        stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings, strict=self.own)}
         try:
             config = self.config(**stated)
         except FieldError as error:
@@ -100,6 +100,10 @@ class Family:
                 module = self.module(config)
                 expected = saved_tensors(module)
                 check_shapes(self.weights(config, expected), expected, shapes, self.computed(config))
+        except UserError as error:
+            if settings.get("architectures") or "model_type" not in settings:
+                raise
+            raise UserError(f"{error}. config.json lacks 'architectures', which names the head of the model") from None
         except RuntimeError as error:  # torch rejects a shape if the tensor would have 2^63 bytes or more
             raise UserError(f"the sizes require more memory than possible ({error})") from None
         # One of the computed tensors is the table of sinusoidal position vectors.
@@ -110,13 +114,17 @@ class Family:
                 f" {computed:,}"
                 ". The number of positions may be wrong"
             )
-        tensors = {self.renamed(name): tensor for name, tensor in load().items()}
+        tensors = {self._plain(name): tensor for name, tensor in load().items()}
         # The first call of `infer` had only the shapes of the weights. This call also has their values.
         exact = replace(config, **self.infer(settings, tensors))
         if exact != config:
             with torch.device("meta"), skip_init():
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
+
+    def _plain(self, name: str) -> str:
+        """Return a tensor name without the prefixes of `torch.compile` and DDP, as the rows spell it."""
+        return self.renamed(name.replace("_orig_mod.", "").removeprefix("module."))
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """Return the content of config.json, except for the dtype of the weights.

@@ -1,11 +1,12 @@
 """Tables that declare how configurations and weights are converted; each row works for reading and for writing.
 
-In names, "ours" means the format of Manyheads and "theirs" the format of the file. Unknown values, keys and tensors are
-never ignored: each is reported in an error.
+In names, "ours" means the format of Manyheads and "theirs" the format of the file. Unknown values and tensors are
+reported in an error, unknown keys in an error or a warning.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,7 +17,11 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 REQUIRED = object()
+_UNSET: tuple[Any, ...] = (None, False, "", [], {})  # values that switch an unknown option off
+COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # unsupported keys that change the output
 SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 
@@ -124,10 +129,11 @@ class Settings:
     tolerated: Mapping[str, Any]
     ignored: frozenset[str]
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
         """Convert the settings of a file to Manyheads settings.
 
-        Raises UserError for an unsupported value or an unknown key.
+        Raises UserError for an unsupported value or an unknown key. If `strict` is false, an unknown key is ignored
+        with a warning, unless it is known to change the computation.
         """
         only = {**self.theirs_only, **self.tolerated}
         known = {*only, *self.ignored}
@@ -135,8 +141,11 @@ class Settings:
         for row in self.rows:
             ours |= row.to_ours(theirs)
             known |= set(row.keys)
+        unknown = [key for key, value in theirs.items() if key not in known and (strict or value not in _UNSET)]
+        if unknown and not strict:
+            logger.warning(f"ignoring unknown keys of config.json: {', '.join(map(repr, unknown))}")
         for key, value in theirs.items():
-            if key not in known:
+            if key in unknown and (strict or key in COMPUTING):
                 raise UserError(f"unknown key {key!r}: {value!r}; delete it if it does not change the computation")
             if key in only and value is not None and value != only[key]:
                 raise UserError(f"{key!r} is {value!r}; only {only[key]!r} can be represented")

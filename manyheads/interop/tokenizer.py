@@ -108,9 +108,14 @@ def read_tokenizers(
             return Tokenizers(None, None, {})
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
+        largest = max(tokenizer.get_vocab().values(), default=-1)
+        if largest < 0:
+            raise UserError(
+                f"{path}: the tokenizer has 0 entries, but the model's vocabulary size is {size}; copy or save the "
+                "tokenizer again"
+            )
         if fault := fault_of(tokenizer):
             raise UserError(f"{path}: invalid tokenizer: {fault}; download the model again")
-        largest = max(tokenizer.get_vocab().values(), default=-1)
         if largest >= size:
             raise UserError(
                 f"{path}: the tokenizer has token ids up to {largest}, but the model's vocabulary size is {size};"

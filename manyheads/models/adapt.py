@@ -28,11 +28,14 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
                   pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section
                   3.2).
     vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
+    channels      Number of color channels. The weights of the first convolution are summed over the old channels and
+                  divided equally among the new ones.
     image_size    Image size of a ViT. The position embeddings are resized to the new grid (section 3.2).
     others        Settings that change no tensor shapes, such as dropout rates. Settings that would change a shape raise
                   UserError.
     """
     old: Any = model.config
+    named = ", ".join(sorted(set(settings) - {"head", "labels"})) or "these settings"
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
         settings = {"representation": None, **settings}
     config = replace(old, **settings)
@@ -55,11 +58,14 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
         for name in new if relabeled else ():  # The ViT paper sets the weights of new heads to zero.
             if _module_name(name) in CLASSIFIERS:
                 new[name] = torch.zeros_like(new[name])
+    if (channels := getattr(config, "channels", 0)) != getattr(old, "channels", 0):
+        for name, kernel in weights.items():
+            if name in new and kernel.dim() == 4 and kernel.shape[1] == old.channels != new[name].shape[1]:
+                weights[name] = kernel.sum(1, keepdim=True).expand_as(new[name]) / channels
     missing = [name for name in weights if name not in new and not belongs_to_head(name)]
     weights = {name: tensor for name, tensor in weights.items() if name in new}
     if changed := missing + [name for name, tensor in weights.items() if tensor.shape != new[name].shape]:
-        others = ", ".join(sorted(set(settings) - {"head", "labels"})) or "these settings"
-        raise UserError(f"{others} would change the shapes of {', '.join(changed[:5])}")
+        raise UserError(f"{named} would change the shapes of {', '.join(changed[:5])}")
     adapted.load_state_dict({**new, **weights})
     adapted.to(next(model.parameters()).device).train(model.training)
     return adapted, [name for name in new if name not in weights]

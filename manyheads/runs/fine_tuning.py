@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
@@ -18,7 +17,6 @@ from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.runs.recipe import Tuned
 from manyheads.runs.run import Run
 from manyheads.training.config import TrainingConfig
-from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -134,23 +132,13 @@ def start_tuned(
     return features, tokenizer
 
 
-def fine_tuning(training: TrainingConfig, run: Run, batches: int, tuned: Tuned = "all") -> TrainingConfig:
-    """Return the training configuration adapted to fine-tuning.
+def fine_tuning(training: TrainingConfig, run: Run, tuned: Tuned) -> TrainingConfig:
+    """Return the training configuration, with `PARTIAL_RATE` if only a BiLSTM, additions or the head are trained.
 
-    The warm-up is limited to a tenth of the steps, as in BERT's code, because on little data the recipe's warm-up could
-    be longer than the run. If only a BiLSTM, low-rank additions or the head are trained, the learning rate is
-    `PARTIAL_RATE`. Settings that the user has made do not change.
-
-    batches  number of batches per epoch
+    A learning rate that the user has set does not change.
     """
     partial = tuned != "all" or training.lora_rank is not None or "backbone" in training.freeze
     if partial and "training.learning_rate" not in run.given:
         logger.info(f"learning rate: using {PARTIAL_RATE}, because only a part of the model is trained")
-        training = replace(training, learning_rate=PARTIAL_RATE)
-    if "training.warmup" in run.given:
-        return training
-    steps = run_length(training, steps_per_epoch(training, batches))
-    if steps is None or (tenth := math.ceil(steps / 10)) >= training.warmup:
-        return training
-    logger.info(f"warm-up: using {tenth} steps, a tenth of the run, instead of the recipe's {training.warmup}")
-    return replace(training, warmup=tenth)
+        return replace(training, learning_rate=PARTIAL_RATE)
+    return training

@@ -29,6 +29,8 @@ class DataConfig(Config):
 
     data              the user's data; None: the embedded corpus
     validation, test  data that are used instead of the splits found with the training data
+    held_out          fraction of the training data that becomes validation data if there are none. None: 5%, but at
+                      least 50 items if these are not more than 20%
     scored            split on which the final model is evaluated
     threads           number of CPU threads; None: PyTorch's default
     """
@@ -36,6 +38,7 @@ class DataConfig(Config):
     data: str | None = None
     validation: str | None = None
     test: str | None = None
+    held_out: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     scored: Literal["test", "validation"] = "test"
     threads: Threads | None = None
 

@@ -26,6 +26,7 @@ from manyheads.directory import family_of
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
+from manyheads.runs.fitted_defaults import fit_to_data
 from manyheads.runs.overrides import nearest, setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.runs.resuming import last_checkpoint
@@ -203,21 +204,19 @@ def carry_out(
     """
     if (metric := config.training.metric) not in (None, *METRICS):
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
-    planned = None
-    if config.training.selects:
-        with log_only_errors():
-            planned = plan()
-        trained = _check_selection(planned.model, config.training)
     if run.dry_run:
         data.peek()
-        return estimate(run.recipe, config, planned or plan(), run.compute(config.threads))
+        planned = plan()
+        _check_selection(planned.model, config.training)
+        return estimate(run.recipe, config, planned, run.compute(config.threads))
     commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
-        if run.init is None and planned is None:
-            plan()
+        with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
+            planned = plan()
+        selection = _check_selection(planned.model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -231,15 +230,16 @@ def carry_out(
             description = data.describe(splits)
             job = build(splits, compute)
             job.model.origin = run.init and run.init.removeprefix("hub:")  # type: ignore[assignment]
-            if config.training.selects:
-                job.record["trained_parameters"] = trained
-                job.flops = None  # Parts of the backward pass are left out.
+            job.record |= selection
+            job.flops = None if selection else job.flops  # Parts of the backward pass are left out.
         if ranks.first:
             own_runs.add(description)
         if before:
             job.training = job.training.resumed(before["config"], run.changed)
-        elif job.task is not None and run.own_data and not run.whole and "training.metric" not in run.given:
-            job.training = _keeping_best(job.training, job.task.metrics)
+        elif (task := job.task) is not None:
+            job.training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
+            if run.own_data and not run.whole and "training.metric" not in run.given:
+                job.training = _keeping_best(job.training, task.metrics)
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -316,6 +316,7 @@ def located(config: Any, run: Run) -> dict[str, Any]:
     """
     return {
         "data": config.data, "validation": config.validation, "test": getattr(config, "test", None),
+        "fraction": getattr(config, "held_out", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed, "memory": run.memory,
     }  # fmt: skip
 
@@ -327,15 +328,20 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
 
 
-def _check_selection(model: nn.Module, training: TrainingConfig) -> int:
-    """Log and return the number of trained parameters. Raises UserError if a setting does not fit the model."""
+def _check_selection(model: nn.Module, training: TrainingConfig) -> dict[str, int]:
+    """Log and return the number of trained parameters, if the run trains only a part of the model.
+
+    Raises UserError if a setting does not fit the model.
+    """
+    if not training.selects:
+        return {}
     total = sum(parameter.numel() for parameter in model.parameters())
     select_trained(model, training)
     if training.lora_rank is not None and (family := family_of(model)[0]).own:
         raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     logger.info(f"training {trained:,} parameters; the model has {total:,}")
-    return trained
+    return {"trained_parameters": trained}
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
@@ -349,6 +355,15 @@ def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change
     differences = config.training.resumed(before["config"], run.changed).differs_from(before["config"])
     differences += [f"{key}: {old.get(key)!r} -> {value!r}" for key, value in now.items() if old.get(key) != value]
     refuse_differences(run.out, differences)
+
+
+def _fingerprints(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the data in a checkpoint, which a resumed run needs to divide the data as before."""
+    try:
+        fingerprints = checkpoint.get("settings", {}).get("fingerprints", {})
+        return {str(name): str(digits) for name, digits in fingerprints.items()}
+    except AttributeError:
+        return {}
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
@@ -367,8 +382,18 @@ def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
 
     Data paths and settings that affect only the use of the result are excluded.
     """
-    apart = {"training", "threads", "scored", "data", "validation", "test", *may_change}
+    apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
+
+
+@contextmanager
+def _without_info() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
@@ -379,15 +404,3 @@ def log_warnings() -> Iterator[None]:
         yield
     for warning in caught:
         logger.warning(f"{warning.message}")
-
-
-@contextmanager
-def log_only_errors(quiet: bool = True) -> Iterator[None]:
-    """If `quiet` is true, log only errors during the `with` block."""
-    package = logging.getLogger("manyheads")
-    level = package.level
-    package.setLevel(logging.ERROR if quiet else level)
-    try:
-        yield
-    finally:
-        package.setLevel(level)

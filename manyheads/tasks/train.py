@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from manyheads.runs.overrides import (
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import last_checkpoint, options_to_save, restored, saved_options
-from manyheads.runs.run import Run, log_only_errors
+from manyheads.runs.run import Run
 from manyheads.tasks.registry import find
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
@@ -110,13 +112,25 @@ def train(
         own_data="data" in given["given"] and "data" not in selected.requires, **given, **options,
     )  # fmt: skip
     _check(selected, resolved, run)
-    with reraise_peer_failure(), log_only_errors(progress is False):
+    with reraise_peer_failure(), _quiet(progress is False):
         if dry_run or not selected.spreads:
             report = context.broadcast(lambda: selected.train(resolved, run))
         else:
             report = selected.train(resolved, run)
     # A dry run or an ablation has a report of another form.
     return TrainedRun(report, directory) if report is None or isinstance(report, RunResult) else report
+
+
+@contextmanager
+def _quiet(quiet: bool) -> Iterator[None]:
+    """If `quiet` is true, log only errors during the `with` block."""
+    logger = logging.getLogger("manyheads")
+    level = logger.level
+    logger.setLevel(logging.ERROR if quiet else level)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _data(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -78,11 +78,15 @@ def read_checks(file: Path) -> dict[str, Check]:
 
 def append_checks(file: Path, checks: Iterable[Check]) -> None:
     """Append validation results of images to the file in which they are saved. Raises UserError if writing fails."""
-    lines = [json.dumps(check[:-1]) for check in checks if check.stamp]
+    # The appended text begins with a newline, because the last line of the file may be incomplete.
+    append_lines(file, [json.dumps(check[:-1]) for check in checks if check.stamp])
+
+
+def append_lines(file: Path, lines: Sequence[str]) -> None:
     try:
-        # The appended text begins with a newline, because the last line of the file may be incomplete.
-        with file.open("a") as memory:
-            memory.write("".join(f"\n{line}" for line in lines))
+        if lines:
+            with file.open("a") as memory:
+                memory.write("".join(f"\n{line}" for line in lines))
     except OSError as error:
         raise UserError(f"{file}: failed to write: {error.strerror}; free disk space") from error
 

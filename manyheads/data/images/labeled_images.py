@@ -6,8 +6,7 @@ validation of every image.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -22,11 +21,12 @@ from manyheads.data.images import checking
 from manyheads.data.images.checking import check_images, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
-from manyheads.data.images.store import Store, Stored
+from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.readers.labeled import label_name, label_order
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.splits import SplitData, held_out
+from manyheads.data.readers.roles import shown
+from manyheads.data.readers.splits import SplitData, held_out, logged
 from manyheads.errors import UserError, extra
 
 # If all images of a corpus are small and need at most this number of bytes, they stay decoded in memory.
@@ -97,6 +97,7 @@ def read_images(
     cache_folder: Path | None = None,
     follows: bool = False,
     limit: int | None = None,
+    only: Collection[int] | None = None,
 ) -> ImageData:
     """Read one corpus, in any of the formats of `files.py`, and decode every image once to validate it.
 
@@ -107,12 +108,14 @@ def read_images(
                     for a temporary file of images that are not in separate files. None: results are not saved
     follows         True if another process owns this folder and has read the same data: nothing is written to it
     limit           maximum number of images to read
+    only            positions of the images to read; None: all
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
     """
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
-    items, notes, skips = list[Item](), list[str](), Counter[str]()
+    rows = rows if only is None else (row for number, row in enumerate(rows) if number in only)
+    items, notes, skips = list[Item](), list[str](), dict[str, list[str]]()
     scratch = None if follows else cache_folder
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
     known, new_checks = (
@@ -120,9 +123,10 @@ def read_images(
         list[checking.Check](),
     )
     try:
-        for entry, check in check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES):
+        checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
+        for entry, check in logged(checked, f"checking images of {path}"):
             if isinstance(check, ImageFault):
-                _skip_or_raise(path, entry, check, skips, skip_bad_lines)
+                _skip_or_raise(entry, check, skips, skip_bad_lines)
                 continue
             if check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
@@ -135,12 +139,16 @@ def read_images(
     finally:
         if cache_folder is not None and not follows:
             checking.append_checks(cache_folder / _CHECKS_FILE, new_checks)
+            checking.append_lines(
+                cache_folder / SKIPPED_FILE, [f"{place}: {fault}" for fault in skips for place in skips[fault]]
+            )
     if not items:
         raise _no_images_error(path, skips)
     if len(pixels) == len(items):  # All images are small, and together they fit into memory.
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
-    return ImageData(items, names or label_order(item.label for item in items), file, dict(skips), notes)
+    counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
+    return ImageData(items, names or label_order(item.label for item in items), file, counts, notes)
 
 
 def read_labels(
@@ -151,10 +159,10 @@ def read_labels(
     Raises the same errors as `read_images` for faults that are visible without decoding.
     """
     rows, own_names = entries(path, columns, images=False)
-    names, labels, skips = tuple(names) or own_names, list[str](), Counter[str]()
+    names, labels, skips = tuple(names) or own_names, list[str](), dict[str, list[str]]()
     for entry in rows:
         if fault := fault_of(entry, names):
-            _skip_or_raise(path, entry, fault, skips, skip_bad_lines)
+            _skip_or_raise(entry, fault, skips, skip_bad_lines)
         else:
             labels.append(label_name(entry.label, names))
     if not labels:
@@ -162,16 +170,21 @@ def read_labels(
     return labels, names or label_order(labels)
 
 
-def _skip_or_raise(path: str | Path | Rows, entry: Entry, fault: ImageFault, skips: Counter[str], skip: bool) -> None:
+def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool) -> None:
     if not skip:
         hint = fault.hint.replace(", or ", ", ")
-        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with --skip-bad-lines")
-    skips[f"{path}: {fault.fault}"] += 1
+        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with --skip-bad-images")
+    skips.setdefault(fault.fault, []).append(entry.place)
 
 
-def _no_images_error(path: str | Path | Rows, skips: Counter[str]) -> UserError:
-    first = next(iter(skips), "").removeprefix(f"{path}: ")
-    skipped = f" (skipped {skips.total():,}, for example: {first})" if skips else ""
+def _named(places: Sequence[str], path: str | Path | Rows, folder: Path | None) -> str:
+    names = shown([place.removeprefix(f"{path}/") for place in places])
+    return f"{names}; all are listed in {folder / SKIPPED_FILE}" if "more" in names and folder is not None else names
+
+
+def _no_images_error(path: str | Path | Rows, skips: Mapping[str, Sequence[str]]) -> UserError:
+    total = sum(map(len, skips.values()))
+    skipped = f" (skipped {total:,}, for example: {next(iter(skips))})" if skips else ""
     return UserError(f"{path}: found no usable image{skipped}; give data with images")
 
 

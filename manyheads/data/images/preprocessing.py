@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,13 @@ from manyheads.core.config import Config, Range
 from manyheads.errors import UserError
 
 MAX_SIDE = 10_000  # maximum image size in pixels; one image of this size takes 1.2 GB as float32
-_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_RESAMPLE = {name: Image.Resampling[name.upper()] for name in ("nearest", "lanczos", "bilinear", "bicubic")}
+# mean, std and resampling filter of the image processors of transformers, which apply if preprocessor_config.json has
+# null
+_DEFAULTS: dict[str, tuple[Any, Any, int]] = {
+    "ViT": (0.5, 0.5, 2), "DeiT": (0.5, 0.5, 3), "ConvNext": (0.5, 0.5, 3),
+    "Bit": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), 3),
+}  # fmt: skip
 _FILE = "preprocessor_config.json"
 
 
@@ -41,7 +48,7 @@ class Preprocessing(Config):
     crop: Annotated[float, Range(0, 1, above=True)] = 1.0
     mean: tuple[Annotated[float, Range(-100, 100)], ...] = (0.5, 0.5, 0.5)
     std: tuple[Annotated[float, Range(0, 100, above=True)], ...] = (0.5, 0.5, 0.5)
-    resample: Literal["bilinear", "bicubic"] = "bicubic"
+    resample: Literal["nearest", "lanczos", "bilinear", "bicubic"] = "bicubic"
     channels: Literal[1, 3] = 3
     squash: bool = False
 
@@ -137,8 +144,10 @@ class Preprocessing(Config):
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Preprocessing:
+    def from_dict(cls, settings: Mapping[str, Any], channels: int = 3) -> Preprocessing:
         """Create a preprocessing from the preprocessor_config.json of ViT, DeiT, ResNet, ConvNext or a similar model.
+
+        A mean or std of one number is used for all `channels`. A value null means the default of the class.
 
         Raises UserError for settings that are not supported.
         """
@@ -151,6 +160,12 @@ class Preprocessing(Config):
                 raise UserError(f"{_FILE}: expected a size of 1 to {MAX_SIDE:,} pixels, found {value}")
             return pixels
 
+        kind = str(settings.get("image_processor_type") or settings.get("feature_extractor_type"))
+        defaults = zip(
+            ("image_mean", "image_std", "resample"), _DEFAULTS.get(re.split("Image|Feature", kind)[0], ()), strict=False
+        )
+        given = {name: value for name, value in settings.items() if value is not None}
+        settings = {"rescale_factor": 1 / 255, "resample": 2, **dict(defaults), **given}
         try:
             resized_side = side(settings["size"])
             squash = not (isinstance(settings["size"], Mapping) and "shortest_edge" in settings["size"])
@@ -160,16 +175,19 @@ class Preprocessing(Config):
                 resized_side = (
                     resized_side if squash or not settings["crop_pct"] else int(resized_side / settings["crop_pct"])
                 )
-            resample = {2: "bilinear", 3: "bicubic"}[settings.get("resample", 2)]
+            resample = {int(value): name for name, value in _RESAMPLE.items()}[settings["resample"]]
             normalize = settings.get("do_normalize", True)
-            mean = settings["image_mean"] if normalize else (0.0, 0.0, 0.0)
-            std = settings["image_std"] if normalize else (1.0, 1.0, 1.0)
+            mean = settings["image_mean"] if normalize else 0.0
+            std = settings["image_std"] if normalize else 1.0
         except KeyError as error:
             raise UserError(f"{_FILE}: {error} is missing, or is an unsupported resampling filter") from None
-        factor = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1
+        factor = settings["rescale_factor"] if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
             raise UserError(f"{_FILE}: rescale_factor is {factor}; expected a number above 0, such as 1/255")
         # Value of a white pixel for the mean and std in the file. In Manyheads, the value of a white pixel is 1.
         white = 255 * factor
-        mean, std = (tuple(value / white for value in values) for values in (mean, std))
+        mean, std = (
+            tuple(value / white for value in ([values] * channels if isinstance(values, int | float) else values))
+            for values in (mean, std)
+        )
         return cls(size, size / resized_side, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 from manyheads.data.images.checking import join_names
 from manyheads.data.images.files import Columns, find_splits, idx_labels_path
@@ -14,11 +15,10 @@ from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.splits import SplitData, Splits, hold_out, same_place
+from manyheads.data.readers.splits import SplitData, Splits, same_place
+from manyheads.data.sources.class_source import ClassSource, check_labels
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB, ClassSource, check_labels
-
-HELD_OUT = 0.05  # fraction of the training images that is held out if there are no validation data
+from manyheads.data.sources.source import HUB
 
 PEEK_IMAGES = 16  # number of images that a dry run reads
 
@@ -41,6 +41,10 @@ class ImageSource(ClassSource[ImageData]):
     cache_folder: Path | None = None
     follows: bool = False
 
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        return (self.columns.label or "label",)
+
     def read(self) -> SplitData[ImageData]:
         if self.cache_folder is not None and not self.follows:
             clear(self.cache_folder)
@@ -48,17 +52,30 @@ class ImageSource(ClassSource[ImageData]):
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
         images = read_images(
-            corpus, names=self.names_for(labels), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            cache_folder=self.cache_folder, follows=self.follows, limit=limit,
+            corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
+            cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
+
+    def _sampled(self, corpus: str | Rows, labels: Sequence[str]) -> set[int] | None:
+        """Return the positions of the sampled training images if they are known before images are checked, else None.
+
+        If images may be skipped or held out, their number is only known afterwards.
+        """
+        if self.sample is None or self.skip_bad_lines or labels or self.data is None or self.data.startswith(HUB):
+            return None
+        splits = self.splits()
+        if isinstance(corpus, Rows) or not same_place(corpus, splits.train) or splits.validation is None:
+            return None
+        count = len(read_labels(corpus, self.names_for((), corpus), self.columns, False)[0])
+        return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
-        return hold_out(train, train.keys, fraction=HELD_OUT, what="image")
+        return self.held_out_by_key(train, train.keys, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.
@@ -134,9 +151,9 @@ class ImageSource(ClassSource[ImageData]):
             return len(self.memory["train"]), self.names
         splits = self.splits()
         assert splits.train is not None
-        labels, names = read_labels(splits.train, self.names, self.columns, self.skip_bad_lines)
+        labels, names = read_labels(splits.train, self.names_for((), splits.train), self.columns, self.skip_bad_lines)
         check_labels(labels, splits.train)
-        count = len(labels) if splits.validation else round(len(labels) * (1 - HELD_OUT))
+        count = len(labels) if splits.validation else round(len(labels) * (1 - self.fraction_of(len(labels))))
         return min(self.sample or count, count), names
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from manyheads.errors import UserError
 
+SKIPPED_FILE = "skipped.txt"  # file with the place and the fault of each skipped image
 _PREFIX = "images-"
 
 
@@ -96,6 +97,7 @@ def clear(folder: Path) -> None:
     """Remove temporary files that a killed process has left behind. No other process may be using the folder."""
     for file in folder.glob(f"{_PREFIX}*"):
         file.unlink(missing_ok=True)
+    (folder / SKIPPED_FILE).unlink(missing_ok=True)
 
 
 def _remove(file: BinaryIO, name: str) -> None:

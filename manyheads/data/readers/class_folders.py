@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from manyheads.data.readers.compressed import open_decompressed
 from manyheads.data.readers.roles import class_folders_in, folders_in, split_folders, splits_among, visible
 from manyheads.data.readers.rows import Row, character_fault
 from manyheads.data.readers.splits import LONGEST, UTF8, Splits, lone_surrogate
@@ -64,7 +65,7 @@ def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> I
 def _read(file: Path, label: str) -> Row[tuple[str, str]]:
     if not file.is_file():
         return _fault(file, "a broken link" if file.is_symlink() else "not a regular file", "remove it")
-    with file.open("rb") as content:
+    with open_decompressed(file) as content:
         data = content.read(_UTF8_BYTES * LONGEST + 1).removeprefix(b"\xef\xbb\xbf")
     if len(data) > _UTF8_BYTES * LONGEST:
         return _fault(file, f"the text is longer than {LONGEST:,} characters", "split it into several files")

@@ -5,6 +5,7 @@ The files `a.jsonl.gz` and `a.jsonl.zst` can be read like `a.jsonl`; they are de
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -16,6 +17,10 @@ from manyheads.errors import UserError, extra
 COMPRESSED = (".gz", ".zst")
 READ_SIZE = 2**20  # number of bytes per read of the compressed file
 MAX_EXPANSION = 200  # maximum ratio of decompressed size to file size; ratios of 3 to 20 are typical for text
+# byte order marks; the one of UTF-32 begins with the one of UTF-16
+_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+          codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
+_SAMPLE = 1024  # number of bytes at the start of a file that are checked for another encoding
 UNCHECKED_BYTES = 2**26  # The ratio is not checked for files with a smaller decompressed size than this, in bytes.
 
 
@@ -28,12 +33,28 @@ def format_suffix(file: str | Path) -> str:
 def open_decompressed(file: Path) -> BinaryIO:
     """Open a file as a binary stream. A compressed file is decompressed while the stream is read.
 
-    Reading raises UserError if the compressed file is truncated or damaged, or if its decompressed size is
-    implausible.
+    Raises UserError for text in UTF-16 or UTF-32. Reading raises UserError if the compressed file is truncated or
+    damaged, or if its decompressed size is implausible.
     """
-    if file.suffix not in COMPRESSED:
-        return file.open("rb")
-    return io.BufferedReader(_Expanded(file), READ_SIZE)
+    stream = file.open("rb") if file.suffix not in COMPRESSED else io.BufferedReader(_Expanded(file), READ_SIZE)
+    try:
+        encoding = _wide_encoding(stream.peek(_SAMPLE)[:_SAMPLE])
+        if encoding is not None:
+            raise UserError(f"{file}: the text is {encoding}; convert it with `iconv -f {encoding} -t UTF-8`")
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _wide_encoding(start: bytes) -> str | None:
+    """Return UTF-16 or UTF-32 if a text begins with the mark of this encoding, or has NUL as every second byte."""
+    if mark := next((mark for mark in _MARKS if start.startswith(mark)), None):
+        return _MARKS[mark]
+    even, odd = start[::2].count(0), start[1::2].count(0)
+    if max(even, odd) < max(2, len(start) // 4) or min(even, odd):
+        return None
+    return "UTF-16BE" if even else "UTF-16LE"
 
 
 class _Expanded(io.RawIOBase):

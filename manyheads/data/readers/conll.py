@@ -3,6 +3,7 @@
     EU B-ORG            One word per line: the word first, its tag last; columns in between are ignored. Blank lines
     rejects O           separate sentences, `-DOCSTART-` separates documents. A line with a tab is split at tabs, other
     German B-MISC       lines at spaces. Tags are IOB2: B- begins an entity, I- continues it, O is outside.
+                        IOB1, IOBES, BMES and BILOU tags are converted to IOB2.
 
 A table (.jsonl, .parquet, .csv, or .tsv with a header line) has one sentence per row: a list of `tokens` (or `words`)
 and a list of `tags` (or `ner_tags`). In .csv and .tsv, a list is written as one cell, with spaces between its items.
@@ -10,12 +11,13 @@ and a list of `tags` (or `ner_tags`). In .csv and .tsv, a list is written as one
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +31,7 @@ from manyheads.data.readers.rows import (
     Cells,
     Row,
     character_fault,
+    class_names,
     filter_invalid,
     parse_rows,
     split_blocks,
@@ -37,10 +40,14 @@ from manyheads.data.readers.rows import (
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
 from manyheads.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
-SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".parquet")
+SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".json", ".parquet")
 _WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # valid column names of a table
+# IOB2 prefixes for the prefixes of IOBES, BMES and BILOU: S and U are entities of one word, E and L end an entity
+_PREFIXES = {"S-": "B-", "U-": "B-", "E-": "I-", "L-": "I-", "M-": "I-"}
 _LISTS = "write a list of words and a list of tags of equal length"
 Sentence = tuple[list[str], list[str]]  # (words, tags)
 
@@ -114,9 +121,32 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
             return i, f"{tag!r} is not an IOB2 tag", "expected O, B-TYPE or I-TYPE"
         if begins == "I-" and previous[2:] != kind:
             after = f"after {previous}" if i else "at the start of a sentence"
-            return i, f"{tag} {after} violates IOB2", f"expected B-{kind}; convert the tags from IOB1 to IOB2"
+            return i, f"{tag} {after} violates IOB2", f"expected B-{kind}"
         previous = tag
     return None
+
+
+def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
+    """Return the tagging scheme of a file: IOB2, IOB1, IOBES or BILOU. `sentences` are lists of tags.
+
+    In IOB1, B- only separates an entity from one of the same type before it.
+    """
+    begins = False
+    for tags in sentences:
+        for previous, tag in pairwise((OUTSIDE, *tags)):
+            if tag[:2] in _PREFIXES:
+                return "BILOU" if tag[:2] in ("U-", "L-") else "IOBES"
+            begins = begins or (tag[:2] == "B-" and previous[2:] != tag[2:])
+    return "IOB2" if begins else "IOB1"
+
+
+def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
+    """Convert the tags of a sentence to IOB2."""
+    converted = []
+    for previous, tag in pairwise((OUTSIDE, *tags)):
+        begins = scheme == "IOB1" and tag[:2] == "I-" and previous[2:] != tag[2:]
+        converted.append(f"B-{tag[2:]}" if begins else _PREFIXES.get(tag[:2], tag[:2]) + tag[2:])
+    return converted
 
 
 def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
@@ -130,14 +160,28 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: 
     if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file with a word and its tag per line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    is_table, skips = isinstance(file, Rows) or _is_table(Path(file)), Counter[str]()
-    sentences = filter_invalid(
-        _table(file) if is_table else _columns(Path(file)), skips, skip=skip_bad_lines, unit="sentences"
-    )
+    is_table, skips, scheme = isinstance(file, Rows) or _is_table(Path(file)), Counter[str](), ""
+
+    def read() -> Iterator[Row[Sentence]]:
+        return _table(file) if is_table else _columns(Path(file))
+
+    def convert(row: Row[Sentence]) -> Sentence:
+        nonlocal scheme
+        words, tags = row.cells
+        if fault_of(tags) is not None:
+            # Most files need no conversion, so the scheme is only determined at the first tag that is not IOB2.
+            scheme = scheme or scheme_of(row.cells[1] for row in read() if not row.fault)
+            tags = to_iob2(tags, scheme)
+        if (broken := fault_of(tags)) is not None:
+            raise BadRow(*broken[1:], line=row.number + (0 if is_table else broken[0]))
+        return words, tags
+
+    sentences = filter_invalid(parse_rows(read(), convert), skips, skip=skip_bad_lines, unit="sentences")
     hint = "expected a word and its tag per line, and blank lines between sentences"
-    return replace(
-        Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence found", hint), rows=is_table
-    )
+    tagged = Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence found", hint)
+    if scheme not in ("", "IOB2"):
+        logger.info(f"{file}: converted the tags from {scheme} to IOB2")
+    return replace(tagged, rows=is_table)
 
 
 def words_of(text: str) -> list[tuple[int, int]]:
@@ -208,12 +252,15 @@ def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
     # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
     one_cell = format_suffix(Path(file)) in (".csv", ".tsv")
+    tag_names = {name: class_names(Path(file), name) for name in _TAGS}
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
             sides.append(cell.split() if isinstance(cell, str) and one_cell else cell)
+        if known := next((tag_names[name] for name in _TAGS if name in row.cells), ()):
+            sides[1] = [known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in sides[1] or ()]
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
             raise BadRow(
                 f"expected lists under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS
@@ -240,7 +287,4 @@ def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> 
         for text, name in zip(pair, ("a word", "a tag"), strict=True):
             if fault := character_fault(text, name):
                 raise BadRow(*fault, line=row.number + step * number)
-    if broken := fault_of(tags):
-        number, what, hint = broken
-        raise BadRow(what, hint, line=row.number + step * number)
     return words, tags

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
-from manyheads.data.readers.splits import SURROGATE, UTF8, lone_surrogate, parts_of
+from manyheads.data.readers.rows import NUL, TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
+from manyheads.data.readers.splits import SURROGATE, UTF8, logged, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
@@ -147,7 +147,8 @@ class Survey:
         count = used = 0  # number of pieces so far, and number of usable texts so far
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
-            for _, pieces in groupby(corpus.of_file(number, len(hashes), skips), key=lambda piece: piece.text):
+            read = logged(corpus.of_file(number, len(hashes), skips), f"reading {corpus.files[number]}, pieces")
+            for _, pieces in groupby(read, key=lambda piece: piece.text):
                 digest, size, parts, usable_row, filled = blake2b(digest_size=8), 0, 0, True, False
                 for piece in pieces:
                     content = (piece.content or "").encode()
@@ -241,6 +242,9 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
                 except UnicodeDecodeError as error:
                     line += (pending + data).count(b"\n", 0, error.start)
                     raise
+                if (nul := data.find(0)) >= 0:
+                    line += data.count(b"\n", 0, nul)
+                    raise BadRow(*NUL)
                 line += data.count(b"\n")
                 data = content.read(READ_SIZE)
         yield decoder.decode(b"", final=True)
@@ -250,6 +254,8 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
             yield Row(file, 1, (piece,))
     except UnicodeDecodeError:
         yield Row(file, line, ("",), *UTF8)
+    except BadRow as bad:
+        yield Row(file, line, ("",), bad.fault, bad.hint)
 
 
 def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
@@ -262,6 +268,9 @@ def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
         whole = not content.read(1)
     if not whole:
         data = data[: data.rfind(b"\n") + 1] or data
+    if (nul := data.find(0)) >= 0:
+        yield Row(file, data.count(b"\n", 0, nul) + 1, ("",), *NUL)
+        return
     try:
         yield Row(file, 1, (getincrementaldecoder("utf-8")().decode(data, final=whole),))
     except UnicodeDecodeError as error:

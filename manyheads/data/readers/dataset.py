@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.readers.column import Column, SpillingTextBuffer
 from manyheads.data.readers.rows import Row
+from manyheads.data.readers.splits import logged
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Any)
@@ -56,7 +57,7 @@ class Dataset:
         large = {name: SpillingTextBuffer(folder) for name in cls.large}
         cells: dict[str, Any] = {**large}
         lines = array("q")
-        for row in rows:
+        for row in logged(rows, f"reading {path}"):
             lines.append(row.number)
             for name, cell in zip(cls.columns, row.cells, strict=False):
                 cells.setdefault(name, []).append(cell)

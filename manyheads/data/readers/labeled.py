@@ -32,7 +32,7 @@ _PAIRS = (
     ("#1 String", "#2 String"),
 )  # fmt: skip
 _TEXTS = ("text", "sentence")
-_LABELS = ("label", "Quality")
+LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = (
     "only classification is supported: write a class for each range of scores, such as low and high, or select another "
@@ -226,16 +226,11 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
         pairs = [names for names in _PAIRS if set(names) <= set(available)]
         singles = [name for name in _TEXTS if name in available]
         text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
-    label = columns.label or next((name for name in _LABELS if name in available), None)
+    label = columns.label or next((name for name in LABELS if name in available), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"
-        separator_hint = (
-            (" (the cells seem to be separated by ';'; separate them with ',')")
-            if len(available) == 1 and ";" in available[0]
-            else ""
-        )
         raise UserError(
-            f"{row.place}: found no column for {missing} among {', '.join(map(repr, available))}{separator_hint}; name"
+            f"{row.place}: found no column for {missing} among {', '.join(map(repr, available))}; name"
             " the columns in a header line, or set columns.text=NAME columns.label=NAME (and columns.pair=NAME); for"
             " evaluation, pass --columns text=NAME,label=NAME"
         )

@@ -21,12 +21,13 @@ Role = Literal["train", "validation", "evaluation", "test"]
 NUMBERED = re.compile(r"\d+")  # example: train-0.txt
 PARTS = re.compile(r"-\d+-of-\d+")  # example: train-00000-of-00003.parquet
 _WORDS: dict[str, Role] = {
-    **dict.fromkeys(("train", "training", "trainset", "trn"), "train"),
+    **dict.fromkeys(("train", "training", "trainset", "traindata", "trn"), "train"),
     # CoNLL-2003 names its training, validation and test files eng.train, eng.testa and eng.testb
-    **dict.fromkeys(("val", "valid", "validation", "valset", "dev", "devset", "development", "testa"), "validation"),
+    **dict.fromkeys(("val", "valid", "validate", "validation", "valset"), "validation"),
+    **dict.fromkeys(("dev", "devset", "development", "testa"), "validation"),
     # These words mean validation data, unless the directory contains other validation data.
     **dict.fromkeys(("eval", "evaluation"), "evaluation"),
-    **dict.fromkeys(("test", "testing", "testset", "testb", "tst", "t10k"), "test"),
+    **dict.fromkeys(("test", "testing", "testset", "testdata", "testb", "tst", "t10k"), "test"),
 }  # fmt: skip
 # words in the names of files that are not data, such as a readme
 _NOT_DATA = {"readme", "notes", "changelog", "log", "config"}

@@ -1,25 +1,28 @@
 """Reader of table rows in all supported file formats. Faults are reported with file and line.
 
     .tsv      a header line names the columns; cells are not quoted (as in the GLUE files)
-    .csv      a header line names the columns; cells may be quoted
+    .csv      a header line names the columns; cells may be quoted. If the header contains no comma, cells may be
+              separated by semicolons or tabs
     .jsonl    one JSON object per line
+    .json     a JSON array of objects, which count as lines in messages, or one object per line
     .parquet  rows count as lines in messages
 
-The first three formats may be compressed (`.jsonl.gz`, `.jsonl.zst`). Blank lines are ignored. Parquet files are read
-in batches and text files line by line, so no table is loaded into memory as a whole. The function `filter_invalid`
-raises an error for a faulty row, or skips and counts it.
+All formats except Parquet may be compressed (`.jsonl.gz`, `.jsonl.zst`). Blank lines are ignored. Parquet files are
+read in batches and text files line by line, so only a JSON array is loaded into memory as a whole. The function
+`filter_invalid` raises an error for a faulty row, or skips and counts it.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from manyheads.data.readers.compressed import MAX_EXPANSION, UNCHECKED_BYTES, format_suffix
+from manyheads.data.readers.compressed import MAX_EXPANSION, UNCHECKED_BYTES, format_suffix, open_decompressed
 from manyheads.data.readers.splits import LONGEST, MAX_LINE_BYTES, SURROGATE, UTF8, lines, lone_surrogate
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
@@ -28,7 +31,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 Fault = tuple[str, str]  # pair of strings: the fault, and a hint on how to correct it
 
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+TABLES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 NUL = ("contains a NUL byte", "remove it")
 _BATCH_ROWS = 64  # Number of Parquet rows in memory at a time. It is small, because the rows may contain photographs.
 # A Parquet file usually expands to at most 20 times its size. If a file expands more, its rows are read one by one.
@@ -147,7 +150,9 @@ def table(
     # A file .parquet.gz is not supported, because Parquet files are compressed internally.
     if file.suffix == ".parquet":
         return _parquet(file, columns)
-    return _jsonl(file) if format_suffix(file) == ".jsonl" else _delimited(file, headers)
+    if format_suffix(file) == ".json" and is_json_array(file):
+        return _json_array(file)
+    return _jsonl(file) if format_suffix(file) in (".json", ".jsonl") else _delimited(file, headers)
 
 
 def text_fault(value: Any, name: str) -> Fault | None:
@@ -186,6 +191,43 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
                 yield Row(
                     file, number, {}, f"expected a JSON object, found {type(cells).__name__}", "write a JSON object"
                 )
+
+
+def is_json_array(file: Path) -> bool:
+    return next((line.strip() for line in lines(file) if line and line.strip()), "")[:1] == "["
+
+
+def _json_array(file: Path) -> Iterator[Row[Cells]]:
+    try:
+        with open_decompressed(file) as content:
+            entries = parse_json(content.read().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: {UTF8[0]}; {UTF8[1]}") from None
+    except ValueError as error:
+        raise UserError(f"{file}: invalid JSON ({getattr(error, 'msg', error)}); write an array of objects") from None
+    for number, entry in enumerate(entries, 1):
+        fault = () if isinstance(entry, dict) else (f"expected an object, found {type(entry).__name__}", "correct it")
+        yield Row(file, number, entry, *fault)._replace(name=f"entry {number}")
+
+
+def class_names(file: Path, column: str) -> tuple[str, ...]:
+    """Return the label names of a column of a Parquet file, as the library `datasets` writes them to its schema.
+
+    If there are none, or if the file is not a Parquet file, the result is empty.
+    """
+    if file.suffix != ".parquet" or not file.is_file():
+        return ()
+    with extra("parquet", "a Parquet file"):
+        import pyarrow.parquet
+
+    try:
+        metadata = pyarrow.parquet.read_schema(file).metadata or {}
+        feature = parse_json(metadata.get(b"huggingface", b"{}").decode())["info"]["features"][column]
+        while "names" not in feature:  # The labels of a sequence are in an inner feature.
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return tuple(map(str, feature["names"]))
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError):
+        return ()  # A damaged file is reported when its rows are read.
 
 
 def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
@@ -253,7 +295,7 @@ def _python_rows(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
 def _delimited(file: Path, headers: Sequence[Sequence[str]]) -> Iterator[Row[Cells]]:
     tabs = format_suffix(file) == ".tsv"
     header: Sequence[str] = ()
-    hint = "separate cells with one tab" if tabs else "quote cells that contain a comma"
+    hint = "separate cells with one tab" if tabs else "quote cells that contain the separator"
     for number, cells in _tsv(file) if tabs else _csv(file):
         if isinstance(cells, tuple):
             if not header and not headers:
@@ -291,9 +333,17 @@ def _tsv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
             yield number, line.split("\t")
 
 
+def _separator(file: Path) -> str:
+    """Return the separator of a CSV file: another one than the comma if the first line has no comma."""
+    header = re.sub(r'"[^"]*"', "", next(lines(file), None) or "")
+    return next((mark for mark in (",", ";", "\t") if mark in header), ",")
+
+
 def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    reader = csv.reader((_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True)
+    reader = csv.reader(
+        (_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True, delimiter=_separator(file)
+    )
     while True:
         number = reader.line_num + 1  # a quoted cell may contain several lines
         try:

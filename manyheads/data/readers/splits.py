@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -17,8 +18,12 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+LOG_SECONDS = 5.0  # seconds between two log lines of a phase that reads much data
 # pair of strings: the fault of an item, and a hint on how to correct it
-UTF8 = ("invalid UTF-8", "convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
+UTF8 = (
+    "invalid UTF-8",
+    "convert the file from its encoding, such as WINDOWS-1252 or GB18030: `iconv -f ENCODING -t UTF-8`",
+)
 MAX_LINE_BYTES = 2**26  # maximum number of bytes in a line, because a whole line is read into memory
 # maximum number of characters in a text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000
@@ -57,6 +62,7 @@ class Data(Protocol):
 
 
 D = TypeVar("D", bound=Data)
+T = TypeVar("T")
 
 
 class SplitData(NamedTuple, Generic[D]):
@@ -83,6 +89,16 @@ class SplitData(NamedTuple, Generic[D]):
                 logger.info(f"items={items:,}: using all {len(self.train):,} training items")
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
+
+
+def logged(items: Iterable[T], what: str) -> Iterator[T]:
+    """Yield the items, and log their number every `LOG_SECONDS` seconds, so that a long phase is not silent."""
+    due = time.monotonic() + LOG_SECONDS
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % 100 and time.monotonic() > due:
+            logger.info(f"{what}: {number:,} so far")
+            due = time.monotonic() + LOG_SECONDS
 
 
 def only_test(data: str | Path, tests: Sequence[str]) -> str | None:
@@ -123,18 +139,23 @@ def absolute(corpus: str) -> str:
 
 
 def hold_out(
-    data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05, what: str
-) -> tuple[D, D]:
-    """Hold out validation data: split a data set into (training, validation) by a hash of each item's key.
+    data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05,
+    by_hash: bool = False, what: str,
+) -> tuple[D, D]:  # fmt: skip
+    """Hold out validation data: split a data set into (training, validation) in the order of a hash of each item's key.
 
     Items with equal keys are in the same part.
 
     labels    labels of each item. If a label would be missing in the training data, a held-out item with this label
               returns to the training data, with all items of equal key
-    fraction  approximate fraction of the keys in the validation part
+    fraction  fraction of the items in the validation part, met as closely as items with equal keys allow
+    by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes, as earlier versions
+              did
     what      noun for a key in the error message
     """
-    kept, held = held_out(keys, fraction, what=what)
+    hashes = hashes_of(keys)
+    select = lowest_fraction_mask if by_hash else closest_fraction_mask
+    kept, held = _sides(select(hashes, fraction, what=what))
     if labels is not None:
         known = {label for row in kept for label in labels[row]}
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
@@ -153,7 +174,10 @@ def held_out(
     Only the hash of the key decides, so equal keys are in the same part, independent of the other items and of
     their order. At least one key is held out, and at least one is not.
     """
-    held = lowest_fraction_mask(hashes_of(keys), fraction, what=what)
+    return _sides(lowest_fraction_mask(hashes_of(keys), fraction, what=what))
+
+
+def _sides(held: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -177,6 +201,29 @@ def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: s
     if lowest == highest:
         raise UserError(f"one distinct {what} cannot be split; give validation data")
     return hashes < np.uint64(min(max(int(fraction * 2**64), lowest + 1), highest))
+
+
+def closest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:
+    """Return a boolean mask (N,) of `fraction` of the items, selected in the order of their 64-bit hashes.
+
+    Items with equal hashes are selected together. At least one hash is selected, and at least one is not. Raises
+    UserError if all hashes are equal.
+    """
+    distinct, group_of, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    if len(distinct) < 2:
+        raise UserError(f"one distinct {what} cannot be split; give validation data")
+    left, selected = round(fraction * len(hashes)), np.zeros(len(distinct), bool)
+    for group, count in enumerate(counts.tolist()):
+        if count <= left:
+            selected[group], left = True, left - count
+        if not left:
+            break
+    if selected.all():
+        selected[-1] = False
+    elif not selected.any():
+        selected[counts.argmin()] = True
+    mask: NDArray[np.bool_] = selected[group_of]
+    return mask
 
 
 def lines(file: Path) -> Iterator[str | None]:

@@ -33,6 +33,7 @@ from manyheads.data.readers.rows import (
     Row,
     character_fault,
     filter_invalid,
+    is_json_array,
     parse_rows,
     table,
     text_fault,
@@ -40,7 +41,7 @@ from manyheads.data.readers.rows import (
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-SUFFIXES = (".json", *TABLES)
+SUFFIXES = (".json", *(suffix for suffix in TABLES if suffix != ".json"))
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
 _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
 
@@ -107,11 +108,13 @@ def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: 
         ids.add(question.id)
         return (question,)
 
-    is_table = isinstance(file, Rows) or format_suffix(Path(file)) in TABLES
-    entries = table(file, columns=_COLUMNS) if is_table else _entries(Path(file), _json(Path(file)))
+    rows = isinstance(file, Rows) or (
+        format_suffix(Path(file)) in TABLES and (format_suffix(Path(file)) != ".json" or is_json_array(Path(file)))
+    )
+    entries = table(file, columns=_COLUMNS) if rows else _entries(Path(file), _json(Path(file)))
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(islice(rows, limit), file, skips, "no usable question found", _SHAPE)
+    valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
+    return Questions.collect(islice(valid, limit), file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:

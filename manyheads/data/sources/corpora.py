@@ -13,7 +13,7 @@ from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labeled import Columns, Labeled, read_labeled, with_labels
+from manyheads.data.readers.labeled import LABELS, Columns, Labeled, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
@@ -24,8 +24,9 @@ from manyheads.data.readers.roles import (
     visible,
 )
 from manyheads.data.readers.rows import TABLES
-from manyheads.data.readers.splits import SplitData, Splits, folder_of, hold_out, same_place
+from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
 from manyheads.data.readers.squad import Questions, read_squad
+from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import (
     labeled_report,
@@ -33,7 +34,7 @@ from manyheads.data.sources.report import (
     question_report,
     tag_report,
 )  # fmt: skip
-from manyheads.data.sources.source import PEEK_ITEMS, ClassSource, Source
+from manyheads.data.sources.source import PEEK_ITEMS, Source
 from manyheads.errors import UserError
 
 
@@ -70,7 +71,7 @@ class ParallelSource(Source[Pairs]):
         return shipped.pairs(self.source, self.target, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
-        return hold_out(train, train.sources, what="source sentence")
+        return self.held_out_by_key(train, train.sources, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
         return ConcatenatedTexts((data.sources, data.targets))
@@ -108,9 +109,13 @@ class LabeledSource(ClassSource[Labeled]):
     size: int = 48_000
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
-        names, skip = self.names_for(labels), self.skip_bad_lines
+        names, skip = self.names_for(labels, corpus), self.skip_bad_lines
         data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        return LABELS if self.columns.label is None else (self.columns.label,)
 
     def splits_in(self, folder: Path) -> Splits:
         """Find the splits of a directory among its tables; if it contains no tables, among its class folders."""
@@ -147,7 +152,7 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return hold_out(train, train.inputs, [[label] for label in train.labels], what="text")
+        return self.held_out_by_key(train, train.inputs, [[label] for label in train.labels], what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -199,7 +204,12 @@ class TaggedSource(Source[Tagged]):
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return hold_out(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+        return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+
+    def is_unlabeled(self, corpus: str) -> bool:
+        return format_suffix(corpus) not in TABLES and not any(
+            len((line or "").split()) > 1 for line in lines(Path(corpus))
+        )
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
         """Check that all tags of validation or test data also occur in the training data.
@@ -226,4 +236,4 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out_questions(train, by_number=self.by_number)
+        return hold_out_questions(train, self.fraction_of(len(train)), by_hash=self.by_hash, by_number=self.by_number)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from manyheads.data.readers.column import SpillingTextBuffer
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.splits import hashes_of, lowest_fraction_mask
+from manyheads.data.readers.splits import closest_fraction_mask, hashes_of, lowest_fraction_mask
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, compute_facts
+from manyheads.data.sources.source import HELD_OUT_FRACTION
 from manyheads.errors import UserError
 
-HELD_OUT_FRACTION = 0.05  # fraction of the documents or questions that is held out for validation
 _MAX_CUT_FRACTION = 0.9  # At most this fraction of a text may be cut off for validation.
 _TOLERANCE = 2.0  # The held-out size may differ from the requested size by at most this factor.
 
@@ -48,37 +48,42 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
     return _with_facts(*train.split_off_end(part, longest))
 
 
-def hold_out_documents(train: Documents, *, by_number: bool = False) -> tuple[Documents, Documents]:
+def hold_out_documents(
+    train: Documents, fraction: float = HELD_OUT_FRACTION, *, by_number: bool = False
+) -> tuple[Documents, Documents]:
     """Split documents into (training, validation) as `hold_out_texts` does.
 
     A document is cut only between sentences.
     """
     hashes, sizes = hashes_of(train.texts), np.fromiter(map(len, train.texts), np.int64)
-    held_out = lowest_fraction_mask(hashes, HELD_OUT_FRACTION, what="document")
-    if not by_number and not _is_close(sizes[held_out].sum() / sizes.sum(), HELD_OUT_FRACTION):
-        selected = _select_items(hashes, sizes, HELD_OUT_FRACTION)
+    held_out = lowest_fraction_mask(hashes, fraction, what="document")
+    if not by_number and not _is_close(sizes[held_out].sum() / sizes.sum(), fraction):
+        selected = _select_items(hashes, sizes, fraction)
         if selected is None:
-            return _split_off_document_end(
-                train, _longest_unique(hashes, sizes, HELD_OUT_FRACTION), HELD_OUT_FRACTION * sizes.sum()
-            )
+            return _split_off_document_end(train, _longest_unique(hashes, sizes, fraction), fraction * sizes.sum())
         held_out = selected
     return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
 
 
-def hold_out_questions(train: Questions, *, by_number: bool = False) -> tuple[Questions, Questions]:
+def hold_out_questions(
+    train: Questions, fraction: float, *, by_hash: bool = False, by_number: bool = False
+) -> tuple[Questions, Questions]:
     """Split questions into (training, validation), so that all questions about an article are in the same part.
 
-    Articles are selected so that the number of held-out questions is close to the fraction. If this is impossible
-    because there are few articles, the article with the fewest questions is held out.
+    fraction             fraction of the questions in the validation part, met as closely as the articles allow
+    by_hash, by_number   True: select the articles as earlier versions did
     """
     articles = hashes_of(item.article for item in train.items)
-    held_out = lowest_fraction_mask(articles, HELD_OUT_FRACTION, what="article")
-    if not by_number and not _is_close(held_out.mean(), HELD_OUT_FRACTION):
-        selected = _select_items(articles, np.ones(len(train), np.int64), HELD_OUT_FRACTION)
-        if selected is None:
-            distinct, counts = np.unique(articles, return_counts=True)
-            selected = articles == distinct[counts.argmin()]
-        held_out = selected
+    if not by_hash:
+        held_out = closest_fraction_mask(articles, fraction, what="article")
+    else:
+        held_out = lowest_fraction_mask(articles, fraction, what="article")
+        if not by_number and not _is_close(held_out.mean(), fraction):
+            selected = _select_items(articles, np.ones(len(train), np.int64), fraction)
+            if selected is None:
+                distinct, counts = np.unique(articles, return_counts=True)
+                selected = articles == distinct[counts.argmin()]
+            held_out = selected
     return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
 
 
@@ -144,7 +149,7 @@ def _split_off_document_end(train: Documents, longest: int, characters: float) -
         suffix_lengths[count - 1] / max(characters, 1) * HELD_OUT_FRACTION, HELD_OUT_FRACTION
     ):
         raise UserError(
-            f"failed to hold out {HELD_OUT_FRACTION:.0%} of the text, because its longest document "
+            "failed to hold out a part of the text, because its longest document "
             f"has {len(sentences):,} sentences; "
             "give validation data: validation=PATH"
         )

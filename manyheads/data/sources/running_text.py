@@ -27,8 +27,8 @@ class TextSource(Source[Texts]):
 
     If no data are given, the source code of Python's standard library is used.
 
-    share         fraction of the training data that is held out if there are no validation data: whole texts, or
-                  the end of the longest text. The embedded corpus also has test data
+    share         fraction of the training data that is held out if there are no validation data and `fraction` is None:
+                  whole texts, or the end of the longest text. The embedded corpus also has test data
     cache_folder  directory in which facts about the files are cached, so that a resumed run need not read them
                   again
     """
@@ -62,7 +62,7 @@ class TextSource(Source[Texts]):
         texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
         # The salt changes the hashes, so that the choice of test data does not depend on the choice of validation data.
         salted = [f"test{text}" for text in texts.texts]
-        train, test = hold_out(texts, salted, fraction=self.share, what="text")
+        train, test = hold_out(texts, salted, fraction=self.share, by_hash=True, what="text")
         if self.validation:
             validation = self.read_one(self.validation)
         else:
@@ -71,7 +71,7 @@ class TextSource(Source[Texts]):
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
-        return hold_out_texts(train, self.share, by_number=self.by_number)
+        return hold_out_texts(train, self.fraction or self.share, by_number=self.by_number)
 
     def held_out(self, splits: SplitData[Texts]) -> str:
         """Describe the held-out validation data in one line.
@@ -115,6 +115,7 @@ class DocumentSource(Source[Documents]):
     unit = "documents"
     directories = True
     mixes = True
+    counted = False
     report = staticmethod(document_report)
     below = staticmethod(document_files)
 
@@ -138,7 +139,7 @@ class DocumentSource(Source[Documents]):
         return SplitData(train, validation, None)
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
-        return hold_out_documents(train, by_number=self.by_number)
+        return hold_out_documents(train, self.fraction_of(len(train)), by_number=self.by_number)
 
     def corpora(self, folder: Path) -> list[str]:
         """Return the names of the document files in a folder, and of its subfolders with such files."""

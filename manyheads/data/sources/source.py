@@ -11,6 +11,7 @@ source_of(record).read_named("other.csv")         # other data, read with the sa
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,15 +26,20 @@ from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
+logger = logging.getLogger(__name__)
+
 D = TypeVar("D", bound=Any)
 
 PEEK_ITEMS = 1000  # number of items that `peek` reads
-# If a larger fraction of the training data is held out, a message recommends separate validation data.
+# At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
+# items, or a larger fraction.
+MIN_HELD_OUT = 50
 LARGE_FRACTION = 0.2
+HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # names of the fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "cache_folder", "follows", "memory", "in_memory")
+UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows", "memory", "in_memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -50,6 +56,9 @@ class Source(ABC, Generic[D]):
     whole             True: all of `data` is training data, even if files in it are named as validation or test
                       data. It is set if a record names the file of each split
     by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
+    by_hash           True: hold out the items whose hash is in the lowest twentieth, as earlier versions did
+    fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
+                      least 50 items if these are not more than 20%
     memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
     in_memory         True if the record is of a run on data in memory, which cannot be read again
     """
@@ -60,6 +69,7 @@ class Source(ABC, Generic[D]):
     directories: ClassVar[bool] = False  # True if a directory can be a corpus
     # If a directory contains several test corpora: True reads the first of them, False raises an error.
     first_test: ClassVar[bool] = False
+    counted: ClassVar[bool] = True  # True if the size of the validation data is their number of items
     tuples: ClassVar[tuple[tuple[str, ...], ...]] = ()  # column names of tuples in memory, by their number of items
     mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
@@ -71,6 +81,8 @@ class Source(ABC, Generic[D]):
     recorded: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
     by_number: bool = False
+    by_hash: bool = False
+    fraction: float | None = None
     memory: Mapping[str, Any] = field(default_factory=dict)
     in_memory: bool = False
 
@@ -81,6 +93,8 @@ class Source(ABC, Generic[D]):
         for name in ("size", "tested", "longest"):
             if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MAX_ITEMS:
                 raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")
+        if self.fraction is not None and not 0 < self.fraction < 1:
+            raise UserError(f"held_out is {self.fraction!r}; expected a fraction between 0 and 1, such as 0.1")
         if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
             raise UserError(
                 f"seed is {self.seed!r}, skip_bad_lines is {self.skip_bad_lines!r}; expected an integer of 0 "
@@ -100,7 +114,20 @@ class Source(ABC, Generic[D]):
 
     def hold_out(self, train: D) -> tuple[D, D]:
         """Split a data set into (training, validation) by a hash of each item."""
-        return hold_out(train, train.texts, what="item")
+        return self.held_out_by_key(train, train.texts, what="item")
+
+    def held_out_by_key(
+        self, train: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, what: str
+    ) -> tuple[D, D]:
+        """Split a data set into (training, validation) with `hold_out`, with the options of this source."""
+        return hold_out(train, keys, labels, fraction=self.fraction_of(len(train)), by_hash=self.by_hash, what=what)
+
+    def fraction_of(self, items: int) -> float:
+        """Return the fraction of `items` training items that is held out if there are no validation data."""
+        if self.fraction is not None:
+            return self.fraction
+        enough = 0 if self.by_hash or not self.counted else min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)
+        return max(HELD_OUT_FRACTION, enough)
 
     def check_training(self, train: D) -> None:
         """Raise UserError if the data are not sufficient to train a model."""
@@ -115,9 +142,13 @@ class Source(ABC, Generic[D]):
     def held_out(self, splits: SplitData[D]) -> str:
         """Describe in one line which part of the training data was held out for validation."""
         fraction = splits.held_out / (splits.held_out + len(splits.train))
-        hint = "; give validation data: validation=PATH" if fraction > LARGE_FRACTION else ""
+        line = f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%})"
+        if fraction <= LARGE_FRACTION and (splits.held_out >= MIN_HELD_OUT or not self.counted):
+            return line
+        amount = "many" if fraction > LARGE_FRACTION else "few"
         return (
-            f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%}){hint}"
+            f"{line}\nwarning: these are {amount} {self.unit} for validation; give validation data with "
+            "validation=PATH, or set held_out=FRACTION"
         )
 
     @abstractmethod
@@ -215,7 +246,7 @@ class Source(ABC, Generic[D]):
         test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
         train = self.read_one(self.corpus(path))
         self.check_training(train)
-        test = None if test_path is None else self.fitting(self.read_one(self.corpus(test_path)), train)
+        test = None if test_path is None else self._read_test(self.corpus(test_path), train)
         if validation_path is not None:
             return SplitData(train, self.fitting(self.read_one(self.corpus(validation_path)), train), test)
         try:
@@ -224,12 +255,28 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
 
+    def is_unlabeled(self, corpus: str) -> bool:
+        """Return True if a corpus has no labels at all, like the test data of a competition."""
+        return False
+
+    def _read_test(self, corpus: str | Rows, train: D) -> D | None:
+        """Read the test data. Return None for test data without labels, unless the user has named them."""
+        try:
+            test = self.read_one(corpus)
+        except UserError:
+            if self.test is not None or isinstance(corpus, Rows) or not self.is_unlabeled(corpus):
+                raise
+            logger.info(f"{corpus}: the test data have no labels, so they are not scored")
+            return None
+        return self.fitting(test, train)
+
     def reading_variants(self) -> list[Self]:
         """Return a list of sources: this source, and variants that read the data as earlier versions of Manyheads did.
 
         Earlier versions recognized fewer names of splits, and held out other items.
         """
-        return [self, replace(self, by_number=True), replace(self, by_number=True, whole=True)]
+        hashed, numbered = replace(self, by_hash=True), replace(self, by_hash=True, by_number=True)
+        return [self, hashed, numbered, replace(numbered, whole=True)]
 
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
         """Find the variant of this source that gives the recorded fingerprints. Return the variant and its splits.
@@ -338,50 +385,3 @@ class Source(ABC, Generic[D]):
         raise UserError(
             f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassSource(Source[D]):
-    """Data source of items with one label each.
-
-    names   label names, for data in which the labels are the numbers 0, 1, ...
-    sample  number of training items to use, drawn at random; None: all items
-    """
-
-    requires_every_label: ClassVar[bool] = True  # True if a random sample of the training data must contain every label
-
-    names: tuple[str, ...] = ()
-    sample: int | None = None
-
-    def names_for(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of numeric labels.
-
-        They are the names given to this source or, if there are none, the `labels` of a model.
-        """
-        return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
-
-    def read(self) -> SplitData[D]:
-        """Read all splits, and draw the random sample of the training data.
-
-        Raises UserError if the sample lacks a required label.
-        """
-        splits = super().read()
-        if self.sample is None:
-            return splits
-        sampled = splits.sampled(self.sample, self.seed)
-        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
-        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
-            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-            raise UserError(
-                f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
-            )
-        return sampled
-
-    def check_training(self, train: D) -> None:
-        check_labels(train.labels, train.file or self.data)
-
-
-def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raise UserError if the training data have fewer than two distinct labels."""
-    if len(set(labels)) < 2:
-        raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")

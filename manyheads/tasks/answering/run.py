@@ -15,7 +15,7 @@ from manyheads.data.sources.corpora import QuestionSource
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
-from manyheads.runs.fine_tuning import fine_tuning, start_bert
+from manyheads.runs.fine_tuning import start_bert
 from manyheads.runs.run import Job, Run, carry_out, located
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
@@ -45,8 +45,7 @@ def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
             return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(questions).metrics
 
         flops = costs.flops(model, task.mean_length)["training"]
-        training = fine_tuning(config.training, run, len(task.batches(0)))
-        return Job(model, training, score, task, flops=flops, record={"reading": limits})
+        return Job(model, config.training, score, task, flops=flops, record={"reading": limits})
 
     return carry_out(run, config, source, plan, build)
 

@@ -86,7 +86,7 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
         if config.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
             c = model.config
             flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
-        training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
+        training = fine_tuning(config.training, run, config.tuned)
         # Training records of earlier versions have no setting `auxiliary`. Its value was 0 in these runs.
         identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)

@@ -37,7 +37,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     """Train the three encoders one after the other, each in its own directory, and return a table of their results."""
     source = TaggedSource(
         data=config.data, skip_bad_lines=run.skip_bad_lines, seed=config.training.seed, locale=config.locale,
-        size=config.size,
+        size=config.size, by_hash=True,
     )  # fmt: skip
     plan = _plan(config, DIRECTIONS[0])
     if run.dry_run:

@@ -223,7 +223,7 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
     config = loaded.model.config
     if loaded.preprocessing is not None:
         try:
-            preprocessing = Preprocessing.from_dict(loaded.preprocessing)
+            preprocessing = Preprocessing.from_dict(loaded.preprocessing, config.channels)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise UserError(f"{loaded.path}: {error}") from None
         if preprocessing.channels != config.channels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
-from manyheads.models.presets import FAMILIES, IMAGES, build, preset_for_data
+from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
@@ -64,6 +65,7 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         labels = splits.train.names
         _check_metric(config, len(labels))
         model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
+        _warn_of_small_input(splits.train, model.config.image_size, config, run)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
             model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
@@ -91,6 +93,21 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
     return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
+
+
+def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: Run) -> None:
+    """Warn if the model sees far fewer pixels than the images have. `size` is the side of the model's input."""
+    sides = sorted(min(item.size) for item in train.items)
+    side = sides[len(sides) // 2]
+    if not run.own_data or side < 2 * size or "model.image_size" in run.given:
+        return
+    family = "vit" if run.init is not None else full_name(config.preset, *IMAGES).partition("/")[0]
+    larger = {preset(name).image_size: name for name in reversed(PRESETS) if name.startswith(f"{family}/")}
+    fitting = [pixels for pixels in larger if size < pixels <= 1.5 * side]
+    hint = f"preset={larger[max(fitting)]}" if fitting and run.init is None else "model.image_size=N"
+    logger.warning(
+        f"the images have {side} x {side} pixels or more, but the model sees {size} x {size}; to use more, set {hint}"
+    )
 
 
 def _check_metric(config: ImageConfig, labels: int) -> None:
@@ -127,6 +144,8 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     names = ("mean", "std", "crop", "resample")
     preprocessing = preprocessing_of(loaded)
     loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
+    if model.config.channels != preprocessing.channels:
+        loaded_settings |= {name: (fmean(loaded_settings[name]),) for name in ("mean", "std")}
     expected = {**loaded_settings, **{name: getattr(config, name) for name in names if name in run.given}}
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 

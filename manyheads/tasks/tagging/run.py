@@ -62,7 +62,7 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
         # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
         flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
-        training = fine_tuning(config.training, run, len(task.batches(0)), config.tuned)
+        training = fine_tuning(config.training, run, config.tuned)
         return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
     return carry_out(run, config, source, plan, build)

@@ -140,7 +140,7 @@ def test_digit_tests_are_ordered_by_length() -> None:
         (parallel, "", r"train\.tsv: the file is empty"),
         (labeled, "body,mark\n,1\n", r"train\.csv:2: 'body' is blank"),
         (tagged, "word\n", r"train\.txt:1: found a word without a tag"),
-        (tagged, "word I-X\n", r"train\.txt:1: I-X at the start of a sentence violates IOB2"),
+        (tagged, "word C-X\n", r"train\.txt:1: 'C-X' is not an IOB2 tag"),
         (questions, "no JSON", r"train\.json: invalid JSON"),
         (running, 'body\n"a"b\n', r"train\.csv:2: invalid CSV"),
     ],

@@ -311,7 +311,7 @@ def test_unnamed_labels_get_names(tmp_path: Path) -> None:
         ),
         ({"hidden_size": 24}, "misshapen: bert.embeddings.word_embeddings.weight"),
         ({"architectures": ["BertForQuestionAnswering"]}, "missing: qa_outputs.*unexpected: .*classifier"),
-        ({"novelty": 3}, "unknown key 'novelty'"),
+        ({"rope_scaling": {"type": "yarn"}}, "unknown key 'rope_scaling'"),
     ],
 )
 def test_unrepresentable_models_are_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -194,7 +194,7 @@ def test_loading_is_strict_about_buffers(tmp_path: Path) -> None:
     ({"depths": [1]}, "expected one of each per stage"),
     ({"layer_type": "x"}, "'layer_type' is 'x'"),
     ({"architectures": ["ResNetBackbone"]}, "'architectures' is"),
-    ({"new": 1}, "unknown key 'new'"),
+    ({"quantization_config": {"bits": 4}}, "unknown key 'quantization_config'"),
 ])  # fmt: skip
 def test_a_damaged_configuration_is_reported(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     directory.save(tmp_path, ours())

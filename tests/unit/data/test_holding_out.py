@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.sources.corpora import QuestionSource
+from manyheads.data.sources.corpora import LabeledSource, QuestionSource
 from manyheads.data.sources.recorded import source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
@@ -87,7 +87,7 @@ def test_the_smallest_single_sentence_document_is_held_out(tmp_path: Path) -> No
     source = DocumentSource(data=str(tmp_path / "a.txt"))
     splits = source.read()
     assert [*splits.validation.texts] == ["a short text"]
-    assert "(50.0%); give validation data" in source.summary_lines(splits)[1]
+    assert "(50.0%)\nwarning: these are many documents" in source.summary_lines(splits)[1]
 
 
 def squad(folder: Path, *questions: int) -> str:
@@ -105,12 +105,58 @@ def squad(folder: Path, *questions: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("questions", "held"), [((74, 16, 15), 15), ((40, 3, 2, 30, 5), 5), ((1, 99), 1)])
+@pytest.mark.parametrize(("questions", "held"), [((74, 16, 15), 16), ((40, 3, 2, 30, 5), 10), ((1, 99), 1)])
 def test_questions_are_held_out_by_number(tmp_path: Path, questions: tuple[int, ...], held: int) -> None:
     source = QuestionSource(data=squad(tmp_path, *questions))
     splits = source.read()
     assert len(splits.validation) <= held
     assert not {item.article for item in splits.train.items} & {item.article for item in splits.validation.items}
+
+
+def labeled(folder: Path, items: int, copies: int = 1) -> str:
+    rows = "".join(f"text {i // copies}\t{i // copies % 2}\n" for i in range(items))
+    (folder / "train.tsv").write_text(f"text\tlabel\n{rows}")
+    return str(folder / "train.tsv")
+
+
+@pytest.mark.parametrize(
+    ("items", "copies", "fraction", "held", "warned"),
+    [
+        (2000, 1, None, 100, False), (300, 1, None, 50, False), (300, 3, None, 48, True), (105, 1, None, 21, True),
+        (2000, 1, 0.1, 200, False), (300, 1, 0.5, 150, True), (300, 1, 0.01, 3, True), (10, 5, None, 5, True),
+    ],
+)  # fmt: skip
+def test_the_fraction_of_items_is_met(
+    tmp_path: Path, items: int, copies: int, fraction: float | None, held: int, warned: bool
+) -> None:
+    source = LabeledSource(data=labeled(tmp_path, items, copies), fraction=fraction)
+    if items == 10:
+        with pytest.raises(ValueError, match="too few items of each label"):
+            source.read()
+        return
+    splits = source.read()
+    assert len(splits.validation) == held
+    assert not set(splits.train.texts) & set(splits.validation.texts), "equal items are in one part"
+    line = source.summary_lines(splits)[-1]
+    assert f"held out {held} items of the training data" in line
+    assert ("\nwarning: these are" in line) == warned
+
+
+def test_a_run_that_held_out_by_hash_keeps_its_split(tmp_path: Path) -> None:
+    source = LabeledSource(data=labeled(tmp_path, 300))
+    before = source.reading_variants()[1]
+    splits = before.read()
+    assert len(splits.validation) != 50
+    record = before.describe(splits)
+    assert "by_hash" not in record
+    _, resumed = source.read_matching(record["fingerprints"])
+    assert resumed.validation.texts == splits.validation.texts
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
+def test_an_impossible_fraction_is_refused(fraction: float) -> None:
+    with pytest.raises(ValueError, match="expected a fraction between 0 and 1"):
+        LabeledSource(fraction=fraction)
 
 
 def earlier(source: Source[Any]) -> Source[Any]:

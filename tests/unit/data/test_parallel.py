@@ -299,7 +299,7 @@ def test_missing_validation_is_held_out(tmp_path: Path) -> None:
     lines = "".join(f"line {i}\n" for i in range(400))
     splits = ParallelSource(data=str(two_files(tmp_path, lines, lines)), source="de", target="en").read()
     assert len(splits.train) + len(splits.validation) == 400
-    assert 5 <= len(splits.validation) == splits.held_out <= 40
+    assert len(splits.validation) == splits.held_out == 50
 
 
 def test_an_endless_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,7 @@ def test_fewer_items_and_missing_weights(data: Path, bert: Path, tmp_path: Path)
         ("text-classification", {"preset": "book"}, "unknown preset 'book'"),
         ("text-classification", {"model": {"widht": 3}}, "unknown settings widht"),
         ("text-classification", {"max_length": 1}, "max_length is 1: expected an integer from 2"),
+        ("single-sentence", {"data": "none.tsv", "init": "none"}, "none: no such directory: expected a model"),
     ],
 )
 def test_mistakes_are_reported_before_writing(

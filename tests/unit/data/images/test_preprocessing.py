@@ -56,7 +56,7 @@ def test_other_image_processors_are_read() -> None:
         ({"size": 8, "std": (1, 1, float("inf"))}, r"^std is \(1, 1, inf\)"),
         ({"size": 8, "mean": (float("-inf"), 0, 0)}, r"^mean is \(-inf, 0, 0\)"),
         ({"size": 8, "channels": 1}, "expected mean and std with"),
-        ({"size": 8, "resample": "box"}, "expected one of bilinear, bicubic"),
+        ({"size": 8, "resample": "box"}, "expected one of nearest, lanczos, bilinear, bicubic"),
     ],
 )
 def test_bad_preprocessing_is_reported(settings: dict[str, Any], match: str) -> None:

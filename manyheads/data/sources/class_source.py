@@ -1,0 +1,84 @@
+"""Base class of the data sources whose items have one label each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.memory import Rows
+from manyheads.data.readers.roles import folders_in
+from manyheads.data.readers.rows import TABLES, class_names, table
+from manyheads.data.readers.splits import SplitData, folder_of, parts_of
+from manyheads.data.sources.source import Source
+from manyheads.errors import UserError
+
+D = TypeVar("D", bound=Any)
+
+_NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSource(Source[D]):
+    """Data source of items with one label each.
+
+    names   label names, for data in which the labels are the numbers 0, 1, ...
+    sample  number of training items to use, drawn at random; None: all items
+    """
+
+    requires_every_label: ClassVar[bool] = True  # True if a random sample of the training data must contain every label
+
+    names: tuple[str, ...] = ()
+    sample: int | None = None
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """Possible names of the column of a table that contains the labels."""
+        return ("label",)
+
+    def names_for(self, labels: Sequence[str], corpus: str | Rows) -> tuple[str, ...]:
+        """Return the names of numeric labels.
+
+        They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
+        model.
+        """
+        stored = class_names(parts_of(str(corpus))[0], self.label_columns[0])
+        if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
+            return stored
+        return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
+
+    def is_unlabeled(self, corpus: str) -> bool:
+        if (folder := folder_of(corpus)) is not None:
+            return not folders_in(folder)
+        tables = [part for part in parts_of(corpus) if part.is_file() and format_suffix(part) in TABLES]
+        rows = (row for part in tables for row in table(part))
+        return bool(tables) and all(
+            str(row.cells.get(name, "")).strip() in _NO_LABEL for row in rows for name in self.label_columns
+        )
+
+    def read(self) -> SplitData[D]:
+        """Read all splits, and draw the random sample of the training data.
+
+        Raises UserError if the sample lacks a required label.
+        """
+        splits = super().read()
+        if self.sample is None:
+            return splits
+        sampled = splits.sampled(self.sample, self.seed)
+        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
+        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise UserError(
+                f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
+            )
+        return sampled
+
+    def check_training(self, train: D) -> None:
+        check_labels(train.labels, train.file or self.data)
+
+
+def check_labels(labels: Sequence[str], place: object) -> None:
+    """Raise UserError if the training data have fewer than two distinct labels."""
+    if len(set(labels)) < 2:
+        raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")
