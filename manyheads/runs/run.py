@@ -215,8 +215,7 @@ def carry_out(
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
-            planned = plan()
-        selection = _check_selection(planned.model, config.training)
+            _check_selection(plan().model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -230,8 +229,8 @@ def carry_out(
             description = data.describe(splits)
             job = build(splits, compute)
             job.model.origin = run.init and run.init.removeprefix("hub:")  # type: ignore[assignment]
-            job.record |= selection
-            job.flops = None if selection else job.flops  # Parts of the backward pass are left out.
+            if config.training.selects:
+                job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:
             own_runs.add(description)
         if before:
@@ -287,14 +286,16 @@ def _recorded(
         raise KeyboardInterrupt(
             f"interrupted during evaluation; the model in {run.out} is complete. To evaluate it: {run.resume_command}"
         ) from None
-    init = {} if run.init is None else {"init": run.init}
+    further: dict[str, Any] = {} if run.init is None else {"init": run.init}
+    if job.training.selects:
+        further["trained_parameters"] = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
     result = write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for name, p in job.model.named_parameters() if PREFIX not in name),
         seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
         route=compute.describe(),
-        **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
+        **distributed_context().shown, **further, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     )  # fmt: skip
     return RunResult(result)
@@ -328,20 +329,11 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
 
 
-def _check_selection(model: nn.Module, training: TrainingConfig) -> dict[str, int]:
-    """Log and return the number of trained parameters, if the run trains only a part of the model.
-
-    Raises UserError if a setting does not fit the model.
-    """
-    if not training.selects:
-        return {}
-    total = sum(parameter.numel() for parameter in model.parameters())
+def _check_selection(model: nn.Module, training: TrainingConfig) -> None:
+    """Raise UserError if the settings that select the trained weights do not fit the model."""
     select_trained(model, training)
     if training.lora_rank is not None and (family := family_of(model)[0]).own:
         raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    logger.info(f"training {trained:,} parameters; the model has {total:,}")
-    return {"trained_parameters": trained}
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from fnmatch import fnmatchcase
 
@@ -12,6 +13,8 @@ from manyheads.core.heads import belongs_to_head
 from manyheads.core.low_rank import add_low_rank
 from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
+
+logger = logging.getLogger(__name__)
 
 
 class FrozenNorm(nn.BatchNorm2d):
@@ -30,6 +33,11 @@ def select_trained(model: nn.Module, config: TrainingConfig) -> None:
         _add_low_rank(model, config.lora_rank, config)
     if config.layer_decay < 1:
         layer_rates(model, config.layer_decay)
+    if config.selects:
+        total, trained = (
+            sum(p.numel() for p in model.parameters() if p.requires_grad >= part) for part in (False, True)
+        )
+        logger.info(f"training {trained:,} of {total:,} parameters")
 
 
 def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
