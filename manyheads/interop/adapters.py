@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.core.low_rank import PREFIX, LowRankLinear
+from manyheads.core.low_rank import LowRankLinear
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.interop.family import Family
@@ -41,8 +41,7 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
         return {}
     first, rows = next(iter(layers.values())), family.weights(model.config, [])
     by_name = {name: row for row in rows for name in row.names}
-    trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad and PREFIX not in n}
-    whole = weights_to_theirs(rows, trained)
+    whole = weights_to_theirs(rows, {n: p.detach() for n, p in model.named_parameters() if n in model.trained_heads})
     tensors, ranks, transposed = {_START + name: tensor for name, tensor in whole.items()}, {}, False
     for name in layers:
         pattern, numbers = slots(f"{name}.weight")

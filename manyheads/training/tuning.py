@@ -87,6 +87,8 @@ def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:
             raise UserError(f"training.lora_layers: {pattern!r} matches no trained linear layer; found {kinds}")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and belongs_to_head(name) and "." in name)
+    # An adapter contains these tensors, too. FSDP replaces the parameters while it saves, so the names are kept.
+    model.trained_heads = [name for name, parameter in model.named_parameters() if parameter.requires_grad]  # type: ignore[assignment]
     for layer in [m for name, m in layers.items() if any(_matches(name, p) for p in config.lora_layers)]:
         add_low_rank(layer, rank, config.lora_alpha, config.lora_dropout)
 
