@@ -49,7 +49,7 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
         target = row.theirs.format(*numbers).removesuffix(".weight")
         target = reduce(lambda text, pair: text.replace(*pair), family.modules, target)
         group = [model.get_submodule(part.format(*numbers).removesuffix(".weight")) for part in row.names]
-        inputs = [layer.lora_a for layer in group if isinstance(layer, LowRankLinear)]
+        inputs: list[Tensor] = [layer.lora_a for layer in group if isinstance(layer, LowRankLinear)]
         outputs = [getattr(layer, "lora_b", first.lora_b.new_zeros(layer.out_features, 0)) for layer in group]
         tensors[_START + target + _A] = torch.cat(inputs).detach()
         tensors[_START + target + _B] = torch.block_diag(*outputs).detach()
@@ -100,7 +100,7 @@ class Adapter:
     def new_head(self, config: Any) -> dict[str, Any]:
         """Return the settings of the head that the adapter adds to its base model. The labels have no names."""
         head = _TASKS.get(str(self.settings.get("task_type")))
-        settings = {"head": head} if head and getattr(config, "head", head) != head else {}
+        settings: dict[str, Any] = {"head": head} if head and getattr(config, "head", head) != head else {}
         classifiers = [len(tensor) for name, tensor in self.tensors.items() if f".{name}".endswith(_CLASSIFIERS)]
         if classifiers and (settings or classifiers[0] != len(config.labels)):
             settings["labels"] = tuple(f"LABEL_{index}" for index in range(classifiers[0]))

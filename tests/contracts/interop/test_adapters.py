@@ -132,7 +132,7 @@ def test_an_adapter_of_peft_loads(family: str, tmp_path: Path) -> None:
     )  # fmt: skip
     theirs = peft.get_peft_model(reference(tmp_path / "base", head, family), config).eval()
     randomise(theirs, "lora_B")
-    theirs.save_pretrained(tmp_path / "adapter")
+    theirs.save_pretrained(str(tmp_path / "adapter"))
     x = inputs(family)
     loaded = directory.load(tmp_path / "adapter")
     torch.testing.assert_close(logits(loaded.model, x, ours=True), logits(theirs, x, ours=False), atol=1e-5, rtol=0)
