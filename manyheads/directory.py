@@ -69,8 +69,12 @@ FAMILIES: dict[str, Family] = {
 TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
+GENERATION = "generation_config.json"
+# Entries of generation_config.json for translators: beam width, length penalty of transformers, and our length penalty
+# `alpha`, whose formula is another one. Other tools ignore `alpha`.
+DECODING = ("num_beams", "length_penalty", "alpha")
 # Names of the files that are downloaded from the Hub in addition to the weights.
-FETCHED = (CONFIG, PREPROCESSOR, "generation_config.json", *TOKENIZERS, *FILES)
+FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Loaded:
     vocabulary        contents of the original tokenizer files if there is no tokenizer.json; they are saved with
                       the model unchanged
     preprocessing     contents of preprocessor_config.json, or the equivalent part of timm's config.json, or None
+    decoding          entries of generation_config.json that translators use (`DECODING`)
     """
 
     model: Any  # the model, an nn.Module with an attribute `config`
@@ -91,6 +96,14 @@ class Loaded:
     path: Path
     vocabulary: Mapping[str, bytes] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> str:
+        """Write all contents to another directory. Return the model type; see `save`."""
+        return save(
+            path, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary,
+            preprocessing=self.preprocessing, decoding=self.decoding,
+        )  # fmt: skip
 
 
 def save(
@@ -101,6 +114,7 @@ def save(
     *,
     vocabulary: Mapping[str, bytes] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
+    decoding: Mapping[str, Any] | None = None,
 ) -> str:
     """Write a model directory and return the model type. It is `manyheads-...` if no other tool can open the directory.
 
@@ -110,6 +124,7 @@ def save(
     vocabulary        contents of the original tokenizer files (`Loaded.vocabulary`), written instead of
                       tokenizer.json
     preprocessing     settings of image preprocessing, written to preprocessor_config.json
+    decoding          entries of generation_config.json that replace those of the model type (`DECODING`)
 
         >>> from manyheads import directory
         >>> directory.save("copy", gpt.model, gpt.tokenizer)
@@ -143,7 +158,7 @@ def save(
     if preprocessing is not None:
         files[PREPROCESSOR] = _json(preprocessing)
     if family.generation is not None and (generating := family.generation(model.config)) is not None:
-        files["generation_config.json"] = _json(generating)
+        files[GENERATION] = _json(generating | dict(decoding or {}))
     files[CONFIG] = _json(settings)  # config.json is written last, because a directory without it is not a model
     write_files(Path(path), files)
     return family.model_type
@@ -205,9 +220,10 @@ def load(path: str | Path) -> Loaded:
     except UserError as error:
         raise UserError(f"{path / CONFIG}: {error}") from None
     preprocessing = _read_json(path / PREPROCESSOR) if (path / PREPROCESSOR).is_file() else stated
+    generation = _read_json(path / GENERATION) if (path / GENERATION).is_file() else {}
     return Loaded(
         model.eval(), tokenizers.source, tokenizers.target, family.model_type, path, tokenizers.vocabulary,
-        preprocessing,
+        preprocessing, {name: generation[name] for name in DECODING if name in generation},
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,23 +13,27 @@ from manyheads.cli.lines import answered, one_line
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.parser import number as probability
 from manyheads.errors import UserError
 
 if TYPE_CHECKING:
-    from manyheads.tasks.classification.predictor import Label
+    from manyheads.tasks.targets import Label
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("classify", _classify, "predict labels of texts or images, from arguments or stdin", MODEL,
-                     as_json=True,
+    verb = verbs.add("classify", _classify, "predict labels, or a number, of texts or images", MODEL, as_json=True,
                      example='manyheads classify runs/text-classification "a fine film" --top 2')  # fmt: skip
     verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="without arguments, read one text, one"
                                                                     " tab-separated pair or one image path "
                       "per line of stdin; print label and probability, tab-separated (tabs in labels "
-                      "become spaces)")  # fmt: skip
+                      "become spaces), or the number of a regression model")  # fmt: skip
     verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
-    verb.add_argument("--top", type=whole(1, 1_000_000), default=1, metavar="N",
-                      help="print the N most probable labels of each text on one line (default: 1)")  # fmt: skip
+    verb.add_argument("--top", type=whole(1, 1_000_000), metavar="N",
+                      help="print the N most probable labels of each text on one line (default: 1, or all over the "
+                           "threshold for a model with several labels per text)")  # fmt: skip
+    verb.add_argument("--threshold", type=probability("a number from 0 to 1", lambda value: 0 <= value <= 1),
+                      metavar="P", help="minimum probability of a label, for such a model (default: the run's, or "
+                                        "0.5)")  # fmt: skip
     verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
     verb.add_argument("--skip-bad-lines", "--skip-bad-images", action="store_true",
                       help="skip images that cannot be read, and leave their lines without labels")  # fmt: skip
@@ -47,18 +52,18 @@ def _classify(options: argparse.Namespace) -> None:
     documents: list[dict[str, Any]] = []
     paired: list[bool] = []  # True if the input lines are pairs of texts; the first line that is not empty decides
 
-    def answers(texts: list[str]) -> list[list[Label]]:
+    def answers(texts: list[str]) -> list[list[Label] | float]:
         if not paired and (real := [text for text in texts if text.strip()]):
             paired.append(classifier.takes_pairs and options.pair is None and "\t" in real[0])
         return _classify_texts(classifier, texts, options, any(paired))
 
     for number, text, labels in answered(options.rest, answers):
-        if not labels:
+        if not text.strip():
             print(f"manyheads: text {number} is blank: printed no label", file=sys.stderr)
         if options.json:
-            documents.append({**_input_fields(text, classifier, options), "labels": list(map(asdict, labels))})
+            documents.append({**_input_fields(text, classifier, options), **_fields(labels)})
         else:
-            print("\t".join(map(_format_label, labels)))
+            print("\t".join(_cells(labels)))
     if options.json:
         document(documents)
 
@@ -69,10 +74,10 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     documents: list[dict[str, Any]] = []
     images = [file for path in options.rest for file in _images_in(path)]
 
-    def answers(files: list[str]) -> list[list[Label] | str]:
-        """Return the predicted labels of each image, or an error message for an image that cannot be read."""
+    def answers(files: list[str]) -> list[list[Label] | float | str]:
+        """Return the prediction for each image, or an error message for an image that cannot be read."""
         faults: dict[int, str] = {}
-        labels = classifier.classify(files, top=options.top, faults=faults)
+        labels = classifier.predictions(files, options.top, options.threshold, faults=faults)
         return [faults.get(i, labels[i]) for i in range(len(files))]
 
     for number, image, labels in answered(images, answers):
@@ -83,9 +88,9 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
             labels = []
         if options.json:
-            documents.append({"image": image, "labels": list(map(asdict, labels))})
+            documents.append({"image": image, **_fields(labels)})
         else:
-            print("\t".join([_cell(image), *map(_format_label, labels)]))
+            print("\t".join([_cell(image), *_cells(labels)]))
     if options.json:
         document(documents)
 
@@ -102,8 +107,16 @@ def _images_in(path: str) -> list[str]:
     return files
 
 
-def _format_label(label: Label) -> str:
-    return f"{_cell(label.label)}\t{label.probability:.4f}"
+def _fields(prediction: list[Label] | float) -> dict[str, Any]:
+    if isinstance(prediction, float):
+        return {"value": None if math.isnan(prediction) else prediction}
+    return {"labels": list(map(asdict, prediction))}
+
+
+def _cells(prediction: list[Label] | float) -> list[str]:
+    if isinstance(prediction, float):
+        return [] if math.isnan(prediction) else [f"{prediction:.4f}"]
+    return [f"{_cell(label.label)}\t{label.probability:.4f}" for label in prediction]
 
 
 def _cell(text: str) -> str:
@@ -111,7 +124,7 @@ def _cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[list[Label]]:
+def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[Any]:
     """Classify texts, or pairs of texts if the model was trained on pairs. A tab separates the two texts of a pair."""
     from manyheads.data.text.text_faults import ItemError
 
@@ -122,7 +135,7 @@ def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespa
         texts, pairs = map(list, zip(*(_split_pair(text, i) for i, text in enumerate(texts)), strict=True))
     elif classifier.takes_pairs and (late := [i for i, text in enumerate(texts) if "\t" in text]):
         raise ItemError(late[0], "has a tab, but the first text has none: give only pairs, or only single texts")
-    return classifier.classify(texts, pairs, top=options.top, truncate=options.truncate)
+    return classifier.predictions(texts, pairs, options.top, options.threshold, truncate=options.truncate)
 
 
 def _input_fields(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:

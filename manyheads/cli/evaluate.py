@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
-from manyheads.cli.output import document, print_metrics, table
+from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 from manyheads.errors import UserError
 
+PICTURES = (".png", ".svg")
 SHARES = ("precision", "recall", "f1")
 
 
@@ -23,7 +25,12 @@ def add(verbs: Verbs) -> None:
         example="manyheads evaluate runs/translation --data test.tsv",
     )
     add_test_data(verb, "the run")
-    verb.add_argument("--by-label", action="store_true", help="also print precision, recall and F1 of each label")
+    verb.add_argument(
+        "--by-label", action="store_true", help="also print precision, recall and F1 of each label or entity type"
+    )
+    verb.add_argument("--confusion", metavar="FILE.png|-", help="draw the confusion matrix; -: print it as a table")
+    verb.add_argument("--errors", type=Path, metavar="FILE.csv|.png", help="write the wrong predictions as a table, or "
+                      "the wrong images as a sheet")  # fmt: skip
     verb.add_argument(
         "--truncate", action="store_true", help="shorten texts that exceed the classifier's maximum length"
     )
@@ -50,14 +57,30 @@ def _evaluate(options: argparse.Namespace) -> None:
         more["columns"] = Columns(**options.columns)
     if more and getattr(model, "reads", None) != "texts":
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
-    if options.by_label and not hasattr(model, "labels"):
-        raise UserError(f"{options.model}: --by-label applies to models that predict one label per item")
+    reports = getattr(model, "reports", ())
+    for report in ("by_label", "confusion", "errors"):
+        if getattr(options, report) and report not in reports:
+            supported = ", ".join(f"--{name}" for name in reports).replace("_", "-") or "no such option"
+            raise UserError(f"{options.model}: found --{report.replace('_', '-')}, but the model supports {supported}")
+    if options.confusion not in (None, "-"):
+        check_file(Path(options.confusion), PICTURES, f"expected a name in {', '.join(PICTURES)}, or -", "--confusion")
+    if options.errors:
+        sheet = (".png",) if getattr(model, "reads", None) == "images" else ()
+        expected = "expected a name in .csv, or in .png for a model that reads images"
+        check_file(options.errors, (".csv", *sheet), expected, "--errors")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 
         trust(model.path)
     outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **more)
     labels = {"labels": outcome.by_label()} if options.by_label else {}
+    confusion = outcome.confusion() if options.confusion else None
+    if options.errors:
+        outcome.save_errors(options.errors)
+    if confusion and options.confusion != "-":
+        from manyheads.analysis.figures.confusion import draw_confusion
+
+        draw_confusion(options.confusion, *confusion)
     if options.json:
         return document({"model": options.model, "data": options.data, "metrics": outcome.metrics, **labels})
     print_metrics(outcome.metrics)
@@ -65,3 +88,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         print()
         rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in SHARES)] for row in labels["labels"]]
         table([("label", "items", *SHARES), *rows])
+    if confusion and options.confusion == "-":
+        names, counts = confusion
+        print()
+        table(
+            [("true \\ predicted", *names), *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
+        )

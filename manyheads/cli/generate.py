@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line
+from manyheads.cli.lines import answered, one_line, warn_of_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -47,10 +47,12 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
                       help="values above 1 make tokens of the text less likely (default: 1)")  # fmt: skip
     verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N",
-                      help="seed of the first text; each further text adds 1 (default: 0)")  # fmt: skip
+                      help="seed of the first continuation; each further one adds 1 (default: 0)")  # fmt: skip
     verb.add_argument(
         "--stop", action="append", default=[], metavar="STRING", help="end a text before this string; repeatable"
     )
+    verb.add_argument("--samples", type=whole(1, 1000), default=1, metavar="N",
+                      help="number of continuations of each text (default: 1)")  # fmt: skip
     verb.add_argument("--stream", action="store_true", help="print text as it is generated")
     add_precision(verb)
     add_processes(verb)
@@ -64,6 +66,7 @@ def _generate(options: argparse.Namespace) -> None:
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
+    warn_of_files(options.rest)
     model = model_for("generate", options.model, options.precision)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
     # Text given as an argument may span several lines. Text from stdin has one line.
@@ -71,7 +74,11 @@ def _generate(options: argparse.Namespace) -> None:
     documents: list[dict[str, Any]] = []
     done = 0
 
-    def continuations(texts: list[str]) -> list[Continuation]:
+    def continuations(texts: list[str]) -> list[list[Continuation]]:
+        found = continued([text for text in texts for _ in range(options.samples)])
+        return [found[i : i + options.samples] for i in range(0, len(found), options.samples)]
+
+    def continued(texts: list[str]) -> list[Continuation]:
         nonlocal done
         seeds = range(options.seed + done, options.seed + done + len(texts))
         done += len(texts)
@@ -92,11 +99,11 @@ def _generate(options: argparse.Namespace) -> None:
             sys.stdout.write("\n")
         return written
 
-    for _, _, continuation in answered(options.rest, continuations):
+    for _, _, samples in answered(options.rest, continuations):
         if options.json:
-            documents.append(asdict(continuation))
+            documents += map(asdict, samples)
         elif not options.stream:
-            print(shown(str(continuation)))
+            print("\n".join(shown(str(continuation)) for continuation in samples))
     if options.json:
         document(documents)
 

@@ -18,10 +18,13 @@ T = TypeVar("T")
 CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of a chunk are written
 
 
-def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> Iterator[tuple[int, str, T]]:
+def answered(
+    texts: list[str], answer: Callable[[list[str]], Sequence[T]], file: str | None = None
+) -> Iterator[tuple[int, str, T]]:
     """Yield (number, text, answer) for each text in `texts`, or for each line of stdin if `texts` is empty.
 
-    Texts and lines are numbered from 1. Lines of stdin are answered as they arrive.
+    Texts and lines are numbered from 1. Lines of stdin are answered as they arrive. `file` is the file that contains
+    the lines `texts`, for error messages.
 
     `answer` is a function that computes the results of a chunk of texts. If this function raises ItemError (with
     the index of a text in the chunk), a UserError with the line number in stdin is raised instead.
@@ -29,16 +32,22 @@ def answered(texts: list[str], answer: Callable[[list[str]], Sequence[T]]) -> It
     from manyheads.data.text.text_faults import ItemError
 
     done = 0
-    for chunk in [texts] if texts else stdin():
+    for chunk in [texts] if texts or file is not None else stdin():
         try:
             answers = answer(chunk)
         except ItemError as error:
-            if texts:
+            if texts and file is None:
                 raise
-            raise UserError(f"<stdin>:{done + error.index + 1}: this text {error.fault}") from error
+            raise UserError(f"{file or '<stdin>'}:{done + error.index + 1}: this text {error.fault}") from error
         yield from zip(range(done + 1, done + len(chunk) + 1), chunk, answers, strict=True)
         done += len(chunk)
         sys.stdout.flush()
+
+
+def warn_of_files(texts: Sequence[str], hint: str = "to read its lines, use < {}") -> None:
+    """Warn if a text is the name of an existing file, because the command reads the name and not the file."""
+    if named := [text for text in texts if len(text) < 256 and "\0" not in text and Path(text).is_file()]:
+        print(f"manyheads: {named[0]} is a file, but is read as a text: {hint.format(named[0])}", file=sys.stderr)
 
 
 def stdin() -> Iterator[list[str]]:

@@ -19,7 +19,7 @@ from manyheads.training.distributed import is_rank
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
     """Add the option --precision to the parser of a command that runs a model."""
-    about = "float32, bf16, int8, or auto, the fastest with results close to float32 (default: float32)"
+    about = "float32 (default), bf16, int8, or auto: fast, near float32"
     verb.add_argument("--precision", choices=PRECISIONS, default="float32", metavar="P", help=about)
 
 

@@ -11,15 +11,15 @@ from typing import Any
 from manyheads.errors import UserError
 
 
-def check_file(out: Path, suffixes: Sequence[str], expected: str) -> None:
-    """Check the value of --out before any computation. Raise UserError if the file cannot be written.
+def check_file(out: Path, suffixes: Sequence[str], expected: str, option: str = "--out") -> None:
+    """Check the value of an option before any computation. Raise UserError if the file cannot be written.
 
     expected  description of the valid file names, for the message about a name with a wrong suffix
     """
     if out.suffix.lower() not in suffixes:
-        raise UserError(f"--out {out}: {expected}")
+        raise UserError(f"{option} {out}: {expected}")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"--out {out}: directory {out.parent} not found: create it first")
+        raise UserError(f"{option} {out}: directory {out.parent} not found: create it first")
 
 
 def document(value: Any) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, read_lines, stdin
+from manyheads.cli.lines import answered, one_line, read_lines, stdin, warn_of_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
-from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
+from manyheads.files import write as write_file
 from manyheads.tasks.translation import MAX_BEAMS
+from manyheads.training.distributed import distributed_context
 
 if TYPE_CHECKING:
     from manyheads.tasks.translation.predictor import Translation, Translator
@@ -27,61 +30,132 @@ def add(verbs: Verbs) -> None:
         as_json=True,
         example='manyheads translate runs/translation "May 3, 2024"',
     )
+    verb.usage = "manyheads translate [OPTIONS] MODEL [TEXT ...]"
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
     verb.add_argument(
-        "--beam", type=whole(1, MAX_BEAMS), default=4, metavar="N", help="beam size; 1 is greedy (default: 4)"
-    )
-    verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), default=0.6,
-                      metavar="A", help="length penalty (default: 0.6)")  # fmt: skip
+        "--beam", type=whole(1, MAX_BEAMS), metavar="N",
+        help="beam size; 1: greedy (default: the run's, or 4)",
+    )  # fmt: skip
+    verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), metavar="A",
+                      help="length penalty (default: the run's, or 0.6)")  # fmt: skip
     verb.add_argument("--nbest", type=whole(1, MAX_BEAMS), metavar="N",
-                           help="print the N best translations of each line: line number, score, text")  # fmt: skip
+                           help="print line number, score and text of the N best")  # fmt: skip
     verb.add_argument("--score-target", metavar="FILE",
-                           help="score the lines of FILE as translations; print score and log-probability")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
+                           help="score the lines of FILE as translations")  # fmt: skip
+    verb.add_argument("--input", metavar="FILE", help="translate the lines of FILE")
+    verb.add_argument("--output", metavar="FILE", help="write the output to FILE")
+    verb.add_argument("--alignments", action="store_true", help="also print word pairs, as 0-0 1-2")  # fmt: skip
+    verb.add_argument("--prefix", default="", metavar="TEXT", help="text that begins every translation")
+    for option, what in (("--force", "that occurs in every translation"), ("--ban", "that never occurs")):
+        verb.add_argument(option, action="append", default=[], metavar="WORD", help=f"word {what}; repeatable")
+    verb.add_argument("--no-repeat", type=whole(1, 1000), default=0, metavar="N", help="repeat no N tokens")
+    verb.add_argument("--min-length", type=whole(0, 10_000), default=0, metavar="N", help="minimum number of tokens")
+    verb.add_argument("--temperature", type=float, metavar="T", help="draw translations at random, no search")
+    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="draw from the K likeliest tokens")
+    verb.add_argument("--top-p", type=float, metavar="P", help="draw from tokens of total probability P")
+    verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="random seed (default: 0)")
+    verb.add_argument("--truncate", action="store_true", help="shorten texts that are too long")
     add_precision(verb)
     add_processes(verb)
 
 
 def _translate(options: argparse.Namespace) -> None:
-    if options.score_target and (options.nbest or options.truncate):
-        unread = "--nbest" if options.nbest else "--truncate"
+    _check(options)
+    targets = list(read_lines(Path(options.score_target))) if options.score_target else None
+    lines = options.rest if options.input is None else list(read_lines(Path(options.input)))
+    if options.input is None:
+        warn_of_files(lines, "to translate its lines, use --input {}")
+    decoding = _decoding(options)
+    translator = model_for("translate", options.model, options.precision)
+    written: list[str] = []
+    write = print if options.output is None else written.append
+    if targets is not None:
+        _score(translator, lines, targets, options, write)
+    else:
+        _print_translations(translator, lines, decoding, options, write)
+    if options.output is not None and distributed_context().first:
+        write_file(Path(options.output), "".join(f"{line}\n" for line in written))
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise UserError for options that exclude each other."""
+    if options.score_target and (options.nbest or options.truncate or options.alignments):
+        unread = "--nbest" if options.nbest else "--truncate" if options.truncate else "--alignments"
         raise UserError(f"--score-target scores complete texts: leave out {unread}")
-    if options.nbest and options.nbest > options.beam:
+    if options.nbest and options.beam and options.nbest > options.beam and options.temperature is None:
         raise UserError(
             f"--nbest {options.nbest} exceeds the beam: expected --beam {options.nbest} or more, found {options.beam}"
         )
-    targets = list(read_lines(Path(options.score_target))) if options.score_target else None
-    translator = model_for("translate", options.model, options.precision)
-    if targets is not None:
-        return _score(translator, targets, options)
+    if options.input is not None and options.rest:
+        raise UserError("give texts or --input FILE, not both")
+    if options.temperature is None and (options.top_k is not None or options.top_p is not None):
+        raise UserError("--top-k and --top-p apply to random translations: add --temperature 1")
+
+
+def _decoding(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of decoding for `Translator.nbest`."""
+    from manyheads.generation import Sampling
+    from manyheads.tasks.translation.wording import Wording
+
+    sampling = None
+    if options.temperature is not None:
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+    wording = Wording(options.prefix, tuple(options.force), tuple(options.ban), options.no_repeat, options.min_length)
+    return {
+        "beam": options.beam, "alpha": options.alpha, "truncate": options.truncate, "wording": wording,
+        "sampling": sampling, "seed": options.seed,
+    }  # fmt: skip
+
+
+def _print_translations(
+    translator: Translator, lines: list[str], decoding: dict[str, Any], options: argparse.Namespace,
+    write: Callable[[str], None],
+) -> None:  # fmt: skip
     documents: list[dict[str, Any]] = []
+    done = 0
 
-    def translations(texts: list[str]) -> list[list[Translation]]:
-        return translator.nbest(texts, options.nbest or 1, options.beam, options.alpha, truncate=options.truncate)
+    def translations(texts: list[str]) -> list[tuple[list[Translation], list[str]]]:
+        nonlocal done
+        count = options.nbest or 1
+        ranked = translator.nbest(texts, count, **{**decoding, "seed": (options.seed + done) % 2**63})
+        done += len(texts) * count
+        pairs = [[""] * len(found) for found in ranked]
+        if options.alignments:
+            flat = [(text, t.text) for text, found in zip(texts, ranked, strict=True) for t in found]
+            aligned = iter(translator.alignments([a for a, _ in flat], [b for _, b in flat]))
+            pairs = [[" ".join(f"{a}-{b}" for a, b in next(aligned)) for _ in found] for found in ranked]
+        return list(zip(ranked, pairs, strict=True))
 
-    for line, text, ranked in answered(options.rest, translations):
+    for line, text, (ranked, pairs) in answered(lines, translations, options.input):
+        rows = list(zip(ranked, pairs, strict=True))
         if options.json:
-            documents.append({"source": text, "translations": [_plain(t) for t in ranked]})
-        elif options.nbest:
-            for t in ranked:
-                print(line, f"{t.score:.4f}", one_line(t.text), sep="\t")
-        else:
-            print(one_line(ranked[0].text))
+            more = [{"alignment": pair} if options.alignments else {} for pair in pairs]
+            found = [_plain(t) | extra for t, extra in zip(ranked, more, strict=True)]
+            documents.append({"source": text, "translations": found})
+            continue
+        for t, pair in rows:
+            cells = [str(line), f"{t.score:.4f}", one_line(t.text)] if options.nbest else [one_line(t.text)]
+            write("\t".join([*cells, pair] if options.alignments else cells))
     if options.json:
-        document(documents)
+        write(json.dumps(documents, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _score(translator: Translator, targets: list[str], options: argparse.Namespace) -> None:
-    sources = options.rest or [text for chunk in stdin() for text in chunk]
+def _score(
+    translator: Translator, lines: list[str], targets: list[str], options: argparse.Namespace,
+    write: Callable[[str], None],
+) -> None:  # fmt: skip
+    sources = lines if lines or options.input is not None else [text for chunk in stdin() for text in chunk]
     if len(sources) != len(targets):
         raise UserError(
             f"{options.score_target}: expected {len(sources):,} lines, one per source, found {len(targets):,}"
         )
-    scored = translator.score(sources, targets, options.alpha)
+    alpha = translator.decoding["alpha"] if options.alpha is None else options.alpha
+    scored = translator.score(sources, targets, alpha)
     if options.json:
-        return document([{"source": s, **_plain(t)} for s, t in zip(sources, scored, strict=True)])
+        documents = [{"source": s, **_plain(t)} for s, t in zip(sources, scored, strict=True)]
+        return write(json.dumps(documents, indent=2, ensure_ascii=False, allow_nan=False))
     for t in scored:
-        print(f"{t.score:.4f}\t{t.log_probability:.4f}")
+        write(f"{t.score:.4f}\t{t.log_probability:.4f}")
 
 
 def _plain(translation: Translation) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -87,10 +87,22 @@ class Distinct:
     min_length: int = 0
 
     def violation(self, value: tuple[str, ...], config: Any) -> str:
-        fits = len(value) >= self.min_length and len(set(value)) == len(value)
+        # A model that predicts a number has one label, and a model with several labels per item may have one.
+        min_length = self.min_length if getattr(config, "target", "classes") == "classes" else 1
+        fits = len(value) >= min_length and len(set(value)) == len(value)
         if fits:
             return ""
-        return f"of at least {self.min_length} distinct names" if self.min_length else "of distinct names"
+        return f"of at least {min_length} distinct names" if min_length else "of distinct names"
+
+
+@dataclass(frozen=True)
+class FitsLabels:
+    """Check that a target fits the number of labels in the configuration."""
+
+    def violation(self, value: str, config: Any) -> str:
+        count = len(config.labels)
+        fits = value == "classes" or (count == 1 if value == "regression" else count > 0)
+        return "" if fits else f"that fits the number of labels, {count} (a regression has one)"
 
 
 Size = Annotated[int, Range(1, 2**20)]  # length of a feature vector: model width, hidden units, channels
@@ -106,6 +118,8 @@ Positive = Annotated[float, Range(0, 10**9, above=True)]
 Epsilon = Annotated[float, Range(0, 1)]
 Labels = Annotated[tuple[str, ...], Distinct()]
 Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier, at least two
+# Meaning of the outputs of a model: one label per item, one number per item, or any number of labels per item
+TargetKind = Literal["classes", "regression", "multi-label"]
 
 
 class FieldError(UserError):
@@ -125,6 +139,17 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+@dataclass(frozen=True)
+class LabelConfig(Config):
+    """Base class of the configurations of models with labels.
+
+    target  meaning of the logits. "classes": one label per item; "regression": one number, whose only label has no
+            meaning; "multi-label": any number of labels
+    """
+
+    target: Annotated[TargetKind, FitsLabels()] = field(default="classes", kw_only=True)
 
 
 def check_fields(config: Any) -> None:
@@ -176,7 +201,7 @@ def _types(hint: Any) -> list[Any]:
 
 _NAMES: dict[Any, str] = {
     int: "an integer", float: "a number", bool: "true or false", str: "a name", tuple: "a list", dict: "a mapping",
-    Path: "a path", type(None): "none",
+    Path: "a path", type(None): "none", Literal: "a value",
 }  # fmt: skip
 
 

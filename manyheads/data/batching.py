@@ -54,6 +54,13 @@ class Lazy(Sequence[B]):
         return self._make(rows[local_rows if len(local_rows) else [0]]), len(local_rows) > 0
 
 
+def balanced_rows(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """Draw one row for each label index in `labels`, with replacement, so that all classes are equally likely."""
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, 1])))
+    share = 1.0 / np.bincount(labels)[labels]
+    return random.choice(len(labels), len(labels), p=share / share.sum())
+
+
 def token_batches(
     source_lengths: ArrayLike,
     target_lengths: ArrayLike,

@@ -72,8 +72,7 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
             f" {loaded.model.config.channels} channels. Its pipelines fail, because they convert every image to"
             " three channels"
         )
-    return save(out, loaded.model, loaded.tokenizer, loaded.target_tokenizer, vocabulary=loaded.vocabulary,
-                preprocessing=loaded.preprocessing)  # fmt: skip
+    return loaded.save(out)
 
 
 def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
@@ -102,8 +101,7 @@ def _to_runtime(loaded: Loaded, out: Path, format: str) -> str:
                 raise UserError(f"expected a GPT-2 for GGUF, found {loaded.family}")
             write_gguf(directory / "model.gguf", loaded.model, loaded.tokenizer)
             return loaded.family
-        family = save(directory, loaded.model, loaded.tokenizer, loaded.target_tokenizer,
-                      vocabulary=loaded.vocabulary, preprocessing=loaded.preprocessing)  # fmt: skip
+        family = loaded.save(directory)
         (directory / SAFE).unlink()  # The graphs contain the weights.
         {"onnx": write_onnx, "pt2": write_pt2}[format](loaded.model, directory)
     return family

@@ -8,12 +8,14 @@ the result of `score`. The end token needs one more position, so the cache needs
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.generation.constraints import Constraints
 from manyheads.generation.protocol import (
     BLOCK,
     C,
@@ -28,6 +30,9 @@ from manyheads.generation.protocol import (
     reduced,
 )
 
+# Function from logits (R, V) and the indices (R,) of the sentences to their next tokens (R,).
+Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
 
 @torch.inference_mode()
 def greedy(
@@ -40,6 +45,8 @@ def greedy(
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
     reduce: Reduce | None = None,
+    constraints: Constraints | None = None,
+    choose: Choose | None = None,
 ) -> list[Hypothesis]:
     """Return the hypothesis of greedy search for each sentence: the most probable token at every position.
 
@@ -50,6 +57,7 @@ def greedy(
     suppress  ids that are never generated.
     alpha     exponent of the length penalty in the scores; it does not affect the search.
     reduce    faster function that replaces `reduced`, if the model has one.
+    choose    function that chooses the next tokens instead, for example at random.
     """
     _check(cache, end, limits, suppress, alpha)
     reduce = reduce or reduced
@@ -62,7 +70,12 @@ def greedy(
     for length in range(longest + 1):
         # logits (R, V), block maxima, and log-sum-exp (R,)
         logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)
-        last = argmax_rows(logits, maxima).masked_fill(limits[rows] == length, end)
+        allowed = logits
+        if constraints is not None:
+            allowed = constraints.apply(logits, output[rows, :length], end)
+            maxima = block_maxima(allowed)
+        last = argmax_rows(allowed, maxima) if choose is None else choose(allowed, rows)
+        last = last.masked_fill(limits[rows] == length, end)
         totals = logits.new_zeros(batch) if totals is None else totals
         totals[rows] += logits.gather(1, last[:, None])[:, 0] - log_sums
         output[rows, length] = last
@@ -93,6 +106,7 @@ def beam_search(
     alpha: float = 0.6,
     nbest: int = 1,
     reduce: Reduce | None = None,
+    constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `nbest` best finished hypotheses of each sentence by beam search, best first; fewer if fewer exist.
 
@@ -105,7 +119,7 @@ def beam_search(
 
     cache   empty cache with one row per sentence; the search adds rows for the beams.
     alpha   exponent of the length penalty, from 0 to 10.
-    reduce  faster function that replaces `reduced`, if the model has one. The other arguments are those of `greedy`.
+    The other arguments are those of `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
@@ -120,7 +134,11 @@ def beam_search(
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
-        if (closing := limits[rows] == length).any():
+        closing = limits[rows] == length
+        if constraints is not None and not closing.all():
+            logits = constraints.apply(logits, output.flatten(0, 1)[:, 1:], end)
+            maxima = block_maxima(logits)
+        if closing.any():
             logits = _force_token(end, logits, closing.repeat_interleave(width))  # logits, (R * W, V)
             maxima = block_maxima(logits)
         totals, parents, tokens = _top_continuations(logits, maxima, totals - log_sums.view(len(rows), width), beam)

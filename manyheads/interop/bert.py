@@ -21,7 +21,7 @@ from torch import Tensor
 from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
-from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.bert import LABELED, POOLED, Bert, BertConfig
 
@@ -109,7 +109,9 @@ class _Names:
             head = "pretraining"
         if head == "pooler" and not any("pooler.dense" in name for name in tensors):
             head = "none"
-        return {"head": head, "labels": read_labels(settings) if head in LABELED else ()}
+        labels = read_labels(settings) if head in LABELED else ()
+        target = {"target": read_target(settings, labels)} if head == "sequence" else {}
+        return {"head": head, "labels": labels, **target}
 
     def also_written(self, config: BertConfig) -> dict[str, Any]:
         if not self.architecture(config):
@@ -236,11 +238,11 @@ def _family(
     return Family(
         model_type, BertConfig, Bert,
         Settings(
-            rows,
+            (*rows, TargetRow()),
             ours_only=ours,
             theirs_only={"tie_word_embeddings": True, **theirs},
             tolerated={
-                **ABSENT, "position_embedding_type": "absolute", "problem_type": "single_label_classification",
+                **ABSENT, "position_embedding_type": "absolute",
                 "pooler_type": "first_token_transform", "directionality": "bidi",
             },
             ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
-from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
 from manyheads.models.gpt import GPT, GPTConfig
 
@@ -98,7 +98,9 @@ def _heads(name: str) -> dict[str, Any]:
     def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         if settings.get("architectures") != [sequence]:
             return {}
-        return {"head": "sequence", "labels": read_labels(settings), "pad": settings.get("pad_token_id")}
+        labels = read_labels(settings)
+        target = read_target(settings, labels)
+        return {"head": "sequence", "labels": labels, "target": target, "pad": settings.get("pad_token_id")}
 
     def also_written(config: GPTConfig) -> dict[str, Any]:
         start = {"bos_token_id": config.end}
@@ -154,10 +156,10 @@ def _settings(
     )  # fmt: skip
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
     return Settings(
-        (*common, *rows),
+        (*common, *rows, TargetRow()),
         ours_only=ours,
         theirs_only=theirs | {"tie_word_embeddings": True},
-        tolerated={**ABSENT, "problem_type": "single_label_classification"},
+        tolerated=ABSENT,
         ignored=ignored,
     )
 

@@ -16,14 +16,14 @@ _BOOKKEEPING = """
     gradient_checkpointing id2label initializer_range label2id model_type name_or_path num_labels output_attentions
     output_hidden_states return_dict task_specific_params torch_dtype torchscript transformers_version
 """
-# keys with options for text generation, and token ids
+# keys with options for text generation, token ids, and keys of the library sentence-transformers for rerankers
 _GENERATING = """
     bad_words_ids begin_suppress_tokens bos_token_id cls_token_id cross_attention_hidden_size diversity_penalty
     do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id
     forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams
     num_return_sequences output_scores prefix remove_invalid_values repetition_penalty return_dict_in_generate
-    sep_token_id suppress_tokens temperature tf_legacy_loss tokenizer_class top_k top_p typical_p unk_token_id
-    use_bfloat16 use_cache
+    sbert_ce_default_activation_function sentence_transformers sep_token_id suppress_tokens temperature
+    tf_legacy_loss tokenizer_class top_k top_p typical_p unk_token_id use_bfloat16 use_cache
 """
 ANY_MODEL = frozenset(_BOOKKEEPING.split())
 ANY_TEXT_MODEL = ANY_MODEL | set(_GENERATING.split())

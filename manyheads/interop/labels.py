@@ -1,4 +1,4 @@
-"""Class names in config.json: keys `id2label` and `label2id`, or only the number of classes."""
+"""Labels in config.json: keys `id2label` and `label2id` or only their number, and the target, `problem_type`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,40 @@ def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if back is not None and numbers != {label: str(index) for index, label in enumerate(labels)}:
         raise UserError(f"'label2id' is {str(back)[:80]}, which contradicts 'id2label'")
     return labels
+
+
+_PROBLEMS = {
+    "classes": "single_label_classification",
+    "regression": "regression",
+    "multi-label": "multi_label_classification",
+}
+
+
+def read_target(settings: Mapping[str, Any], labels: Sequence[str]) -> str:
+    """Return the target of a model with these labels. Without `problem_type`, one label means regression."""
+    problem = settings.get("problem_type")
+    if problem is None:
+        return "regression" if len(labels) == 1 else "classes"
+    target = next((target for target, name in _PROBLEMS.items() if name == problem), None)
+    if target is None or (target == "regression" and len(labels) != 1):
+        raise UserError(
+            f"'problem_type' is {problem!r} for {len(labels)} labels; expected one of {', '.join(_PROBLEMS.values())}, "
+            "and one label for a regression"
+        )
+    return target
+
+
+class TargetRow:
+    """Row for the target of a classifier. The functions `infer` read it, because it depends on the head."""
+
+    ours, keys = "target", ("problem_type",)
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        target = ours.get("target", "classes")
+        return {} if target == "classes" else {"problem_type": _PROBLEMS[target]}
 
 
 def label_names(labels: Sequence[str]) -> dict[str, Any]:

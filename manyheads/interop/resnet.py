@@ -16,7 +16,7 @@ from manyheads.errors import UserError
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
-from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Choice, Setting, Settings, Weight, weights_and_biases
 from manyheads.models.resnet import ResNet, ResNetConfig
 
@@ -46,7 +46,8 @@ def _rows(prefix: str) -> list[Weight]:
 def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the class labels if `architectures` in config.json names a model with a classification head."""
     labeled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
-    return {"labels": read_labels(settings) if labeled else ()}
+    labels = read_labels(settings) if labeled else ()
+    return {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
 
 
 _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "stage_names"}
@@ -74,10 +75,11 @@ RESNET = Family(
             Setting("halve_first", "downsample_in_first_stage", default=False),
             _Downsampling("stride_in_1x1", "downsample_in_bottleneck", default=False),
             Setting("image_size", "image_size", default=224),  # only Manyheads writes this key
+            TargetRow(),
         ),
         ours_only={"stem": "7x7", "squeeze": None},
         theirs_only={"hidden_act": "relu"},
-        tolerated={**ABSENT, "problem_type": "single_label_classification"},
+        tolerated=ABSENT,
         ignored=ANY_MODEL | _IGNORED,
     ),
     _weights,

@@ -23,7 +23,7 @@ from manyheads.errors import UserError
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
-from manyheads.interop.labels import label_names, read_labels
+from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Setting, SettingRow, Settings, Weight, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig
 
@@ -90,7 +90,8 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     bare, labeled = f"{stem}Model", f"{stem}ForImageClassification"
     with_teacher = [f"{labeled}WithTeacher"] if stem == "DeiT" else []
     named = architecture(settings, [bare, labeled, *with_teacher])
-    fields: dict[str, Any] = {"labels": () if named == bare else read_labels(settings)}
+    labels = () if named == bare else read_labels(settings)
+    fields: dict[str, Any] = {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
     if named == bare and (pooler := tensors.get("pooler.dense.weight")) is not None:
         fields["representation"] = len(pooler)
     if stem == "DeiT":
@@ -113,6 +114,7 @@ _COMMON: tuple[SettingRow, ...] = (  # settings that ViT, DeiT and DINOv2 share
     Setting("image_size", "image_size", default=224),
     Setting("channels", "num_channels", default=3),
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.0),
+    TargetRow(),
 )
 _ROWS: tuple[SettingRow, ...] = (
     *_COMMON,
@@ -135,7 +137,7 @@ def _family(model_type: str, distilled: bool) -> Family:
             _ROWS,
             ours_only={"pool": "class", "distilled": distilled, "registers": 0, "layer_scale": None},
             theirs_only={},
-            tolerated={**ABSENT, "pooler_act": "tanh", "problem_type": "single_label_classification"},
+            tolerated={**ABSENT, "pooler_act": "tanh"},
             ignored=ANY_MODEL | _IGNORED,
         ),
         _weights(model_type),

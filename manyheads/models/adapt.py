@@ -23,8 +23,8 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
 
     New tensors are initialized, because the given model has no weights for them.
 
-    head, labels  Classifier weights are kept if both settings stay the same, otherwise initialized. Other parts of a
-                  head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to
+    head, labels  Classifier weights are kept if these and `target` stay the same, otherwise initialized. Other parts of
+                  a head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to
                   pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section
                   3.2).
     vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
@@ -35,13 +35,13 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
                   UserError.
     """
     old: Any = model.config
-    named = ", ".join(sorted(set(settings) - {"head", "labels"})) or "these settings"
+    named = ", ".join(sorted(set(settings) - {"head", "labels", "target"})) or "these settings"
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
         settings = {"representation": None, **settings}
     config = replace(old, **settings)
     adapted = build(config)
     weights, new = model.state_dict(), adapted.state_dict()
-    relabeled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels"))
+    relabeled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels", "target"))
     if relabeled:
         weights = {name: tensor for name, tensor in weights.items() if _module_name(name) not in CLASSIFIERS}
     if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:

@@ -26,7 +26,19 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Range, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import (
+    Epsilon,
+    Heads,
+    LabelConfig,
+    Labels,
+    Layers,
+    Length,
+    Range,
+    Rate,
+    Size,
+    TokenId,
+    Vocabulary,
+)
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -41,7 +53,7 @@ LABELED = ("sequence", "token")
 
 
 @dataclass(frozen=True)
-class BertConfig(Config):
+class BertConfig(LabelConfig):
     """Sizes and options of a BERT model. The defaults are those of bert-base-uncased.
 
     labels         labels of the heads "sequence" and "token", in the order of the logits
@@ -86,11 +98,8 @@ class BertConfig(Config):
         super().__post_init__()
         if self.head in LABELED and not self.labels:
             raise UserError(f"the head {self.head!r} needs labels: set labels")
-        if self.head == "sequence" and len(self.labels) == 1:
-            raise UserError(
-                f"the head 'sequence' has only one label, {self.labels[0]!r}: expected at least two (regression is not "
-                "supported)"
-            )
+        if self.head == "sequence" and len(self.labels) == 1 and self.target == "classes":
+            raise UserError(f"the head 'sequence' has only one label, {self.labels[0]!r}: expected at least two")
 
 
 class Bert(nn.Module):

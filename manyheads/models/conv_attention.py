@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
-from manyheads.core.config import Config, Epsilon, Labels, Layers, Pixels, Rate, Size
+from manyheads.core.config import Epsilon, LabelConfig, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, count_patches
 from manyheads.core.tap import Grid, Tap
@@ -48,7 +48,7 @@ Kind = Literal["quadratic", "relative", "content"]
 
 
 @dataclass(frozen=True)
-class ConvAttentionConfig(Config):
+class ConvAttentionConfig(LabelConfig):
     """Sizes and options of the model. The defaults are those of the paper's models for CIFAR-10 (table 1).
 
     labels      classes in the order of the logits; empty: the model returns features instead of logits

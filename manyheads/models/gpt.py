@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Config, Epsilon, Heads, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
@@ -33,7 +33,7 @@ INIT_STD = 0.02  # initial standard deviation of the weights in all matrices (Ra
 
 
 @dataclass(frozen=True)
-class GPTConfig(Config):
+class GPTConfig(LabelConfig):
     """Sizes and options of a GPT model. The vocabulary size comes from the data or the preset.
 
     end           token between documents, if the vocabulary has one; it begins and ends a text
@@ -67,7 +67,7 @@ class GPTConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head == "sequence" and len(self.labels) < 2:
+        if self.head == "sequence" and self.target == "classes" and len(self.labels) < 2:
             raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more")
 
 

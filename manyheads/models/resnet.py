@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.config import Config, Layers, Pixels, Range, Size
+from manyheads.core.config import LabelConfig, Layers, Pixels, Range, Size
 from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
@@ -37,7 +37,7 @@ Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted fro
 
 
 @dataclass(frozen=True)
-class ResNetConfig(Config):
+class ResNetConfig(LabelConfig):
     """Sizes and options of a ResNet. The defaults are those of ResNet-50.
 
     labels         classes in the order of the logits; empty: the model returns features instead of logits

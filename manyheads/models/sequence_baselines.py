@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from manyheads.core.config import Classes, Config, Length, Range, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Classes, LabelConfig, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import LSTM, TokenEmbedding, pack_texts, xavier_uniform
 from manyheads.errors import UserError
@@ -33,7 +33,7 @@ Neighbors = Annotated[int, Range(1, 1000)]
 
 
 @dataclass(frozen=True)
-class SequenceBaselineConfig(Config):
+class SequenceBaselineConfig(LabelConfig):
     """Sizes and options of a baseline for text classification.
 
     labels         classes in the order of the logits
@@ -71,7 +71,7 @@ class SequenceBaseline(nn.Module):
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.mixer = _MIXERS[c.kind](c)
-        self.output = nn.Linear(self.mixer.features, units(c.labels))
+        self.output = nn.Linear(self.mixer.features, units(c.labels, c.target))
         xavier_uniform(self)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
 
@@ -86,7 +86,7 @@ class SequenceBaseline(nn.Module):
                 f"the input has {tokens.shape[1]} tokens, but the model takes at most {c.max_positions}: truncate it"
             )
         features = self.mixer(self.embedding(tokens), lengths)  # (B, features)
-        return both_logits(self.output(dropout(features, c.dropout, self.training)))
+        return both_logits(self.output(dropout(features, c.dropout, self.training)), c.labels)
 
 
 class Recurrent(nn.Module):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Classes, Config, Epsilon, Layers, Length, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Classes, Epsilon, LabelConfig, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
@@ -34,7 +34,7 @@ from manyheads.errors import UserError
 
 
 @dataclass(frozen=True)
-class TextClassifierConfig(Config):
+class TextClassifierConfig(LabelConfig):
     """Sizes and options of the text classifier. The defaults are those of the textbook.
 
     labels         classes in the order of the logits
@@ -73,7 +73,7 @@ class TextClassifier(nn.Module):
         # An attention bias lets one padding token have the attention weight of all padding tokens; see `_read_padding`.
         biased = not c.masked and self.positions is None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
-        self.output = nn.Linear(c.width, units(c.labels))
+        self.output = nn.Linear(c.width, units(c.labels, c.target))
         self._initialize()
 
     def _initialize(self) -> None:
@@ -116,7 +116,7 @@ class TextClassifier(nn.Module):
         bias = None if counts is None else counts.log()[:, None, None, :]  # bias of the attention scores, (B, 1, 1, T)
         x = self.encoder(x, mask=Mask(key_lengths=lengths), bias=bias)
         pooled = pool(x, lengths, c.pooling, counts)  # (B, D)
-        return both_logits(self.output(dropout(pooled, c.dropout, self.training)))
+        return both_logits(self.output(dropout(pooled, c.dropout, self.training)), c.labels)
 
     def _read_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Pad texts to `max_positions`, but represent all padding tokens of a text by one token, which saves most of
@@ -139,18 +139,18 @@ class TextClassifier(nn.Module):
         return tokens, lengths + (missing > 0), counts
 
 
-def units(labels: tuple[str, ...]) -> int:
-    """Return the number of output units: one for two labels (sigmoid, as in the textbook), otherwise one per label."""
-    return 1 if len(labels) == 2 else len(labels)
+def units(labels: tuple[str, ...], target: str = "classes") -> int:
+    """Return the number of output units: one for two classes (sigmoid, as in the textbook), otherwise one per label."""
+    return 1 if target == "classes" and len(labels) == 2 else len(labels)
 
 
-def both_logits(outputs: Tensor) -> Tensor:
+def both_logits(outputs: Tensor, labels: tuple[str, ...]) -> Tensor:
     """Convert output units (B, 1) or (B, L) to label logits (B, L).
 
-    For two labels, the logits are (0, z): softmax(0, z) is (1 - sigmoid(z), sigmoid(z)). So one unit is enough, and
+    For two classes, the logits are (0, z): softmax(0, z) is (1 - sigmoid(z), sigmoid(z)). So one unit is enough, and
     cross-entropy on these logits is the binary cross-entropy of the textbook.
     """
-    return F.pad(outputs, (1, 0)) if outputs.shape[1] == 1 else outputs
+    return F.pad(outputs, (1, 0)) if outputs.shape[1] == 1 and len(labels) == 2 else outputs
 
 
 def pool(x: Tensor, lengths: Tensor, how: str, counts: Tensor | None = None) -> Tensor:

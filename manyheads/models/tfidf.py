@@ -63,4 +63,4 @@ class Tfidf(nn.Module):
         words = F.normalize(frequencies * self.idf, dim=1)
         # (B, V) word weights, or (B, K) components
         features = words if self.components is None else F.normalize(words @ self.components.T, dim=1)
-        return both_logits(self.output(features))
+        return both_logits(self.output(features), self.config.labels)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.config import Config, Epsilon, Heads, Layers, Pixels, Positive, Range, Rate, Size
+from manyheads.core.config import Epsilon, Heads, LabelConfig, Layers, Pixels, Positive, Range, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import FeedForward, PatchEmbedding, count_patches, xavier_uniform
 from manyheads.core.positions import PositionTable
@@ -28,7 +28,7 @@ from manyheads.errors import UserError
 
 
 @dataclass(frozen=True)
-class ViTConfig(Config):
+class ViTConfig(LabelConfig):
     """Sizes and options of a ViT. The defaults are those of ViT-B/16.
 
     labels            classes in the order of the logits; (): no head. Names may repeat, as in ImageNet.

@@ -53,7 +53,7 @@ def opened(run: Run, kind: Any, origin: str) -> Loaded:
 def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
     """Apply settings to the loaded model, and log which tensors are newly initialized."""
     given = model_settings(run)
-    known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head")]
+    known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head", "target")]
     if unknown := [f"model.{name}" for name in given if name not in known]:
         raise UserError(f"{', '.join(unknown)}: unknown settings; valid are {', '.join(known)}")
     try:

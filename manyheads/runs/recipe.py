@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Range
+from manyheads.core.config import Config, Range, Rate, TargetKind
 from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 
@@ -41,6 +41,46 @@ class DataConfig(Config):
     held_out: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     scored: Literal["test", "validation"] = "test"
     threads: Threads | None = None
+
+
+@dataclass(frozen=True)
+class TargetConfig(DataConfig):
+    """Settings of a training run whose items have labels or numbers.
+
+    target         form of the labels. "classes": one label per item; "regression": a number, with the squared error
+                   as the loss; "multi-label": any number of labels, as a list or separated by "|", with a sigmoid each
+    names          names of the labels in order, for data that give labels as numbers 0, 1, ...
+    threshold      minimum probability of a predicted label, for target=multi-label
+    positive       label that counts as positive in the F1 score of two classes; None: the second label
+    class_weights  "balanced": the loss of an item is divided by the frequency of its class; None: all items count alike
+    sampling       "balanced": each epoch draws its items at random, so that all classes are equally frequent; None:
+                   each epoch has every item once
+    """
+
+    target: TargetKind = "classes"
+    names: tuple[str, ...] = ()
+    threshold: Rate = 0.5
+    positive: str | None = None
+    class_weights: Literal["balanced"] | None = None
+    sampling: Literal["balanced"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        classes, defaults = ("positive", "class_weights", "sampling"), type(self).__dataclass_fields__
+        unused = {"classes": ("threshold",), "regression": (*classes, "names", "threshold"), "multi-label": classes}
+        if idle := [name for name in unused[self.target] if getattr(self, name) != defaults[name].default]:
+            raise UserError(f"{', '.join(idle)}: no effect with target={self.target}; leave it out")
+        if self.class_weights and self.sampling:
+            raise UserError("class_weights and sampling: expected one of them, because both balance the classes")
+        if self.positive is not None and self.names and self.positive not in self.names:
+            raise UserError(f"positive is {self.positive!r}: expected one of the names {', '.join(self.names)}")
+
+    @property
+    def target_record(self) -> dict[str, Any]:
+        """Return the settings that the trained model needs for its predictions and scores, for result.json."""
+        if self.target == "multi-label":
+            return {"threshold": self.threshold}
+        return {} if self.positive is None else {"positive": self.positive}
 
 
 @dataclass(frozen=True)

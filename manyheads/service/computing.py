@@ -29,7 +29,7 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
         return predictor.answers(pairs, **options)
 
     def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
-        return predictor.classify([a for a, _ in items], [b for _, b in items], **options)
+        return predictor.predictions([a for a, _ in items], [b for _, b in items], **options)
 
     def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
         arrays = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]

@@ -15,8 +15,6 @@ from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
 
-BEAM, ALPHA = 4, 0.6  # beam width and length penalty, as in `manyheads translate`
-
 
 async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Any:
     texts = [payload.q] if isinstance(payload.q, str) else payload.q
@@ -29,7 +27,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
     else:
         sources = [payload.source] * len(texts)
     count = 1 + (payload.alternatives or 0)
-    options = {"count": count, "beam": max(BEAM, count), "alpha": ALPHA, "truncate": payload.truncate}
+    options = {"count": count, "truncate": payload.truncate}
     # by index of the text: for each part of the text, a list of the best translations
     results: dict[int, list[list[str]]] = {}
     for source in dict.fromkeys(sources):

@@ -131,7 +131,9 @@ WARM_UP: dict[str, Callable[[Any], object]] = {
     "tag": lambda predictor: predictor.tag("a"),
     "fill": lambda predictor: predictor.fill(predictor.mask),
     "answer": lambda predictor: predictor.answer("a", "a"),
-    "classify": lambda predictor: predictor.classify("a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))),
+    "classify": lambda predictor: predictor.predictions(
+        ["a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))]
+    ),
     "embed": lambda predictor: predictor.embed([Image.new("RGB", (32, 32)) if _reads_images(predictor) else "a"]),
 }
 

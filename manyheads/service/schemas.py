@@ -244,13 +244,20 @@ class Language(Answer):
 
 
 class ClassifyRequest(Body):
-    """Request to classify texts, pairs of texts, or images. An image is a file encoded in base64."""
+    """Request to classify texts, pairs of texts, or images. An image is a file encoded in base64.
+
+    A result is a list of labels with probabilities; for a model that predicts a number, an object with this `value`.
+
+    top        number of labels; without it one, or all over the threshold for a model with several labels per item
+    threshold  minimum probability of a label, for such a model
+    """
 
     model: ModelName = None
     texts: Texts | None = None
     pairs: Texts | None = None
     images: Annotated[list[str], Field(min_length=1, max_length=MAX_IMAGES)] | None = None
-    top: Top = 1
+    top: Top | None = None
+    threshold: Annotated[float | None, Field(ge=0, le=1)] = None
     truncate: Truncate = False
 
 
@@ -277,8 +284,8 @@ class AnswerRequest(Body):
 class NBestRequest(Body):
     model: ModelName = None
     texts: Texts
-    beam: Annotated[int, Field(ge=1, le=16)] = 4
-    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6
+    beam: Annotated[int | None, Field(ge=1, le=16)] = None
+    alpha: Annotated[float | None, Field(ge=0, le=10)] = None
     count: Annotated[int, Field(ge=1, le=16)] = 1
     truncate: Truncate = False
 

@@ -186,7 +186,9 @@ def service_of(settings: Settings) -> Service:
 
 def _check_detector(registry: Registry, name: str) -> None:
     served = registry.of(name, None)
-    if "classify" not in served.verbs or served.predictor.reads != "texts" or served.predictor.needs_pairs:
+    predictor = served.predictor
+    fits = "classify" in served.verbs and predictor.reads == "texts" and predictor.target.kind == "classes"
+    if not fits or predictor.needs_pairs:
         raise UserError(f"--detect {name}: expected a model that classifies single texts, to detect their language")
 
 

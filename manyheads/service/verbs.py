@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +24,7 @@ from manyheads.service.state import Service
 
 async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Any:
     served = service.registry.of(payload.model, "translate")
-    if payload.count > payload.beam:
+    if payload.beam is not None and payload.count > payload.beam:
         raise Refused(400, f"found {payload.count}: expected at most the beam, {payload.beam}", field="count")
     options = {"count": payload.count, "beam": payload.beam, "alpha": payload.alpha, "truncate": payload.truncate}
     translations = await service.compute(request, served, "nbest", payload.texts, "texts", **options)
@@ -35,13 +36,13 @@ async def nbest(service: Service, payload: schemas.NBestRequest, request: Reques
 async def classify(service: Service, payload: schemas.ClassifyRequest, request: Request) -> Any:
     served = service.registry.of(payload.model, "classify")
     _check_fields(served, payload)
-    options: dict[str, Any] = {"top": payload.top}
+    options: dict[str, Any] = {"top": payload.top, "threshold": payload.threshold}
     items: list[Any]
     if payload.images is not None:
         verb, field = "images", "images"
         served, items = await decode_images(service, served, "classify", payload.images, "images", request)
     else:
-        verb, field, items = "classify", "texts", payload.texts or []
+        verb, field, items = "predictions", "texts", payload.texts or []
         options["truncate"] = payload.truncate
         if payload.pairs is not None:
             if len(payload.pairs) != len(items):
@@ -50,7 +51,13 @@ async def classify(service: Service, payload: schemas.ClassifyRequest, request: 
                 )
             verb, items = "pairs", list(zip(items, payload.pairs, strict=True))
     predictions = await service.compute(request, served, verb, items, field, **options)
-    return schemas.Results(model=served.name, results=[[asdict(label) for label in ranked] for ranked in predictions])
+    return schemas.Results(model=served.name, results=list(map(_prediction, predictions)))
+
+
+def _prediction(prediction: Any) -> Any:
+    if isinstance(prediction, float):
+        return {"value": None if math.isnan(prediction) else prediction}
+    return [asdict(label) for label in prediction]
 
 
 def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:

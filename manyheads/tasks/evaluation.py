@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
+from manyheads.analysis.figures.confusion import draw_sheet
+from manyheads.core.config import TargetKind
+from manyheads.data.readers.labeled import label_order, label_sets
 from manyheads.data.sources.recorded import source_of
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
-from manyheads.files import parse_json
+from manyheads.files import parse_json, replacing
 from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
@@ -25,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 RESAMPLES, MAX_CHANGES = 1000, 5
+MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
 # Minimum number of test items for a bootstrap test. With fewer items, the resamples are too similar to each other.
 MIN_BOOTSTRAP_ITEMS = 10
 
@@ -45,6 +53,9 @@ class EvaluationResult:
     quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
     metrics  metrics over all items
     unit     name of the quality score
+    confidences  probability of each output (or of its labels, joined), or its error
+    measure      name of the confidences
+    image    function that returns the image of an item, if the items are images
     """
 
     # name of the values that the method `ranks` returns; an empty string means that the name is `unit`
@@ -56,6 +67,9 @@ class EvaluationResult:
     quality: list[float]
     metrics: Metrics
     unit: str = field(default="right", kw_only=True)
+    confidences: list[Any] = field(default_factory=list, kw_only=True)
+    measure: str = field(default="probability", kw_only=True)
+    image: Callable[[int], Image.Image] | None = field(default=None, kw_only=True, compare=False)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in values(self.metrics).items())
@@ -63,6 +77,23 @@ class EvaluationResult:
 
     def _repr_html_(self) -> str:
         return metrics_html(self.metrics)
+
+    def errors(self) -> list[tuple[int, str, str, str, float | str]]:
+        """Return the index, input, true output, prediction and confidence of the wrong predictions, the worst first."""
+        rows = zip(range(len(self.inputs)), self.inputs, self.references, self.outputs, self.confidences, strict=True)
+        wrong = [row for row in rows if row[2] != row[3]]
+        return sorted(wrong, key=lambda row: (self.quality[row[0]], -row[4] if isinstance(row[4], float) else 0))
+
+    def save_errors(self, path: str | Path) -> None:
+        """Write the wrong predictions as a table (.csv), or the first wrong images as a sheet of pictures (.png)."""
+        errors = self.errors()
+        if str(path).endswith(".csv"):
+            with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("input", "truth", "prediction", self.measure), *(e[1:] for e in errors)])
+            return
+        assert self.image is not None
+        pictures = [(self.image(e[0]), f"{e[2]} as {e[3]}, {e[4]}") for e in errors[:MAX_PICTURES]]
+        draw_sheet(path, pictures)
 
     @property
     def ranks(self) -> list[float]:
@@ -97,11 +128,13 @@ class LabelEvaluation(EvaluationResult):
 
     probabilities  probability that the model gives to the right label of each item. A comparison of two models sorts
                    the items by the difference of this probability.
+    kind           "multi-label": an item may have several labels, joined by "|"
     """
 
     ranked_by: ClassVar[str] = "probability of the right label"
 
     probabilities: list[float]
+    kind: TargetKind = "classes"
 
     @classmethod
     def of(
@@ -111,27 +144,37 @@ class LabelEvaluation(EvaluationResult):
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
         right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
-        return cls(inputs, outputs, list(truth), right, metrics, probabilities)
+        confidences = [round(p, 4) for p in scores.amax(1).exp().tolist()]
+        return cls(inputs, outputs, list(truth), right, metrics, probabilities, confidences=confidences)
 
     @property
     def ranks(self) -> list[float]:
         return self.probabilities
 
     def by_label(self) -> list[dict[str, Any]]:
-        """Return the item count, precision, recall and F1 of each label.
+        """Return the item count, precision, recall and F1 of each label. A ratio without items has the value 0.
 
-        A ratio whose denominator is zero has the value 0.
+        The recall of a label is also its accuracy: the fraction of its items that the model recognizes.
         """
-        expected, found = Counter(self.references), Counter(self.outputs)
-        right = Counter(a for a, b in zip(self.outputs, self.references, strict=True) if a == b)
-        return [
-            {
-                "label": label, "items": expected[label],
-                "precision": right[label] / max(found[label], 1), "recall": right[label] / max(expected[label], 1),
-                "f1": 2 * right[label] / (found[label] + expected[label]),
-            }
-            for label in sorted({*expected, *found}, key=lambda label: (len(label) if label.isdecimal() else 0, label))
-        ]  # fmt: skip
+        sets = [label_sets(texts, self.kind) for texts in (self.references, self.outputs)]
+        expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
+        right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
+        labels = label_order({*expected, *found})
+        return [ratios(label, right[label], found[label], expected[label]) for label in labels]
+
+    def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """Return the labels that occur, and the number of items for each true label (row) and predicted label."""
+        labels = label_order({*self.references, *self.outputs})
+        counts = Counter(zip(self.references, self.outputs, strict=True))
+        return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
+
+
+def ratios(label: str, right: int, found: int, expected: int) -> dict[str, Any]:
+    """Return the item count, precision, recall and F1 of a label. A ratio whose denominator is zero has the value 0."""
+    return {
+        "label": label, "items": expected, "precision": right / max(found, 1), "recall": right / max(expected, 1),
+        "f1": 2 * right / max(found + expected, 1),
+    }  # fmt: skip
 
 
 class Predictor(Protocol):

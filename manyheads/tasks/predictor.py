@@ -17,8 +17,8 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
-from manyheads.tasks.classification.task import encode
 from manyheads.tasks.embedding import Embedded, Pool, embed_tokens
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
@@ -29,10 +29,12 @@ class TrainedModel:
 
     model, compute  the model as loaded, and the compute settings (device, number format)
     compiled        the model and the settings for fast inference, prepared on first use
+    reports         names of the reports that an evaluation can give in addition to metrics
     verbs           names of the commands (such as translate) that accept the model; `tasks/verbs.py` lists all commands
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
+    reports: tuple[str, ...] = ()
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         check(compute)

@@ -9,6 +9,6 @@ GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare", "curve"),
     "use": SERVED,
     "inspect": ("summary", "attend", "lens", "probe", "draw"),
-    "deploy": ("export", "convert", "serve"),
+    "deploy": ("export", "convert", "average", "serve"),
 }
 COMMANDS = tuple(command for group in GROUPS.values() for command in group)

@@ -82,7 +82,7 @@ def test_help_has_an_example_that_parses(
         (["translate", "absent", "--beam", "1000000000", "x"], "--beam: expected a whole number from 1 to 1024"),
         (["translate", "absent", "--nbest", "1000000", "x"], "--nbest: expected a whole number from 1 to 1024"),
         (
-            ["translate", "absent", "--nbest", "5", "x"],
+            ["translate", "absent", "--nbest", "5", "--beam", "4", "x"],
             "--nbest 5 exceeds the beam: expected --beam 5 or more, found 4",
         ),
         (["translate", "absent", "--alpha", "1e308", "x"], "--alpha: expected a number from 0 to 10, found '1e308'"),

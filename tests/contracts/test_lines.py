@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,9 +28,9 @@ class Echo:
     def translate(self) -> None:
         raise AssertionError("the command wants the n best")
 
-    def nbest(
-        self, texts: list[str], count: int, beam: int, alpha: float, *, truncate: bool
-    ) -> list[list[Translation]]:
+    decoding: ClassVar = {"beam": 4, "alpha": 0.6}
+
+    def nbest(self, texts: list[str], count: int, *, truncate: bool, **options: Any) -> list[list[Translation]]:
         self.asked.append(list(texts))
         for number, text in enumerate(texts):
             if len(text) > 99 and not truncate:
@@ -143,7 +143,7 @@ def test_a_model_without_labels_is_refused_before_scoring(
     echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Echo, "outcome", lambda *_, **__: pytest.fail("it is scored"), raising=False)
-    assert "--by-label applies to models that predict one label" in refused(capsys, "evaluate", "m", "--by-label")
+    assert "found --by-label, but the model supports no such option" in refused(capsys, "evaluate", "m", "--by-label")
 
 
 class Pairs:
@@ -152,7 +152,7 @@ class Pairs:
     verbs = ("classify",)
     reads, takes_pairs = "texts", True
 
-    def classify(self, texts: list[str], pairs: list[str] | None, *, top: int, truncate: bool) -> list[Any]:
+    def predictions(self, texts: list[str], pairs: list[str] | None, *_: Any, truncate: bool) -> list[Any]:
         return [[] for _ in texts]
 
 

@@ -227,10 +227,13 @@ def content(source: bytes | Path | Member) -> bytes:
 def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     """Return a fault of an image that can be found without opening the image, or None."""
     label = entry.label
-    if entry.fault:
+    if entry.fault or entry.checked:
         return entry.fault
     if fault := score_fault(label, "label"):
         return ImageFault(*fault)
+    if isinstance(label, list | tuple):
+        return ImageFault("the label is a list", "to predict several labels, set target=multi-label")
+    label = int(label) if isinstance(label, float) and label.is_integer() else label
     if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
         return ImageFault(f"the label is {label!r}", "write a name or an integer of 0 or more")
     if str(label) == "-1":

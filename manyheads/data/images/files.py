@@ -68,6 +68,7 @@ class Entry(NamedTuple):
     source: bytes | Path | Member | NDArray[np.uint8] | None
     label: Any = None
     fault: ImageFault | None = None
+    checked: bool = False  # True if the label is in the form that data sets use
 
 
 def entries(

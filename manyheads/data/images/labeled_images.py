@@ -6,7 +6,7 @@ validation of every image.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -17,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from manyheads.core.config import TargetKind
 from manyheads.data.images import checking
 from manyheads.data.images.checking import check_images, fault_of
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labeled import label_name, label_order
+from manyheads.data.readers.labeled import label_name, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import shown
+from manyheads.data.readers.rows import BadRow
 from manyheads.data.readers.splits import SplitData, held_out, logged
 from manyheads.errors import UserError, extra
 
@@ -52,6 +54,7 @@ class ImageData:
     names   distinct labels in the order of class indices
     skips   number of skipped images for each reason
     notes   warnings about images that are used, one per line
+    target  form of the labels, as in `Labeled`
     """
 
     items: list[Item]
@@ -59,6 +62,7 @@ class ImageData:
     file: Path | None = None
     skips: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    target: TargetKind = "classes"
 
     def __len__(self) -> int:
         return len(self.items)
@@ -97,6 +101,7 @@ def read_images(
     cache_folder: Path | None = None,
     follows: bool = False,
     limit: int | None = None,
+    target: TargetKind = "classes",
     only: Collection[int] | None = None,
 ) -> ImageData:
     """Read one corpus, in any of the formats of `files.py`, and decode every image once to validate it.
@@ -108,6 +113,7 @@ def read_images(
                     for a temporary file of images that are not in separate files. None: results are not saved
     follows         True if another process owns this folder and has read the same data: nothing is written to it
     limit           maximum number of images to read
+    target          form of the labels, as in `read_labeled`
     only            positions of the images to read; None: all
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
@@ -115,6 +121,7 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     rows = rows if only is None else (row for number, row in enumerate(rows) if number in only)
+    rows = _with_targets(rows, names, target)
     items, notes, skips = list[Item](), list[str](), dict[str, list[str]]()
     scratch = None if follows else cache_folder
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
@@ -134,7 +141,7 @@ def read_images(
                 new_checks.append(check._replace(pixels=None))
             assert entry.source is not None
             source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
-            items.append(Item(source, label_name(entry.label, names), *check[:3], entry.place))
+            items.append(Item(source, _name(entry, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
         if cache_folder is not None and not follows:
@@ -148,11 +155,28 @@ def read_images(
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
-    return ImageData(items, names or label_order(item.label for item in items), file, counts, notes)
+    images = ImageData(items, names, file, counts, notes, target)
+    return images if names and target != "regression" else replace(images, names=labels_of(images.labels, target))
+
+
+def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind) -> Iterator[Entry]:
+    """Convert the labels of a regression, or several labels per image, to the form that data sets use."""
+    for entry in rows:
+        if target == "classes" or entry.fault:
+            yield entry
+            continue
+        try:
+            yield entry._replace(label=parse_target(entry.label, "label", names, target), checked=True)
+        except BadRow as bad:
+            yield entry._replace(fault=ImageFault(bad.fault, bad.hint))
+
+
+def _name(entry: Entry, names: Sequence[str]) -> str:
+    return str(entry.label) if entry.checked else label_name(entry.label, names)
 
 
 def read_labels(
-    path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool
+    path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool, target: TargetKind = "classes"
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return the label of each image, and the distinct labels in class order. The images are not opened.
 
@@ -160,14 +184,14 @@ def read_labels(
     """
     rows, own_names = entries(path, columns, images=False)
     names, labels, skips = tuple(names) or own_names, list[str](), dict[str, list[str]]()
-    for entry in rows:
+    for entry in _with_targets(rows, names, target):
         if fault := fault_of(entry, names):
             _skip_or_raise(entry, fault, skips, skip_bad_lines)
         else:
-            labels.append(label_name(entry.label, names))
+            labels.append(_name(entry, names))
     if not labels:
         raise _no_images_error(path, skips)
-    return labels, names or label_order(labels)
+    return labels, names if names and target != "regression" else labels_of(labels, target)
 
 
 def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool) -> None:

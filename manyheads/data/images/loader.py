@@ -14,11 +14,12 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.batching import part_of
+from manyheads.data.batching import balanced_rows, part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
 from manyheads.data.images.checking import join_names, open_image
 from manyheads.data.images.labeled_images import ImageData
@@ -32,7 +33,7 @@ _BATCHES_AHEAD = 2  # number of batches that are prepared in advance for each wo
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Batch of normalized images (B, C, Y, X) with labels (B,), or with soft labels (B, L) after mixup or cutmix.
+    """Batch of normalized images (B, C, Y, X) with labels (B,), or with labels (B, L) that are soft or several.
 
     The fields are NumPy arrays, so that workers do not import torch. `torch.from_numpy` converts them without a
     copy.
@@ -52,12 +53,13 @@ class _Maker:
     """Factory that creates the batches of any epoch. Each worker has a copy of it; the images stay in their files."""
 
     sources: list[Path | Member | Stored | NDArray[np.uint8]]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     classes: int
     preprocessing: Preprocessing
     augmentation: Augmentation | None
     batch_items: int
     seed: int
+    balanced: bool
 
     @property
     def batches(self) -> int:
@@ -68,6 +70,9 @@ class _Maker:
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
+        elif self.balanced:
+            items = balanced_rows(self.labels, self.seed, epoch)
+            order = np.stack([items, np.arange(len(items))], axis=1)
         else:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
         # The batches have nearly equal sizes, so that no batch contains a single image.
@@ -108,6 +113,8 @@ class ImageLoader:
                   nearly equal
     workers       number of processes that decode and augment images until `close` is called; 0: use the current
                   process
+    truth         number of each image (N,), or 0 and 1 for each label (N, L); None: the class index of its label
+    balanced      True: draw the images of each epoch at random, so that all classes are equally frequent
 
     Content and order of the batches depend only on seed and epoch. Raises UserError for a label that is not in
     `labels`.
@@ -123,20 +130,17 @@ class ImageLoader:
         augmentation: Augmentation | None = None,
         seed: int = 0,
         workers: int = 0,
+        truth: NDArray[np.float32] | None = None,
+        balanced: bool = False,
     ) -> None:
-        index = {label: i for i, label in enumerate(labels)}
-        for i, label in enumerate(data.labels):
-            if label not in index:
-                fault = f"{data.place(i)}: expected a label of the model ({join_names(labels)}), found {label!r}"
-                raise UserError(f"{fault}; correct it, or remove the image")
-        numbers = np.array([index[label] for label in data.labels], dtype=np.int64)
+        numbers = _class_indices(data, labels) if truth is None else truth
         sources = [item.source for item in data.items]
-        self._maker = _Maker(sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed)
+        self._maker = _Maker(sources, numbers, len(labels), preprocessing, augmentation, batch_items, seed, balanced)
         self._workers, self._pool = workers, None if workers == 0 else _pool(workers, self._maker)
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class index of each image, (N,), in the order of the data, which is also the order of evaluation.
+    def labels(self) -> NDArray[Any]:
+        """Class index of each image, (N,), or `truth`, in the order of the data, which is the order of evaluation.
 
         No image is decoded.
         """
@@ -153,6 +157,15 @@ class ImageLoader:
         """Stop the worker processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+
+def _class_indices(data: ImageData, labels: Sequence[str]) -> NDArray[np.int64]:
+    index = {label: i for i, label in enumerate(labels)}
+    for i, label in enumerate(data.labels):
+        if label not in index:
+            fault = f"{data.place(i)}: expected a label of the model ({join_names(labels)}), found {label!r}"
+            raise UserError(f"{fault}; correct it, or remove the image")
+    return np.array([index[label] for label in data.labels], dtype=np.int64)
 
 
 class _Epoch(Sequence[ImageBatch]):

@@ -12,7 +12,7 @@ from manyheads.data.images.checking import join_names
 from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.readers.labeled import with_labels
+from manyheads.data.readers.labeled import labels_of, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
@@ -54,6 +54,7 @@ class ImageSource(ClassSource[ImageData]):
         images = read_images(
             corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
             cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
+            target=self.target,
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
@@ -82,7 +83,8 @@ class ImageSource(ClassSource[ImageData]):
 
         Other labels are an error, because a model can only predict labels that it was trained on.
         """
-        known = with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines, unit="images")
+        labels = labels_of(train.labels, train.target)
+        known = with_labels(data, labels, skip_bad_lines=self.skip_bad_lines, unit="images")
         return replace(known, names=train.names)
 
     def report(self, splits: SplitData[ImageData]) -> str:
@@ -93,10 +95,10 @@ class ImageSource(ClassSource[ImageData]):
         report, train = Report(splits.known, "images"), splits.train
         report.row("pixels (smallest / largest)", _sizes)
         report.row("modes", _modes)
-        report.labels(lambda images: images.labels, train.names)
+        report.targets(train.names)
         report.repetitions(lambda images: images.keys)
         report.contradictions(train.keys, train.labels)
-        known = set(train.labels)
+        known = labels_of(train.labels, train.target)
         if without := [label for label in train.names if label not in known]:
             report.warnings.append(f"found no training image for {join_names(without)}")
         if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):
@@ -151,8 +153,9 @@ class ImageSource(ClassSource[ImageData]):
             return len(self.memory["train"]), self.names
         splits = self.splits()
         assert splits.train is not None
-        labels, names = read_labels(splits.train, self.names_for((), splits.train), self.columns, self.skip_bad_lines)
-        check_labels(labels, splits.train)
+        names = self.names_for((), splits.train)
+        labels, names = read_labels(splits.train, names, self.columns, self.skip_bad_lines, self.target)
+        check_labels(labels, splits.train, self.target)
         count = len(labels) if splits.validation else round(len(labels) * (1 - self.fraction_of(len(labels))))
         return min(self.sample or count, count), names
 

@@ -15,10 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from manyheads.core.config import TargetKind
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.memory import Rows
@@ -34,10 +36,10 @@ _PAIRS = (
 _TEXTS = ("text", "sentence")
 LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
-SCORES = (
-    "only classification is supported: write a class for each range of scores, such as low and high, or select another "
-    "column with columns.label=NAME"
-)
+SCORES = "to predict a number, set target=regression; or select another column with columns.label=NAME"
+SEPARATOR = "|"  # separates the labels of an item with several labels
+REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as transformers writes it
+_WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
 _MAX_DIGITS = 18  # maximum number of digits in a numeric label
 
 
@@ -59,6 +61,7 @@ class Columns:
 class Labeled(Dataset):
     """Data set of texts with labels. `second_texts` is None if the items are single texts, not pairs.
 
+    labels    for a regression, each number as text; for several labels per item, the names joined by "|"
     numbered  mapping from each label number in the file to the label name
     files     path of each text, if every text is a separate file
     """
@@ -70,6 +73,7 @@ class Labeled(Dataset):
     second_texts: list[str] | None = None
     files: list[Path] = field(default_factory=list)
     numbered: dict[str, str] = field(default_factory=dict)
+    target: TargetKind = "classes"
 
     def place(self, index: int) -> str:
         return str(self.files[index]) if self.files else super().place(index)
@@ -86,10 +90,13 @@ class Labeled(Dataset):
 
 def read_labeled(
     path: str | Path | Rows, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
-    limit: int | None = None,
+    limit: int | None = None, target: TargetKind = "classes", as_written: bool = False,
 ) -> Labeled:  # fmt: skip
     """Read labeled texts from one table, or from one directory of class folders.
 
+    target          "classes": the column has one label per text; "regression": a number; "multi-label": a list of
+                    labels, or labels separated by "|"
+    as_written      True: keep labels such as 1.0 unchanged, as earlier versions did; False: read them as 1
     names           label names, for files that contain the numbers 0, 1, ... The name of a class folder may be the
                     beginning of a label name: `pos` for "positive"
     skip_bad_lines  True: leave out and count faulty rows or files
@@ -100,6 +107,8 @@ def read_labeled(
     if not isinstance(path, Rows) and Path(path).is_dir():
         if columns not in (None, Columns()):
             raise UserError(f"{path}: class folders have no columns; omit `columns`")
+        if target != "classes":
+            raise UserError(f"{path}: class folders give one class per text; for target={target}, give a table")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
     scores: list[str] = []  # file and line of each fractional number in the label column
@@ -110,11 +119,13 @@ def read_labeled(
         # The first row without a fault determines the names of the columns.
         selected = selected or _choose(columns or Columns(), row)
         text, pair, label = selected
-        if fault := score_fault(row.cells.get(label), label):
+        if target == "classes" and (fault := score_fault(row.cells.get(label), label)):
             scores.append(row.place)
             raise BadRow(*fault)
         texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
-        written, name = _label(row.cells.get(label), label, names)
+        if target != "classes":
+            return (texts[0], parse_target(row.cells.get(label), label, names, target), *texts[1:])
+        written, name = _label(row.cells.get(label), label, names, as_written)
         if written != name:
             numbered[written] = name
         return (texts[0], name, *texts[1:])
@@ -124,7 +135,40 @@ def read_labeled(
     labeled = Labeled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
-    return replace(labeled, numbered=numbered)
+    return replace(labeled, numbered=numbered, target=target)
+
+
+def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind) -> str:
+    """Return the number of a regression, or the labels of an item joined by "|". Raises BadRow for other values.
+
+    name   column name for error messages
+    names  names of numeric labels
+    """
+    if target == "regression":
+        if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
+            value = float(value)
+        if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+            raise BadRow(f"expected a number in {name!r}, found {repr(value)[:40]}", "write a number")
+        return repr(float(value))
+    if isinstance(value, str):
+        value = [label for label in value.split(SEPARATOR) if label.strip()]
+    labels = [_label(label, name, names)[1] for label in (value if isinstance(value, list | tuple) else [value])]
+    if any(SEPARATOR in label for label in labels):
+        raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")
+    return SEPARATOR.join(label_order(labels))
+
+
+def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:
+    """Return the labels of each item: one, several, or none for a regression."""
+    if target == "multi-label":
+        return [tuple(label.split(SEPARATOR)) if label else () for label in labels]
+    return [(label,) if target == "classes" else () for label in labels]
+
+
+def labels_of(labels: Iterable[str], target: TargetKind) -> tuple[str, ...]:
+    """Return the labels of a model for the labels of its training items, in class order."""
+    found = chain.from_iterable(label_sets(labels, target))
+    return REGRESSION_LABELS if target == "regression" else label_order(found)
 
 
 def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labeled:
@@ -166,9 +210,16 @@ def score_fault(label: Any, name: str) -> tuple[str, str] | None:
     return None
 
 
+def whole_number(label: Any, names: Sequence[str] = ()) -> str:
+    """Return a label as text. A whole number such as 1.0 becomes 1, unless `names` contains the former."""
+    written = str(label).strip()
+    match = None if written in names else _WHOLE.fullmatch(written)
+    return match[1] if match else written
+
+
 def label_name(label: Any, names: Sequence[str]) -> str:
     """Return the name of a label. If `names` is given, a label 0, 1, ... is an index into `names`."""
-    written = str(label).strip()
+    written = whole_number(label, names)
     return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
 
 
@@ -197,7 +248,10 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
 
     unit  noun for the items in messages, such as "texts"
     """
-    unknown = [i for i, label in enumerate(data.labels) if label not in known]
+    if data.target == "regression":
+        return data
+    known = set(known)
+    unknown = [i for i, labels in enumerate(label_sets(data.labels, data.target)) if not known.issuperset(labels)]
     if not unknown:
         return data
     first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
@@ -208,7 +262,7 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
         )
     if len(unknown) == len(data):
         raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {shown}")
-    kept = [i for i, label in enumerate(data.labels) if label in known]
+    kept = sorted({*range(len(data))}.difference(unknown))
     return keep_items(data, kept, "labels not in the training data")
 
 
@@ -244,21 +298,24 @@ def _text(cells: Cells, name: str) -> str:
     return str(text)
 
 
-def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
+def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False) -> tuple[str, str]:
     """Return a label as written in the file, and its name.
 
     If `names` is given, the label must be a name or an index.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
+    if isinstance(value, list | tuple):
+        raise BadRow(f"{name!r} has a list of labels", "to predict several labels, set target=multi-label")
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
     written = _text({name: str(value)}, name).strip()
+    written = written if as_written else whole_number(written, names)
     if written == "-1":
         raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
     if fault := number_fault(written):
         raise BadRow(*fault)
-    name = label_name(written, names)
+    name = written if as_written and not names else label_name(written, names)
     if names and name not in names:
         raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
     return written, name

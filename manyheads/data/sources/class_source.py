@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from manyheads.core.config import TargetKind
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.labeled import labels_of
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.rows import TABLES, class_names, table
@@ -21,8 +23,9 @@ _NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlab
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSource(Source[D]):
-    """Data source of items with one label each.
+    """Data source of items with labels.
 
+    target  "classes": one label per item; "regression": a number; "multi-label": any number of labels
     names   label names, for data in which the labels are the numbers 0, 1, ...
     sample  number of training items to use, drawn at random; None: all items
     """
@@ -31,6 +34,7 @@ class ClassSource(Source[D]):
 
     names: tuple[str, ...] = ()
     sample: int | None = None
+    target: TargetKind = "classes"
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -43,6 +47,8 @@ class ClassSource(Source[D]):
         They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
         model.
         """
+        if self.target == "regression":
+            return ()
         stored = class_names(parts_of(str(corpus))[0], self.label_columns[0])
         if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
             return stored
@@ -66,8 +72,9 @@ class ClassSource(Source[D]):
         if self.sample is None:
             return splits
         sampled = splits.sampled(self.sample, self.seed)
-        missing = sorted({*splits.train.labels}.difference(sampled.train.labels))
-        if missing and (self.requires_every_label or len({*sampled.train.labels}) < 2):
+        found = labels_of(sampled.train.labels, self.target)
+        missing = sorted({*labels_of(splits.train.labels, self.target)}.difference(found))
+        if missing and (self.requires_every_label or len(found) < 2):
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UserError(
                 f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
@@ -75,10 +82,11 @@ class ClassSource(Source[D]):
         return sampled
 
     def check_training(self, train: D) -> None:
-        check_labels(train.labels, train.file or self.data)
+        check_labels(train.labels, train.file or self.data, self.target)
 
 
-def check_labels(labels: Sequence[str], place: object) -> None:
-    """Raise UserError if the training data have fewer than two distinct labels."""
+def check_labels(labels: Sequence[str], place: object, target: TargetKind = "classes") -> None:
+    """Raise UserError if the training data have fewer than two distinct labels, or two numbers for a regression."""
     if len(set(labels)) < 2:
-        raise UserError(f"{place}: found only one label, {labels[0]!r}; expected at least two")
+        what = "number" if target == "regression" else "label"
+        raise UserError(f"{place}: found only one {what}, {labels[0]!r}; expected at least two")

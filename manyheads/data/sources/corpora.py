@@ -13,7 +13,7 @@ from manyheads.data.readers.class_folders import class_folder_splits
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.conll import Tagged, read_conll
-from manyheads.data.readers.labeled import LABELS, Columns, Labeled, read_labeled, with_labels
+from manyheads.data.readers.labeled import LABELS, Columns, Labeled, label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import (
@@ -110,7 +110,8 @@ class LabeledSource(ClassSource[Labeled]):
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
-        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit)
+        kind: Any = {"target": self.target, "as_written": self.by_number}
+        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, **kind)
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     @property
@@ -152,7 +153,19 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return self.held_out_by_key(train, train.inputs, [[label] for label in train.labels], what="text")
+        return self.held_out_by_key(train, train.inputs, label_sets(train.labels, train.target), what="text")
+
+    def check_training(self, train: Labeled) -> None:
+        """Raise UserError if there are too few labels, or if some labels are numbers and others are words."""
+        super().check_training(train)
+        # index of the first number and of the first word
+        of_kind = {label.isdecimal(): i for i, label in reversed([*enumerate(train.labels)])}
+        if self.target == "classes" and not self.names and len(of_kind) > 1:
+            (number, word), labels = (of_kind[True], of_kind[False]), train.labels
+            raise UserError(
+                f"{train.place(word)}: the label {labels[word]!r} is a word, but {labels[number]!r} in "
+                f"{train.place(number)} is a number; expected one kind of labels"
+            )
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -165,7 +178,7 @@ class LabeledSource(ClassSource[Labeled]):
                 f"{data.file} and {train.file}: found pairs of texts in one and single texts in "
                 "the other; expected the same in both"
             )
-        return with_labels(data, set(train.labels), skip_bad_lines=self.skip_bad_lines)
+        return with_labels(data, labels_of(train.labels, train.target), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]

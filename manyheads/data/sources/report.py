@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from rich.table import Table
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.labeled import Labeled, label_order
+from manyheads.data.readers.labeled import Labeled, label_sets, labels_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
 from manyheads.data.readers.squad import Questions
@@ -84,6 +85,15 @@ class Report(Generic[S]):
         if others := order[_MAX_LABELS:]:
             self.count_row(f"{len(others):,} more labels", lambda split: sum(counts[id(split)][one] for one in others))
 
+    def targets(self, order: Sequence[str]) -> None:
+        """Add rows with the number of items for each label; for a regression, a row that describes the numbers."""
+        splits: Mapping[str, Any] = self.splits
+        if any(split.target == "regression" for split in splits.values()):
+            self._table.add_row("number (smallest / mean / largest)", *(_range(s.labels) for s in splits.values()))
+        else:
+            sets = {id(split): label_sets(split.labels, split.target) for split in splits.values()}
+            self.labels(lambda split: [*chain.from_iterable(sets[id(split)])], order)
+
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.
 
@@ -123,7 +133,9 @@ class Report(Generic[S]):
             self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
 
     def __str__(self) -> str:
-        console = Console(width=120, no_color=True, force_terminal=False, markup=False, emoji=False)
+        console = Console(
+            width=120, no_color=True, force_terminal=False, force_jupyter=False, markup=False, emoji=False
+        )
         with console.capture() as capture:
             console.print(self._table)
         return capture.get() + "".join(f"warning: {warning}\n" for warning in self.warnings)
@@ -138,6 +150,11 @@ def _statistics(lengths: Sequence[int] | NDArray[np.int64]) -> str:
         return ""
     array = np.asarray(lengths)
     return f"{array.mean():.1f} / {np.percentile(array, 99):.0f} / {array.max():,}"
+
+
+def _range(numbers: Sequence[str]) -> str:
+    array = np.array(numbers, dtype=float)
+    return f"{array.min():g} / {array.mean():.4g} / {array.max():g}"
 
 
 def _words(texts: Sequence[str]) -> list[int]:
@@ -202,7 +219,7 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
     train = splits.train
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
-    report.labels(lambda data: data.labels, label_order(train.labels))
+    report.targets(labels_of(train.labels, train.target))
     report.repetitions(lambda data: data.inputs)
     report.contradictions(train.inputs, train.labels)
     return str(report)

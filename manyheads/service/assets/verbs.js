@@ -28,10 +28,11 @@ export const VERBS = {
     fields: ({ reads, pairs }) => (reads === "images" ? [image] : [text(pairs ? "First text" : "Text"), ...(pairs ? [{ name: "pair", label: "Second text" }] : [])]),
     async run(card, { text, pair, image }, desk) {
       const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}) };
-      const top = Math.min(8, Math.max(1, card.labels.length));
-      const { results: [ranked] } = await desk.ask("classify", { model: card.id, top, ...asked });
-      if (!ranked.length) return desk.show(said("Enter a text to classify."));
-      desk.show(said(ranked[0].label), ranking(null, ranked.map(({ label, probability }) => ({ name: label, value: probability }))));
+      const top = card.labels.length > 1 ? { top: Math.min(8, card.labels.length) } : {}; // a model with one label predicts a number
+      const { results: [ranked] } = await desk.ask("classify", { model: card.id, ...top, ...asked });
+      if (ranked.length === 0 || ranked.value === null) return desk.show(said("Enter a text to classify."));
+      if (ranked.value !== undefined) desk.show(said(ranked.value.toFixed(4)));
+      else desk.show(said(ranked[0].label), ranking(null, ranked.map(({ label, probability }) => ({ name: label, value: probability }))));
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
     },
   },

@@ -1,13 +1,11 @@
-"""Predictor for text classification: the most probable labels of texts or pairs of texts."""
+"""Predictor for texts or pairs of texts: their most probable labels, all their labels, or a number."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, overload
-
-from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
@@ -15,34 +13,13 @@ from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
-from manyheads.tasks.classification.task import Encoded, classification_metrics, encode, label_ids, log_probabilities
-from manyheads.tasks.evaluation import LabelEvaluation, record_of, scored_data
+from manyheads.tasks.classification.task import label_logits
+from manyheads.tasks.encoding import Encoded, encode
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
+from manyheads.tasks.targets import Label, trained_target
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Label:
-    """Predicted label with its probability."""
-
-    label: str
-    probability: float
-
-    def __str__(self) -> str:
-        return self.label
-
-
-def top_labels(scores: Tensor, labels: Sequence[str], top: int) -> list[list[Label]]:
-    """Return the `top` most probable labels of each text, best first.
-
-    The argument holds the log-probabilities of all labels for all texts, (N texts, L labels).
-    """
-    best, indices = scores.exp().topk(min(top, len(labels)))
-    return [
-        [Label(labels[i], probability) for probability, i in zip(*row, strict=True)]
-        for row in zip(best.tolist(), indices.tolist(), strict=True)
-    ]
 
 
 class Classifier(TextPredictor):
@@ -55,6 +32,8 @@ class Classifier(TextPredictor):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
+        self.target = trained_target(self.model.config, record_of(loaded.path))
+        self.reports = self.target.reports
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -77,24 +56,24 @@ class Classifier(TextPredictor):
 
     @overload
     def classify(
-        self, texts: str, pairs: str | None = None, *, top: int = 1, truncate: bool = False
-    ) -> list[Label]: ...
+        self, texts: str, pairs: str | None = None, *, top: int | None = None, threshold: float | None = None,
+        truncate: bool = False,
+    ) -> list[Label]: ...  # fmt: skip
     @overload
     def classify(
-        self, texts: list[str], pairs: list[str] | None = None, *, top: int = 1, truncate: bool = False
-    ) -> list[list[Label]]: ...
+        self, texts: list[str], pairs: list[str] | None = None, *, top: int | None = None,
+        threshold: float | None = None, truncate: bool = False,
+    ) -> list[list[Label]]: ...  # fmt: skip
     def classify(
-        self,
-        texts: str | list[str],
-        pairs: str | list[str] | None = None,
-        *,
-        top: int = 1,
-        truncate: bool = False,
-    ) -> list[Label] | list[list[Label]]:
-        """Return the `top` most probable labels of every text, best first. A blank text gets no labels.
+        self, texts: str | list[str], pairs: str | list[str] | None = None, *, top: int | None = None,
+        threshold: float | None = None, truncate: bool = False,
+    ) -> list[Label] | list[list[Label]]:  # fmt: skip
+        """Return the labels of every text, most probable first. A blank text gets no labels.
 
-        pairs     second text of each pair, for a model that reads pairs
-        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+        pairs      second text of each pair, for a model that reads pairs
+        top        number of labels. None: one; for a model that predicts any number of labels, all over the threshold
+        threshold  minimum probability of a label, for such a model; None: the threshold of the training run, or 0.5
+        truncate   true: cut texts that are longer than the model's limit; false: raise UserError for such texts
 
             >>> (label,) = classifier.classify("a fine film")
             >>> label.label in classifier.labels
@@ -102,12 +81,29 @@ class Classifier(TextPredictor):
             >>> [len(labels) for labels in classifier.classify(["the cat", "the dog"], top=2)]
             [2, 2]
         """
+        self.target.expect("labels", self.path)
         if isinstance(texts, str):
             if not (pairs is None or isinstance(pairs, str)):
                 raise UserError(f"expected a string as the second text, found a {type(pairs).__name__}")
-            return self.classify([texts], None if pairs is None else [pairs], top=top, truncate=truncate)[0]
-        if top < 1:
-            raise UserError(f"top is {top}: expected 1 or more")
+            second = None if pairs is None else [pairs]
+            first: list[Label] = self.predictions([texts], second, top, threshold, truncate=truncate)[0]
+            return first
+        return self.predictions(texts, pairs, top, threshold, truncate=truncate)
+
+    def predict(self, texts: list[str], pairs: list[str] | None = None, *, truncate: bool = False) -> list[float]:
+        """Return the number that a regression model predicts for every text; NaN for a blank text.
+
+        The arguments are those of `classify`.
+        """
+        self.target.expect("regression", self.path)
+        return self.predictions(texts, pairs, truncate=truncate)
+
+    def predictions(
+        self, texts: list[str], pairs: str | list[str] | None = None, top: int | None = None,
+        threshold: float | None = None, *, truncate: bool = False,
+    ) -> list[Any]:  # fmt: skip
+        """Return the labels of every text, as `classify` does, or its number, as `predict` does."""
+        self.target.check(top, threshold)
         if isinstance(pairs, str):
             raise UserError("expected a list of strings as the second texts of several texts, found one string")
         if pairs is not None and len(texts) != len(pairs):
@@ -119,24 +115,23 @@ class Classifier(TextPredictor):
             if bool(pair.strip()) != bool(texts[i].strip()):
                 raise ItemError(i, "and its second text: only one of them is blank")
         model, compute = self.compiled
-        scores = log_probabilities(model, self._encode(texts, pairs, truncate), compute)
-        ranked = top_labels(scores, self.labels, top)
-        return [labels if text.strip() else [] for text, labels in zip(texts, ranked, strict=True)]
+        found = self.target.predictions(
+            label_logits(model, self._encode(texts, pairs, truncate), compute), top, threshold
+        )
+        blank: Any = math.nan if self.target.kind == "regression" else []
+        return [prediction if text.strip() else blank for text, prediction in zip(texts, found, strict=True)]
 
-    def evaluate(self, data: Labeled, *, truncate: bool = False) -> LabelEvaluation:
-        """Classify the texts of a data set, and compare the predicted labels with the true labels."""
-        truth = label_ids(data, self.labels)
+    def evaluate(self, data: Labeled, *, truncate: bool = False) -> EvaluationResult:
+        """Predict the labels or numbers of a data set, and compare them with the true ones."""
+        truth = self.target.truth(data)
         model, compute = self.compiled
-        scores = log_probabilities(
-            model, self._encode(data.texts, data.second_texts, truncate, data.place), compute
-        )  # (N, L)
-        metrics = classification_metrics(scores.argmax(1).tolist(), truth.tolist(), self.labels)
-        return LabelEvaluation.of(data.inputs, data.labels, self.labels, scores, metrics)
+        logits = label_logits(model, self._encode(data.texts, data.second_texts, truncate, data.place), compute)
+        return self.target.evaluation(data.inputs, data, logits, self.target.measure(logits, truth))
 
     def outcome(
         self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
-    ) -> LabelEvaluation:  # fmt: skip
+    ) -> EvaluationResult:  # fmt: skip
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a table of texts and labels, or a directory with a test file.
@@ -146,7 +141,7 @@ class Classifier(TextPredictor):
 
             >>> outcome = classifier.outcome("labeled.tsv")
             >>> sorted(outcome.metrics)
-            ['accuracy', 'f1']
+            ['accuracy', 'f1', 'macro_f1', 'mcc']
         """
         if columns is not None and data is None:
             raise UserError("columns apply only to other test data: give the data, too, with --data")
@@ -166,7 +161,7 @@ class Classifier(TextPredictor):
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
     def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
-        settings: dict[str, Any] = {} if columns is None else {"columns": columns}
+        settings: dict[str, Any] = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
         )

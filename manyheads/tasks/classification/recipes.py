@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Range, Vocabulary
 from manyheads.data.readers.labeled import Columns
 from manyheads.errors import UserError
-from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
+from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Tuned
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.classification.run"
 
 
 @dataclass(frozen=True)
-class ClassificationConfig(DataConfig):
+class ClassificationConfig(TargetConfig):
     """Settings of a training run for text classification.
 
     data          a directory with train, val and test files; or one file (.tsv, .csv, .jsonl or .parquet) with the
@@ -27,7 +27,6 @@ class ClassificationConfig(DataConfig):
                   a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
     columns       names of the columns of a table: columns.text, columns.pair and columns.label
-    names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     size          approximate number of training phrases of the embedded corpus
     items         number of training texts or pairs, sampled with the seed; None: all
     preset        name of the model preset; `model` overrides single fields of it. None: the user must give an initial
@@ -49,7 +48,6 @@ class ClassificationConfig(DataConfig):
     """
 
     columns: Columns = field(default_factory=Columns)
-    names: tuple[str, ...] = ()
     size: Count = 48_000
     items: Count | None = None
     preset: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.language_codes import LANGUAGES
-from manyheads.data.readers.labeled import Labeled, label_order
+from manyheads.data.readers.labeled import REGRESSION_LABELS, Labeled, labels_of
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
@@ -29,8 +30,10 @@ from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
-from manyheads.tasks.classification.task import ClassificationTask, encode, label_ids
+from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.classification.tfidf import fit_tfidf
+from manyheads.tasks.encoding import encode
+from manyheads.tasks.targets import Target, build_target
 from manyheads.training.loop import Summary
 from manyheads.training.record import Metrics
 from manyheads.training.run_directory import saved_message
@@ -44,17 +47,19 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
     _check_unused_options(config, run)
 
     source = LabeledSource(
-        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items
-    )
+        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items,
+        target=config.target,
+    )  # fmt: skip
 
     def plan() -> Plan:
         if run.init is None:
             return Plan(planned_model(config), config.batch_tokens)
-        return Plan(_initial_model(config, run, config.names or ("0", "1"))[0], config.batch_tokens)
+        return Plan(_initial_model(config, run, _expected_labels(config))[0], config.batch_tokens)
 
     def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
         _check_pairs(config, run, splits.train)
-        labels = config.names or label_order(splits.train.labels)
+        labels = config.names or labels_of(splits.train.labels, splits.train.target)
+        target = build_target(config, labels, splits.train)
         if run.init is None:
             model, tokenizer = _build_model(config, splits.train, labels)
         else:
@@ -67,16 +72,19 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             )
 
         def score(held: Labeled) -> Metrics:
-            return Classifier(directory.load(run.out), compute).evaluate(held, truncate=config.truncate).metrics
+            classifier = Classifier(directory.load(run.out), compute)
+            classifier.target = replace(target, weights=None)
+            return classifier.evaluate(held, truncate=config.truncate).metrics
 
-        record = {"truncate": config.truncate}
+        record = {"truncate": config.truncate, **config.target_record}
         if isinstance(model, Tfidf):
             fit = _make_fit(config, run, model, tokenizer, splits.train)
             return Job(model, config.training, score, fit=fit, record=record)
         task = ClassificationTask(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
-            auxiliary=config.auxiliary, seed=config.training.seed,
+            auxiliary=config.auxiliary, seed=config.training.seed, target=target,
+            balanced=config.sampling is not None,
         )  # fmt: skip
 
         cost = costs.flops(model, round(task.tokens_per_item))
@@ -100,12 +108,13 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
         run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
+        rates = {**rates, "target": config.target}
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, GPT, "a BERT or a GPT")
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
     tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
     settings = {
-        "head": "sequence", "labels": labels,
+        "head": "sequence", "labels": labels, "target": config.target,
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
         # token id that the tokenizer never puts at the end of an input for this classifier
         "pad": tokenizer.token_to_id(START) if end is None else end,
@@ -114,11 +123,16 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     return (GPT(model.config) if config.scratch else model), tokenizer
 
 
+def _expected_labels(config: ClassificationConfig) -> tuple[str, ...]:
+    """Return labels for a plan, before the data are read."""
+    return REGRESSION_LABELS if config.target == "regression" else config.names or ("0", "1")
+
+
 def planned_model(config: ClassificationConfig) -> Any:
     """Return the model on the meta device (without memory), with the vocabulary size that the user requested."""
     if config.preset is None:
         raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
-    labels = config.names or (tuple(LANGUAGES) if config.data is None else ("0", "1"))
+    labels = config.names or (tuple(LANGUAGES) if config.data is None else _expected_labels(config))
     with torch.device("meta"):
         return _model(config, labels, config.vocabulary, 0, 1)
 
@@ -129,6 +143,7 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
         return
     run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
     if config.preset == "tfidf":
+        run.refuse(("target", "class_weights", "sampling"), "not supported by TF-IDF: leave it out", changed_only=True)
         reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
         keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
         run.refuse(tuple(keys), reason)
@@ -158,7 +173,7 @@ def _make_fit(
     def fit() -> Summary:
         started = time.monotonic()
         encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
-        fit_tfidf(model, encoded.ids, label_ids(train, model.config.labels))
+        fit_tfidf(model, encoded.ids, Target("classes", model.config.labels).truth(train))
         logger.info(saved_message(directory.save(run.out, model, tokenizer), run.out))
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
 
@@ -181,5 +196,6 @@ def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str
 def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Any:
     assert config.preset is not None
     name = full_name(config.preset, *FAMILIES)
-    special = {"unknown": unknown} if name == "tfidf" else {}
+    special: dict[str, Any] = {"unknown": unknown} if name == "tfidf" else {}
+    special |= {} if name == "tfidf" else {"target": config.target}
     return build(preset_for_data(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -21,18 +23,17 @@ from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.labeled_images import ImageData
-from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import distinct_names
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.classification.predictor import Label, top_labels
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
-from manyheads.tasks.evaluation import LabelEvaluation, scored_data
-from manyheads.tasks.images.task import EVALUATION_BATCH, image_metrics, log_probabilities
+from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.images.task import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.predictor import TrainedModel
+from manyheads.tasks.targets import Label, trained_target
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
@@ -133,41 +134,55 @@ class ImageClassifier(ImageEncoder):
         if not loaded.model.config.labels:
             raise UserError(f"{loaded.path}: found no classification head: train this model for a task with --init")
         super().__init__(loaded, compute)
+        self.target = trained_target(self.model.config, record_of(loaded.path))
+        self.reports = self.target.reports
 
     @overload
-    def classify(self, images: str | Path | Image.Image, *, top: int = 1) -> list[Label]: ...
+    def classify(
+        self, images: str | Path | Image.Image, *, top: int | None = None, threshold: float | None = None
+    ) -> list[Label]: ...
     @overload
     def classify(
-        self,
-        images: list[str | Path | Image.Image] | list[str],
-        *,
-        top: int = 1,
-        faults: dict[int, str] | None = None,
-    ) -> list[list[Label]]: ...
+        self, images: list[str | Path | Image.Image] | list[str], *, top: int | None = None,
+        threshold: float | None = None, faults: dict[int, str] | None = None,
+    ) -> list[list[Label]]: ...  # fmt: skip
     def classify(
-        self,
-        images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str],
-        *,
-        top: int = 1,
-        faults: dict[int, str] | None = None,
-    ) -> list[Label] | list[list[Label]]:
-        """Return the `top` most probable labels of every image, best first. Images are given as files or Pillow images.
+        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str], *,
+        top: int | None = None, threshold: float | None = None, faults: dict[int, str] | None = None,
+    ) -> list[Label] | list[list[Label]]:  # fmt: skip
+        """Return the labels of every image, most probable first. Images are given as files or Pillow images.
 
-        faults  optional dictionary that collects an error message for each image that cannot be read, by image index;
-                the result has no labels for this image. Without the dictionary, such an image raises UserError.
+        top        number of labels. None: one; for a model that predicts any number of labels, all over the threshold
+        threshold  minimum probability of a label, for such a model; None: the threshold of the training run, or 0.5
+        faults     optional dictionary that collects an error message for each image that cannot be read, by image
+                   index; the result has no labels for this image. Without the dictionary, such an image raises
+                   UserError.
 
             >>> len(vit.classify("digit.png", top=3))
             3
         """
+        self.target.expect("labels", self.path)
         if isinstance(images, str | Path | Image.Image):
-            return self.classify([images], top=top)[0]
+            first: list[Label] = self.predictions([images], top, threshold)[0]
+            return first
+        return self.predictions(images, top, threshold, faults=faults)
+
+    def predict(self, images: list[str | Path | Image.Image] | list[str]) -> list[float]:
+        """Return the number that a regression model predicts for every image."""
+        self.target.expect("regression", self.path)
+        return self.predictions(images)
+
+    def predictions(
+        self, images: Sequence[str | Path | Image.Image], top: int | None = None, threshold: float | None = None,
+        *, faults: dict[int, str] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Return the labels of every image, as `classify` does, or its number, as `predict` does."""
         if not isinstance(images, list | tuple):
             raise UserError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
-        if top < 1:
-            raise UserError(f"top is {top}: expected 1 or more")
-        labels: list[list[Label]] = [[] for _ in images]
+        self.target.check(top, threshold)
+        results: list[Any] = [math.nan if self.target.kind == "regression" else [] for _ in images]
 
-        def classify_group(first: int) -> tuple[dict[int, list[Label]], dict[int, str]]:
+        def predict_group(first: int) -> tuple[dict[int, Any], dict[int, str]]:
             # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
             for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
@@ -177,41 +192,46 @@ class ImageClassifier(ImageEncoder):
                     if faults is None:
                         raise
                     errors[i] = str(error)
-            ranked = self.classify_arrays(list(arrays.values()), top=top) if arrays else []
-            return dict(zip(arrays, ranked, strict=True)), errors
+            found = self.classify_arrays(list(arrays.values()), top=top, threshold=threshold) if arrays else []
+            return dict(zip(arrays, found, strict=True)), errors
 
-        for ranked, errors in distributed_map(range(0, len(images), EVALUATION_BATCH), classify_group):
-            for i, image_labels in ranked.items():
-                labels[i] = image_labels
+        for found, errors in distributed_map(range(0, len(images), EVALUATION_BATCH), predict_group):
+            for i, prediction in found.items():
+                results[i] = prediction
             if faults is not None:
                 faults |= errors
-        return labels
+        return results
 
-    def classify_arrays(self, arrays: Sequence[NDArray[np.float32]], *, top: int = 1) -> list[list[Label]]:
-        """Return the labels of one batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
+    def classify_arrays(
+        self, arrays: Sequence[NDArray[np.float32]], *, top: int | None = None, threshold: float | None = None
+    ) -> list[Any]:
+        """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         model, compute = self.compiled
         batch = torch.from_numpy(np.stack(arrays))  # batch of images (B, C, Y, X)
         with torch.inference_mode(), compute.autocast():
-            scores = model(batch.to(compute.device)).float().log_softmax(-1).cpu()  # (B, L)
-        return top_labels(scores, self.labels, top)
+            logits = model(batch.to(compute.device)).float().cpu()  # (B, L)
+        return self.target.predictions(logits, top, threshold)
 
-    def evaluate(self, data: ImageData) -> LabelEvaluation:
-        """Classify the images of a data set, and compare the predicted labels with the true labels."""
-        loader = ImageLoader(data, self.labels, self.preprocessing, batch_items=EVALUATION_BATCH)
+    def evaluate(self, data: ImageData) -> EvaluationResult:
+        """Predict the labels or numbers of the images of a data set, and compare them with the true ones."""
+        loader = evaluation_loader(data, self.target, self.preprocessing)
         model, compute = self.compiled
-        scores = log_probabilities(model, loader, compute)  # (N, L)
+        logits = image_logits(model, loader, compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
-        metrics = image_metrics(scores, torch.from_numpy(loader.labels))
-        return LabelEvaluation.of(places, data.labels, self.labels, scores, metrics)
+        metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
+        return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
+    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is in any image format that training reads, or a directory with a test split.
         """
         return self.evaluate(
-            scored_data(self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels)
-        )
+            scored_data(
+                self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels,
+                target=self.target.kind,
+            )
+        )  # fmt: skip
 
 
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:

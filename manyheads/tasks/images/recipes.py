@@ -11,20 +11,20 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
-from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Threads
+from manyheads.errors import UserError
+from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Threads
 from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.images.run"
 
 
 @dataclass(frozen=True)
-class ImageConfig(DataConfig):
+class ImageConfig(TargetConfig):
     """Settings of a training run for image classification.
 
     data          folder of class folders, table, IDX or tar files, or a directory of splits; None: the digits of
                   scikit-learn
     columns       names of the columns of a table: columns.image and columns.label
-    names         names of the labels in order, for data that give labels as numbers 0, 1, ...
     items         number of training images, sampled with the seed; None: all
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     model         overrides fields of the preset, such as model.layers=6
@@ -48,7 +48,6 @@ class ImageConfig(DataConfig):
     """
 
     columns: Columns = field(default_factory=Columns)
-    names: tuple[str, ...] = ()
     items: Count | None = None
     preset: str = "vit/ti16"
     model: dict[str, Any] = field(default_factory=dict)
@@ -65,6 +64,17 @@ class ImageConfig(DataConfig):
     batch_items: Annotated[int, Range(1, 100_000)] = 64
     workers: Annotated[int, Range(0, 256)] = 0
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=1, schedule="constant"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        idle = {"smoothing": self.smoothing, "augmentation.mixup": self.augmentation.mixup,
+                "augmentation.cutmix": self.augmentation.cutmix, "teacher": self.teacher}  # fmt: skip
+        if self.target != "classes" and (given := [name for name, value in idle.items() if value]):
+            raise UserError(f"{', '.join(given)}: only for target=classes; leave it out, or set it to 0")
+        if self.sampling and self.augmentation.repeats > 1:
+            raise UserError("sampling and augmentation.repeats: expected one of them, because both repeat images")
+        if self.class_weights and (self.augmentation.mixes or self.teacher):
+            raise UserError("class_weights: no effect on mixed images or with a teacher; use sampling=balanced")
 
 
 @dataclass(frozen=True)

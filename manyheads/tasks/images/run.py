@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -18,17 +18,19 @@ from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
+from manyheads.data.readers.labeled import REGRESSION_LABELS
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
-from manyheads.tasks.evaluation import LabelEvaluation
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
-from manyheads.tasks.images.task import EVALUATION_BATCH, TOP, ImageClassificationTask, metric_names
+from manyheads.tasks.images.task import EVALUATION_BATCH, TOP, ImageClassificationTask, image_metric_names
+from manyheads.tasks.targets import Target, build_target
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics
 
@@ -43,13 +45,14 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
         run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
     teacher_directory = None if config.teacher is None else directory.load(config.teacher)
-    _check_metric(config, TOP + 1)
+    _check_metric(config, tuple(map(str, range(TOP + 1))))
 
     source = ImageSource(
         **located(config, run),
         names=config.names,
         columns=config.columns,
         sample=config.items,
+        target=config.target,
         cache_folder=run.out / "state" / "images",
         follows=not distributed_context().first,
     )
@@ -63,14 +66,15 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
     def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
         labels = splits.train.names
-        _check_metric(config, len(labels))
+        _check_metric(config, labels)
+        target = build_target(config, labels, splits.train, config.smoothing)
         model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
         _warn_of_small_input(splits.train, model.config.image_size, config, run)
         teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
         task = ImageClassificationTask(
             model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
-            augmentation=config.augmentation, smoothing=config.smoothing, teacher=teacher, workers=config.workers,
-            seed=config.training.seed,
+            augmentation=config.augmentation, target=target, balanced=config.sampling is not None, teacher=teacher,
+            workers=config.workers, seed=config.training.seed,
         )  # fmt: skip
         distillation: dict[str, Any] = {}
         if teacher is not None:
@@ -79,17 +83,16 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
 
         def score(data: ImageData) -> Metrics:
             classifier = ImageClassifier(directory.load(run.out), compute)
+            classifier.target = replace(target, weights=None, smoothing=0.0)
             outcome = classifier.evaluate(data)
             if config.teacher is not None:
-                teacher = ImageClassifier(directory.load(config.teacher), compute)
-                distillation.update(
-                    _compare_with_teacher(teacher.evaluate(data), outcome), **_similarity(classifier, data)
-                )
+                taught = ImageClassifier(directory.load(config.teacher), compute).evaluate(data)
+                distillation.update(_compare_with_teacher(taught, outcome), **_similarity(classifier, data))
             return outcome.metrics
 
         flops = costs.flops(model)["training"]
         identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
-        record = {"distillation": distillation} if teacher else {}
+        record = {**config.target_record, **({"distillation": distillation} if teacher else {})}
         return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
     return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
@@ -110,11 +113,11 @@ def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: 
     )
 
 
-def _check_metric(config: ImageConfig, labels: int) -> None:
-    """Raise UserError if the setting training.metric names a metric that does not exist for this number of labels."""
-    metric, names = config.training.metric, metric_names(labels)
+def _check_metric(config: ImageConfig, labels: tuple[str, ...]) -> None:
+    """Raise UserError if the setting training.metric names a metric that does not exist for these labels."""
+    metric, names = config.training.metric, image_metric_names(Target(config.target, labels))
     if metric not in (None, *names):
-        reason = f" (the data have {labels} labels)" if metric in metric_names(TOP + 1) else ""
+        reason = f" (the data have {len(labels)} labels)" if metric == "top5" else ""
         raise UserError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
@@ -125,7 +128,11 @@ def planned_model(config: ImageConfig) -> Any:
 
 
 def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
-    model = build(preset_for_data(config.preset, IMAGES, config.model, {"labels": labels} if labels else {}))
+    labels = REGRESSION_LABELS if config.target == "regression" else labels
+    decided = {"target": config.target, **({"labels": labels} if labels else {})}
+    model = build(preset_for_data(config.preset, IMAGES, config.model, decided))
+    if config.target != "classes" and getattr(model.config, "distilled", False):
+        raise UserError("model.distilled=true: only for target=classes")
     return model, Preprocessing.of_channels(
         model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
         resample=config.resample,
@@ -138,7 +145,8 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     The settings can change the labels of the model and the image size of a ViT.
     """
     run.refuse(("preset",), f"determined by the initial model, {run.init}; omit it")
-    settings = {**model_settings(run), **({} if labels is None else {"labels": labels})}
+    labels = REGRESSION_LABELS if config.target == "regression" else labels
+    settings = {**model_settings(run), **({} if labels is None else {"labels": labels, "target": config.target})}
     model_classes = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, model_classes, "an image model", **settings)
     names = ("mean", "std", "crop", "resample")
@@ -185,7 +193,7 @@ def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
         )
 
 
-def _compare_with_teacher(teacher: LabelEvaluation, student: LabelEvaluation) -> dict[str, Any]:
+def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) -> dict[str, Any]:
     """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
 
     The agreement is the fraction of images for which both predict the same label.

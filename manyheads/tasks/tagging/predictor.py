@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
@@ -12,9 +12,9 @@ from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
-from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
-from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
+from manyheads.tasks.tagging.metrics import Counts, count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.task import tag_log_probabilities
 
 
@@ -70,6 +70,31 @@ class TaggedText:
         return " ".join(f"{word.text}/{word.tag}" for word in self.words)
 
 
+@dataclass(frozen=True, repr=False)
+class EntityEvaluation(EvaluationResult):
+    """Result of a tagger on test data, with the counts of each entity type, and of all types under the empty string."""
+
+    counts: dict[str, Counts]
+
+    def by_label(self) -> list[dict[str, Any]]:
+        """Return the entity count, precision, recall and F1 of each entity type, then their averages.
+
+        The macro average weights all types alike, the weighted average each type by its number of entities.
+        """
+        kinds = [(kind, counts) for kind, counts in self.counts.items() if kind]
+        rows = [
+            ratios(kind or "micro avg", c.right, c.found, c.in_reference) for kind, c in [*kinds, ("", self.counts[""])]
+        ]
+        items = [row["items"] for row in rows[:-1]]
+        for name, weights in (("macro avg", [1] * len(items)), ("weighted avg", items)):
+            means = {
+                share: sum(w * row[share] for w, row in zip(weights, rows, strict=False)) / max(sum(weights), 1)
+                for share in ("precision", "recall", "f1")
+            }
+            rows.append({"label": name, "items": sum(items), **means})
+        return rows
+
+
 class Tagger(TextPredictor):
     """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
@@ -79,6 +104,7 @@ class Tagger(TextPredictor):
 
     verbs: ClassVar = ("tag", "embed", "attend", "evaluate")
     done: ClassVar = "tagged"
+    reports = ("by_label",)
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig, reading: dict[str, int] | None = None) -> None:
         super().__init__(loaded, compute)
@@ -132,9 +158,10 @@ class Tagger(TextPredictor):
             for words, tags in zip(tagged.words, tagged.tags, strict=True)
         ]
         metrics = tagging_metrics(predicted, tagged.tags)
-        return EvaluationResult(
+        counts_by_kind = count_entities(predicted, tagged.tags)
+        return EntityEvaluation(
             [text.text for text in outputs], list(map(str, outputs)), references, quality, metrics,
-            unit="entity F1 of a sentence",
+            counts_by_kind, unit="entity F1 of a sentence",
         )  # fmt: skip
 
     def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
-from manyheads.generation import Hypothesis, beam_search, greedy
+from manyheads.generation import Hypothesis, Sampling, beam_search, greedy
+from manyheads.generation.constraints import Constraints, forced_search
 from manyheads.inference import reduction
 from manyheads.training.distributed_map import distributed_map
 
@@ -30,6 +31,9 @@ def decode(
     beam: int = 1,
     alpha: float = 0.6,
     nbest: int = 1,
+    constraints: Constraints | None = None,
+    sampling: Sampling | None = None,
+    seed: int = 0,
 ) -> list[list[Hypothesis]]:
     """Translate sources, given as token ids with an end token.
 
@@ -38,6 +42,9 @@ def decode(
     model, compute  the compiled model (`Predictor.compiled`) in eval mode, and its compute settings
     sources         token ids of each source, in any order of length; an empty source has no hypothesis
     beam, alpha     beam width and length penalty, as in `beam_search`; a beam width of 1 is greedy decoding
+    constraints     tokens that must or must not occur in the outputs
+    sampling, seed  settings for drawing `nbest` outputs at random, instead of a search. The random numbers of a source
+                    depend on the seed and on its index only
 
     This is a collective operation: the ranks of a distributed job divide the batches, and every rank gets all
     hypotheses.
@@ -47,9 +54,21 @@ def decode(
     def decode_rows(rows: list[int]) -> list[list[Hypothesis]]:
         source, lengths = pad_sources(model, [sources[row] for row in rows], compute)
         with torch.inference_mode(), compute.autocast():
-            return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest)
+            if sampling is not None:
+                seeds = [(seed + row * nbest + i) % 2**63 for row in rows for i in range(nbest)]
+                return _sampled(model, source, lengths, sampling, seeds, constraints=constraints, alpha=alpha)
+            if constraints is not None and constraints.forced:
+                assert len(rows) == 1
+                options = _options(model, lengths, alpha)
+                del options["reduce"]
+                cache, limit = model.start(source, lengths, int(options["limits"]) + 1), int(options.pop("limits"))
+                return [forced_search(model.step, cache, constraints, **options, limit=limit, beam=beam, nbest=nbest)]
+            return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest, constraints=constraints)
 
-    batches = [*source_batches(model, sources, beam)]
+    if constraints is not None and constraints.forced:
+        batches = [[row] for row, ids in enumerate(sources) if ids]  # the search handles one sentence at a time
+    else:
+        batches = [*source_batches(model, sources, beam if sampling is None else nbest)]
     for rows, results in zip(batches, distributed_map(batches, decode_rows), strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
@@ -65,21 +84,49 @@ def decode_batch(
     alpha: float = 0.6,
     nbest: int = 1,
     extra_tokens: int = MAX_EXTRA_TOKENS,
+    constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """Translate a padded batch of source token ids (B, Ts) with lengths (B,).
 
     A translation has at most `extra_tokens` tokens more than its source.
     """
-    c = model.config
-    limits = (lengths + extra_tokens).clamp(max=c.max_positions - 1)
-    cache = model.start(source, lengths, int(limits.max()) + 1)
-    options: dict[str, Any] = {
-        "start": c.start, "end": c.end, "limits": limits, "suppress": never_written(model), "alpha": alpha,
-        "reduce": reduction(model),
-    }  # fmt: skip
+    options = _options(model, lengths, alpha, extra_tokens) | {"constraints": constraints}
+    cache = model.start(source, lengths, int(options["limits"].max()) + 1)
     if beam == 1:
         return [[hypothesis] for hypothesis in greedy(model.step, cache, **options)]
     return beam_search(model.step, cache, **options, beam=beam, nbest=nbest)
+
+
+def _options(model: Any, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS) -> dict[str, Any]:
+    """Return the arguments that all searches have in common, for sources with lengths (B,)."""
+    c = model.config
+    return {
+        "start": c.start, "end": c.end, "limits": (lengths + extra_tokens).clamp(max=c.max_positions - 1),
+        "suppress": never_written(model), "alpha": alpha, "reduce": reduction(model),
+    }  # fmt: skip
+
+
+def _sampled(
+    model: Any, source: Tensor, lengths: Tensor, sampling: Sampling, seeds: Sequence[int], **more: Any
+) -> list[list[Hypothesis]]:
+    """Return random outputs for each of B sources, likeliest first. Each output has a seed."""
+    count = len(seeds) // len(source)
+    rows = torch.arange(len(source), device=source.device).repeat_interleave(count)
+    options = _options(model, lengths[rows], more.pop("alpha"))
+    cache = model.start(source, lengths, int(options["limits"].max()) + 1)
+    cache.select(rows)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def choose(logits: Tensor, active: Tensor) -> Tensor:
+        def chances() -> Tensor:
+            draws = [torch.rand(1, dtype=torch.float64, generator=generators[i]) for i in active.tolist()]
+            return torch.cat(draws)
+
+        return sampling.choose(logits, None, chances)
+
+    drawn = greedy(model.step, cache, **options, **more, choose=choose)
+    groups = (drawn[first : first + count] for first in range(0, len(drawn), count))
+    return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
 def max_target_length(model: Any, length: int) -> int:

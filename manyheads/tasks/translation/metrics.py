@@ -12,6 +12,8 @@ from sacrebleu.significance import PairedTest, Result
 from manyheads.errors import UserError
 from manyheads.training.record import Metrics
 
+TRANSLATION_METRICS = ("bleu_13a", "chrf")  # metrics of texts that a validation may measure, too
+
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metrics:
     """Return the metrics of translations as {name: {"value": x, "signature": s}}.
@@ -50,6 +52,12 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
+
+
+def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Return BLEU and chrF on raw text, 0 to 100, by the names in TRANSLATION_METRICS."""
+    metrics: dict[str, BLEU | CHRF] = {"bleu_13a": BLEU(tokenize="13a"), "chrf": CHRF()}
+    return {name: _score(metric, hypotheses, references)["value"] for name, metric in metrics.items()}
 
 
 def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:

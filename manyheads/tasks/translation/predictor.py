@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -19,11 +20,12 @@ from manyheads.data.readers.parallel import Pairs
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
-from manyheads.generation import Hypothesis, score
+from manyheads.generation import Hypothesis, Sampling, score
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation import MAX_BEAMS
+from manyheads.tasks.translation.alignment import word_pairs
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
     MAX_POSITIONS,
@@ -34,6 +36,7 @@ from manyheads.tasks.translation.decoding import (
     source_batches,
 )
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
+from manyheads.tasks.translation.wording import Wording
 from manyheads.training.distributed_map import distributed_map
 
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
@@ -67,6 +70,25 @@ class Translation:
         return self.text
 
 
+class Options(TypedDict, total=False):
+    """Options of decoding.
+
+    beam            beam width, at most 1024; 1 is greedy decoding. Default: as in the scores of the training run, or 4
+    alpha           exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10. Default: as
+                    in the scores of the training run, or 0.6
+    truncate        true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+    wording         words that translations must or must not contain
+    sampling, seed  draw translations at random; the result for a text depends on the seed and its index
+    """
+
+    beam: int | None
+    alpha: float | None
+    truncate: bool
+    wording: Wording
+    sampling: Sampling | None
+    seed: int
+
+
 class Translator(ModelWithTokenizer):
     """Trained encoder-decoder with its tokenizers, as returned by `manyheads.load` for a translation model."""
 
@@ -77,22 +99,16 @@ class Translator(ModelWithTokenizer):
         super().__init__(loaded, compute)
         if loaded.target_tokenizer is None:
             raise UserError(f"{loaded.path}: found no target_tokenizer.json, so text cannot be translated")
-        self.target_tokenizer = loaded.target_tokenizer
+        self.target_tokenizer, self._saved_decoding = loaded.target_tokenizer, loaded.decoding
 
     @overload
-    def translate(self, texts: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False) -> str: ...
+    def translate(self, texts: str, **options: Unpack[Options]) -> str: ...
     @overload
-    def translate(
-        self, texts: list[str], *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> list[str]: ...
-    def translate(
-        self, texts: str | list[str], *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> str | list[str]:
+    def translate(self, texts: list[str], **options: Unpack[Options]) -> list[str]: ...
+    def translate(self, texts: str | list[str], **options: Unpack[Options]) -> str | list[str]:
         """Return the best translation of every text, in input order. A blank text gives a blank translation.
 
-        beam      beam width, at most 1024; 1 is greedy decoding
-        alpha     exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10
-        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+        `Options` lists the options.
 
             >>> type(translator.translate("the cat"))
             <class 'str'>
@@ -100,23 +116,30 @@ class Translator(ModelWithTokenizer):
             2
         """
         lines = [texts] if isinstance(texts, str) else texts
-        best = [translations[0].text for translations in self.nbest(lines, 1, beam, alpha, truncate=truncate)]
+        best = [translations[0].text for translations in self.nbest(lines, 1, **options)]
         return best[0] if isinstance(texts, str) else best
 
-    def nbest(
-        self, texts: Sequence[str], count: int, beam: int = 4, alpha: float = 0.6, *, truncate: bool = False
-    ) -> list[list[Translation]]:
+    def nbest(self, texts: Sequence[str], count: int, **options: Unpack[Options]) -> list[list[Translation]]:
         """Return the `count` best translations of every text with their scores, best first.
+
+        `Options` lists the options. With `sampling`, the translations are drawn at random.
 
         >>> (ranked,) = translator.nbest(["the cat"], count=2, beam=2)
         >>> ranked[0].score >= ranked[1].score
         True
         """
+        beam, sampling = options.get("beam"), options.get("sampling")
+        beam = max(self.decoding["beam"], count if sampling is None else 1) if beam is None else beam
         if not 1 <= beam <= MAX_BEAMS:
             raise UserError(f"beam is {beam}: expected 1 to {MAX_BEAMS}")
-        if not 1 <= count <= beam:
+        if not 1 <= count <= (beam if sampling is None else MAX_BEAMS):
             raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
-        sources = self._encode(texts, truncate, SPLIT + CUT)
+        if sampling is not None and sampling.repetition_penalty != 1:
+            raise UserError("repetition_penalty has no effect on translations: use no_repeat")
+        constraints = options.get("wording", Wording()).constraints(self.target_tokenizer)
+        if sampling is not None and constraints is not None and constraints.forced:
+            raise UserError("words can be forced in a search only, not in sampling: leave out force or sampling")
+        sources = self._encode(texts, options.get("truncate", False), SPLIT + CUT)
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MAX_POSITIONS:
                 raise ItemError(
@@ -124,7 +147,11 @@ class Translator(ModelWithTokenizer):
                            f"use a beam of at most {max(1, MAX_POSITIONS // longest)}"
                 )  # fmt: skip
         model, compute = self.compiled
-        hypotheses = decode(model, compute, sources, beam=beam, alpha=alpha, nbest=count)
+        alpha = self.decoding["alpha"] if (alpha := options.get("alpha")) is None else alpha
+        hypotheses = decode(
+            model, compute, sources, beam=beam, alpha=alpha, nbest=count, constraints=constraints, sampling=sampling,
+            seed=options.get("seed", 0),
+        )  # fmt: skip
         blank = [Translation("", 0.0, 0.0)]
         return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
 
@@ -207,6 +234,31 @@ class Translator(ModelWithTokenizer):
         options = MapOptions(axis, layers, heads, calculation)
         return self._attention_maps(self._inputs(source, output), sides, title, options, stepwise=("decoder", "cross"))
 
+    def alignments(
+        self, texts: Sequence[str], targets: Sequence[str] | None = None, *, layer: int | None = None
+    ) -> list[list[tuple[int, int]]]:
+        """Return for every word of each translation the source word that it attends to most: pairs (source, target).
+
+        Words are counted from 0 and separated by white space. Weights of cross-attention are averaged over the heads.
+
+        targets  translations; None: the model's own
+        layer    index of the layer; None: the last but one, which aligns best (Garg et al. 2019, section 4.1)
+
+            >>> translator.alignments(["the cat"], ["the dog"])[0][1][1]  # the second pair is that of target word 1
+            1
+        """
+        layers = self.model.config.decoder_layers if hasattr(self.model.config, "decoder_layers") else 1
+        chosen = max(0, layers - 2) if layer is None else layer
+        found = []
+        for text, target in zip(texts, self.translate([*texts]) if targets is None else targets, strict=True):
+            if not (text.strip() and target.strip()):
+                found.append(list[tuple[int, int]]())
+                continue
+            (record,) = self.attend(text, target, layers=[chosen], axis="cross")["cross"]
+            sides = (self.target_tokenizer.encode(target), target), (self.tokenizer.encode(text), text)
+            found.append(word_pairs(record.weights[0].mean(0), *sides))
+        return found
+
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
 
@@ -253,12 +305,10 @@ class Translator(ModelWithTokenizer):
         decoder_input = [self.model.config.start, *output.ids[:-1]]
         return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
-    def evaluate(
-        self, pairs: Pairs, language: str, *, beam: int = 4, alpha: float = 0.6, truncate: bool = False
-    ) -> TranslationEvaluation:
+    def evaluate(self, pairs: Pairs, language: str, **options: Unpack[Options]) -> TranslationEvaluation:
         """Translate the source texts, and score the translations against the targets.
 
-        `language` is the target language.
+        `language` is the target language, and `Options` lists the options of decoding.
 
             >>> from manyheads.data.readers.parallel import Pairs
             >>> result = translator.evaluate(Pairs(["the cat"], ["the dog"]), "de")
@@ -266,7 +316,7 @@ class Translator(ModelWithTokenizer):
             ['bleu_13a', 'bleu_moses_lc', 'chrf', 'exact_match']
         """
         sources, targets = list(pairs.sources), list(pairs.targets)
-        outputs = self.translate(sources, beam=beam, alpha=alpha, truncate=truncate)
+        outputs = self.translate(sources, **options)
         metrics = translation_metrics(outputs, targets, language)
         quality = sentence_chrf(outputs, targets)
         return TranslationEvaluation(sources, outputs, targets, quality, metrics, unit="chrF")
@@ -281,8 +331,18 @@ class Translator(ModelWithTokenizer):
         pairs = scored_data(
             self.path, data, ParallelSource(source=languages[0], target=languages[1]), skip_bad_lines=skip_bad_lines
         )
-        decoding = {"beam": 4, "alpha": 0.6, "truncate": False, **record.get("decoding", {})}
-        return self.evaluate(pairs, languages[1], **decoding)
+        truncate = record.get("decoding", {}).get("truncate", False)
+        return self.evaluate(pairs, languages[1], truncate=truncate)
+
+    @cached_property
+    def decoding(self) -> dict[str, Any]:
+        """Beam width and length penalty with which the training run was scored; 4 and 0.6 for other models."""
+        saved = self._saved_decoding
+        # Without `alpha`, the number of beams is not from our scores, and its default is 1.
+        found = {"beam": 4, "alpha": 0.6} | (
+            {"beam": saved["num_beams"], "alpha": saved["alpha"]} if "alpha" in saved else {}
+        )
+        return found | {name: v for name, v in record_of(self.path).get("decoding", {}).items() if name in found}
 
     @property
     def languages(self) -> tuple[str, str] | None:

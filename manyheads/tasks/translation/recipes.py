@@ -30,6 +30,8 @@ class TranslationConfig(DataConfig):
     vocabulary    number of ids in the joint vocabulary of both languages. With joint=false, number of ids in each
                   language's vocabulary, or a pair (source, target)
     joint         true: one vocabulary for both languages; false: one for each language
+    bpe_dropout   probability of skipping a merge of byte-pair encoding, so that each epoch divides training sentences
+                  into other tokens; for tokenizer=bpe. Batches may then exceed batch_tokens
     batch_tokens  maximum number of tokens in a micro-batch. Padding is included. Source and target texts are counted
                   separately
     max_length    maximum number of tokens in a training sentence; longer sentences are an error, or are cut with
@@ -50,6 +52,7 @@ class TranslationConfig(DataConfig):
     tokenizer: Literal["bpe", "unigram", "words"] = "bpe"
     vocabulary: tuple[Ids, Ids] | Ids = 2000
     joint: bool = True
+    bpe_dropout: Annotated[float, Range(0, 1, below=True)] = 0.0
     batch_tokens: Count = 2048
     max_length: Annotated[int, Range(2, 10**6)] = 256
     truncate: bool = False
@@ -62,6 +65,8 @@ class TranslationConfig(DataConfig):
         super().__post_init__()
         if self.joint and self.tokenizer == "words":
             raise UserError("tokenizer=words builds a vocabulary for each language: add joint=false model.tie=none")
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            raise UserError(f"bpe_dropout requires tokenizer=bpe, found {self.tokenizer}: leave it out")
         if self.joint and isinstance(self.vocabulary, tuple):
             raise UserError(
                 f"vocabulary is {self.vocabulary}: expected one size for a joint vocabulary. "

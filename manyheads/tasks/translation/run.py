@@ -16,6 +16,7 @@ from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import ParallelSource
+from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
@@ -26,6 +27,7 @@ from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
@@ -89,10 +91,18 @@ def _task(config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute
     if splits.test is not None:
         # Tokenize all sentences before the training, so that sentences that are too long are reported immediately.
         tokenized(splits.test, model.config.max_positions)
+    train = tokenized(splits.train)
+    if config.bpe_dropout:
+        of_source, of_target = (
+            BPEDropout(words, config.bpe_dropout, config.training.seed)
+            for words in (tokenizer, target_tokenizer or tokenizer)
+        )
+        train = replace(train, dropout=(of_source, of_target))
     return TranslationTask(
-        model, tokenizer, target_tokenizer, tokenized(splits.train), tokenized(splits.validation),
+        model, tokenizer, target_tokenizer, train, tokenized(splits.validation),
         compute=compute, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary, decoding={"beam": config.beam, "alpha": config.alpha},
+        references=splits.validation.targets if config.training.metric in TRANSLATION_METRICS else None,
     )  # fmt: skip
 
 

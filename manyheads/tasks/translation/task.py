@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,15 +19,20 @@ from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
+from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
 from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost, states_and_halting
 from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
 from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
+from manyheads.tasks.translation.decoding import decode
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.task import Better, Loss, LossPart
+
+MAX_TRANSLATED = 1000  # maximum number of validation pairs that a validation translates
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +74,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built."""
+    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built.
+
+    dropout  functions that divide the sources and the targets of an epoch into other tokens
+    """
 
     sources: TokenStore
     targets: TokenStore
     limit: int
+    dropout: tuple[BPEDropout, BPEDropout] | None = None
 
     def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
         """Return the tokenized corpus.
@@ -100,10 +110,10 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: NDArray[np.int64], model: Translating) -> Batch:
+    def batch(self, rows: NDArray[np.int64], model: Translating, epoch: int = 0) -> Batch:
         c = model.config
-        sources = [self._cut(self.sources[int(i)]) for i in rows]
-        targets = [self._cut(self.targets[int(i)]) for i in rows]
+        sources = [self._divided(0, self.sources, int(i), epoch) for i in rows]
+        targets = [self._divided(1, self.targets, int(i), epoch) for i in rows]
         return Batch(
             torch.from_numpy(pad(sources, model.source_pad)),
             torch.tensor([len(s) for s in sources]),
@@ -111,6 +121,13 @@ class Corpus:
             torch.from_numpy(pad(targets, c.pad)),
             sum(map(len, targets)),
         )
+
+    def _divided(self, side: int, sentences: TokenStore, row: int, epoch: int) -> NDArray[np.int64]:
+        ids = sentences[row]
+        return self._cut(ids if self.dropout is None else self.dropout[side](ids, (epoch, row, side)))
+
+    def source(self, row: int) -> NDArray[np.int64]:
+        return self._cut(self.sources[row])
 
     def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return ids if len(ids) <= self.limit else np.append(ids[: self.limit - 1], ids[-1])
@@ -127,6 +144,9 @@ class TranslationTask:
     smoothing     label smoothing in training; the validation loss is not smoothed
     vocabulary    contents of the directory of the initial model (`--init`), whose vocabulary files are saved instead of
                   the tokenizers
+    references    target texts of the validation pairs, if each validation also translates some of them greedily to
+                  measure BLEU and chrF; otherwise None
+    decoding      beam width `beam` and length penalty `alpha` for generation_config.json; None: greedy decoding
     """
 
     unit: ClassVar = "tokens"
@@ -142,6 +162,8 @@ class TranslationTask:
     smoothing: float
     seed: int
     vocabulary: Mapping[str, bytes] | None = None
+    references: Iterable[str] | None = None
+    decoding: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
@@ -150,13 +172,15 @@ class TranslationTask:
     @property
     def metrics(self) -> dict[str, Better]:
         metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower"}
+        if self.references is not None:
+            metrics |= dict.fromkeys(TRANSLATION_METRICS, "higher")
         if isinstance(self.model, Universal) and self.model.config.halting != "fixed":
             metrics |= {"encoder_steps": "lower", "decoder_steps": "lower"}
         return metrics
 
     def batches(self, epoch: int) -> Lazy[Batch]:
         rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda batch: self.train.batch(batch, self.model))
+        return Lazy(rows, lambda batch: self.train.batch(batch, self.model, epoch))
 
     def loss(self, batch: Batch) -> Loss:
         total, halting = self._loss(batch, self.smoothing)
@@ -196,10 +220,27 @@ class TranslationTask:
             / sum(counts[stack] for counts in positions)
             for stack in steps[0]
         }
-        return {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
+        scores = {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
+        return scores if self.references is None else scores | self._translation_scores(self.references)
+
+    def _translation_scores(self, references: Iterable[str]) -> dict[str, float]:
+        """Return BLEU and chrF of greedy translations of validation pairs, of at most 1,000 that are evenly spaced."""
+        count = len(self.validation.sources)
+        every = -(-count // MAX_TRANSLATED)
+        sources = [self.validation.source(row).tolist() for row in range(0, count, every)]
+        decoded = decode(self.model, self.compute, sources)
+        tokenizer = self.target_tokenizer or self.tokenizer
+        texts = [tokenizer.decode(ranked[0].tokens) if ranked else "" for ranked in decoded]
+        return corpus_scores(texts, list(islice(references, 0, None, every)))
 
     def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary)
+        decoding = None
+        if self.decoding is not None:
+            beam, alpha = self.decoding["beam"], self.decoding["alpha"]
+            decoding = {"num_beams": beam, "length_penalty": alpha, "alpha": alpha}
+        return directory.save(
+            out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary, decoding=decoding
+        )
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)

@@ -13,8 +13,10 @@ from torch import nn
 
 import manyheads
 from manyheads.data.embedded.digit_strings import digit_tokenizer
+from manyheads.data.readers.labeled import Labeled
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
 from tests.paths import ROOT
+from tests.support.services import bert
 
 GUIDES = ROOT / "docs" / "how-to"
 WORDS: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "pad": 0, "end": 1, "start": 0}
@@ -118,6 +120,25 @@ def test_paper_figures_are_reproduced(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_model_learns_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     assert run("own-loop", {}, monkeypatch)["loss"] < 4.5  # ln(256) = 5.5 at the start
+
+
+def test_numbers_and_several_labels_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[str, Any] = {"runs/similarity": ("regression", ("x",)), "runs/emotions": ("multi-label", ("a", "b"))}
+    models = {
+        name: manyheads.load(bert(tmp_path / target, head="sequence", labels=labels, target=target))
+        for name, (target, labels) in kinds.items()
+    }
+    names = run("predict-numbers", models, monkeypatch)
+    assert isinstance(names["numbers"][0], float)
+
+
+def test_errors_of_a_classifier_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = manyheads.load(bert(tmp_path / "bert", head="sequence", labels=("a", "b")))
+    monkeypatch.setattr(model, "outcome", lambda: model.evaluate(Labeled(["the cat", "the dog"], ["a", "b"])))
+    monkeypatch.chdir(tmp_path)
+    names = run("find-errors", {"runs/reviews": model}, monkeypatch)
+    assert names["counts"].sum() == 2
+    assert (tmp_path / "errors.csv").is_file()
 
 
 def test_train_on_data_in_memory(

@@ -299,12 +299,16 @@ def test_unnamed_labels_get_names(tmp_path: Path) -> None:
         ),
         ({"is_decoder": True}, "'is_decoder' is True; only False"),
         ({"position_embedding_type": "relative_key"}, "'relative_key'; only 'absolute'"),
-        ({"problem_type": "multi_label_classification"}, "only 'single_label_classification'"),
+        ({"problem_type": "ranking"}, "'problem_type' is 'ranking' .* expected one of single_label_classification"),
+        ({"problem_type": "regression"}, "'problem_type' is 'regression' for 3 labels"),
         ({"tie_word_embeddings": False}, "'tie_word_embeddings' is False"),
         ({"hidden_act": "mish"}, "'hidden_act' is 'mish'"),
         ({"id2label": {"0": "a", "2": "b"}}, "expected a name for each of 0, 1"),
         ({"label2id": {"a": 0, "b": 1}}, "'label2id' is .* which contradicts"),
-        ({"id2label": {"0": "a"}, "label2id": None}, "has only one label, 'a': expected at least two"),
+        (
+            {"id2label": {"0": "a"}, "label2id": None, "problem_type": "single_label_classification"},
+            "has only one label, 'a': expected at least two",
+        ),
         (
             {"id2label": {"0": "a", "1": "b"}, "label2id": None},
             r"misshapen: classifier.weight: expected the shape \(2, 21\) .*, found \(3, 21",

@@ -112,8 +112,11 @@ def test_without_a_padding_token_texts_are_batched_safely(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "the head 'sequence' has 1 labels"),
-        ({"problem_type": "multi_label_classification"}, "'problem_type' is 'multi_label_classification'; only"),
+        (
+            {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "single_label_classification"},
+            "the head 'sequence' has 1 labels",
+        ),
+        ({"problem_type": "regression"}, "'problem_type' is 'regression' for"),
         ({"pad_token_id": V}, f"pad is {V}: expected"),
         ({"architectures": ["GPT2LMHeadModel"]}, "unexpected: score.weight"),
     ],

@@ -21,6 +21,7 @@ from manyheads.runs.fine_tuning import start_bert
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.registry import find
+from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
 
 transformers = pytest.importorskip("transformers")
@@ -90,7 +91,7 @@ def test_batches_and_their_order_are_reproducible(bert: Path, data: Path) -> Non
         Bert(BertConfig(**sizes)),
         tokenizer, theirs.splits.train, theirs.splits.validation, compute=prepare(threads=1),
         batch_tokens=config.batch_tokens, batch_items=config.batch_items, max_length=128, truncate=False, auxiliary=0.0,
-        seed=config.training.seed,
+        seed=config.training.seed, target=Target("classes", ("negative", "positive")),
     )  # fmt: skip
 
     for epoch in (0, 1):

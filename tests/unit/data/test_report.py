@@ -122,3 +122,10 @@ def test_labels_are_shown_unchanged() -> None:
         (name for name in rows(labeled_report(SplitData(data, data, None))) if name.startswith("label: ")),
         key=lambda name: names.index(name.removeprefix("label: ")),
     )
+
+
+def test_a_report_is_a_text_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = str(parallel_report(SplitData(TRAIN, TRAIN, None)))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(parallel_report(SplitData(TRAIN, TRAIN, None))) == plain
+    assert "pairs" in plain

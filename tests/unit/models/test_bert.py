@@ -211,10 +211,9 @@ def test_tokens_are_added_to_the_vocabulary(head: str) -> None:
     [
         ({"head": "tail"}, "head is 'tail': expected one of none, pooler"),
         ({"head": "token"}, "the head 'token' needs labels"),
-        (
-            {"head": "sequence", "labels": ("score",)},
-            "has only one label, 'score': expected at least two .regression is not supported",
-        ),
+        ({"head": "sequence", "labels": ("score",)}, "has only one label, 'score': expected at least two"),
+        ({"head": "sequence", "labels": ("a", "b"), "target": "regression"}, "fits the number of labels, 2"),
+        ({"head": "sequence", "labels": ("a",), "target": "rank"}, "target is 'rank': expected one of classes, regr"),
         ({"head": "token", "labels": ("a", "a")}, "labels is .*: expected a list of distinct names"),
         ({"width": 13}, r"heads is 3: expected an integer that divides width \(13\)"),
         ({"pad": 31}, r"pad is 31: expected an integer from 0 to below vocab \(31\)"),

@@ -17,8 +17,10 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.classification.special_tokens import SPECIAL_TOKENS, add_classifier_tokens
-from manyheads.tasks.classification.task import ClassificationTask, encode
+from manyheads.tasks.classification.task import ClassificationTask
+from manyheads.tasks.encoding import encode
 from manyheads.tasks.evaluation import evaluate
+from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
 
@@ -150,7 +152,7 @@ def test_the_auxiliary_loss_equals_the_language_models(tokenizer: Tokenizer, gpt
     for share in (0.0, 0.5):
         task = ClassificationTask(
             model, reading, held, held, compute=prepare(threads=1), batch_tokens=1000, batch_items=None, max_length=64,
-            truncate=False, seed=1, auxiliary=share,
+            truncate=False, seed=1, auxiliary=share, target=Target("classes", ("a", "b")),
         )  # fmt: skip
         (batch,) = task.batches(0)
         losses.append(task.loss(batch).scaled(batch.counts))

@@ -319,7 +319,7 @@ def test_numeric_labels_are_names_not_indices(tmp_path: Path) -> None:
     texts = [(text, names[label]) for text, label in rows(60)]
     data = write(tmp_path / "mixed", train=texts, val=texts[:10], test=texts[20:40])
     settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
-    result = train("imdb/textbook", {**settings, "names": []}, out=tmp_path / "run")
+    result = train("imdb/textbook", {**settings, "names": ["2", "none"]}, out=tmp_path / "run")
     model = manyheads.load(str(tmp_path / "run"))
     assert evaluate(model)["accuracy"]["value"] == result["metrics"]["accuracy"]["value"]
     assert evaluate(model, str(data))["accuracy"]["value"] == result["metrics"]["accuracy"]["value"]

@@ -18,8 +18,10 @@ from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
 from manyheads.tasks.classification.predictor import Classifier
-from manyheads.tasks.classification.task import ClassificationTask, classification_metrics, encode, log_probabilities
+from manyheads.tasks.classification.task import ClassificationTask, label_logits
 from manyheads.tasks.classification.tfidf import fit_tfidf
+from manyheads.tasks.encoding import encode
+from manyheads.tasks.targets import Target, classification_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 WORDS = ["red", "blue", "moon", "dog", "cat", "sun", "fog"]  # of which one of the first three makes the label
@@ -53,8 +55,9 @@ def models() -> dict[str, Any]:
 def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationTask:
     tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
     options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
+    target = Target("classes", ("a", "b", "c"))
     return ClassificationTask(
-        models()[name], tokenizer, data, data, compute=prepare(threads=1), **{**options, **settings}
+        models()[name], tokenizer, data, data, compute=prepare(threads=1), target=target, **{**options, **settings}
     )
 
 
@@ -171,7 +174,7 @@ def test_tfidf_equals_scikit_learn_before_and_after_saving(
     held = ["red red red moon", "dog zebra, cat!", "and"]
     expected = theirs.predict_proba(vectors.transform(held))
     encoded = encode(tokenizer, held, None, None, truncate=False)
-    assert log_probabilities(model, encoded, prepare(threads=1)).exp().numpy() == pytest.approx(expected, abs=1e-5)
+    assert label_logits(model, encoded, prepare(threads=1)).softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
     directory.save(tmp_path / "m", model, tokenizer)
     reloaded = Classifier(directory.load(tmp_path / "m"), prepare(threads=1))
     found = reloaded.classify(held, top=3)

@@ -222,15 +222,13 @@ def test_bad_images_are_reported_or_counted(tmp_path: Path, kind: str) -> None:
         ({"image": "i/1.png", "label": -1}, ":1: the label -1 means"),
         ({"image": "i/1.png", "label": -2}, ":1: the label is -2; use labels from 0"),
         ({"image": "i/1.png", "label": "9" * 5000}, r":1: label 9{20}\.\.\. has 5,000 digits"),
-        (
-            {"image": "i/1.png", "label": 3.52},
-            r":1: 'label' is a score, not a label: 3\.52 is not an integer; only classification",
-        ),
+        ({"image": "i/1.png", "label": 3.52}, r":1: 'label' is a score, .* to predict a number, set target=r"),
         (
             {"image": "i/1.png", "label": "3.52"},
-            r":1: 'label' is a score, not a label: 3\.52 is not an integer; only classification",
+            r":1: 'label' is a score, not a label: 3\.52 is not an integer; to predict a number, set target=r",
         ),
-        ({"image": "i/1.png", "label": 0.0}, r":1: the label is 0\.0; write a name or an integer"),
+        ({"image": "i/1.png", "label": float("nan")}, r":1: the label is nan; write a name or an integer"),
+        ({"image": "i/1.png", "label": ["a"]}, ":1: the label is a list; to predict several labels, set target=multi-"),
         ({"image": "i/1.png", "label": "\ud800"}, ":1: the label .* is not valid Unicode"),
         (
             {"image": "i/1.png", "label": 2},

@@ -1,0 +1,292 @@
+"""Targets of text and image models: one label per item, one number per item (regression), or several labels per item.
+
+A target determines the loss of the logits, the metrics, the form of a prediction and the form of an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from manyheads.core.config import TargetKind
+from manyheads.data.readers.labeled import SEPARATOR, distinct_names, label_sets
+from manyheads.errors import UserError
+from manyheads.runs.recipe import TargetConfig
+from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
+from manyheads.training.loss import upcast
+from manyheads.training.record import Metrics
+from manyheads.training.task import Better
+
+_METRICS: dict[TargetKind, dict[str, Better]] = {
+    "classes": {"loss": "lower", "accuracy": "higher", "f1": "higher", "macro_f1": "higher", "mcc": "higher"},
+    "regression": {"loss": "lower", "mse": "lower", "mae": "lower", "pearson": "higher", "spearman": "higher"},
+    "multi-label": {"loss": "lower", "micro_f1": "higher", "macro_f1": "higher", "map": "higher"},
+}
+
+
+@dataclass(frozen=True)
+class Label:
+    """Predicted label with its probability."""
+
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Meaning of the logits (N, L) of a model.
+
+    labels     names of the L logits
+    threshold  minimum probability of a predicted label, if an item may have several
+    positive   label that counts as positive in the F1 score of two classes; None: the second
+    weights    factor of the loss of each class, (L,); None: 1
+    smoothing  label smoothing of the loss of classes
+    """
+
+    kind: TargetKind
+    labels: tuple[str, ...]
+    threshold: float = 0.5
+    positive: str | None = None
+    weights: Tensor | None = None
+    smoothing: float = 0.0
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """Names of the reports that `manyheads evaluate` can give on the predictions."""
+        if self.kind == "regression":
+            return ("errors",)
+        return ("by_label", "errors", "confusion") if self.kind == "classes" else ("by_label", "errors")
+
+    @property
+    def metrics(self) -> Mapping[str, Better]:
+        """Return the names of the metrics of a validation, with the direction in which each improves."""
+        return _METRICS[self.kind]
+
+    def truth(self, data: Any) -> Tensor:
+        """Return the class index (N,), the number (N,) or the 0 and 1 of each label (N, L) for each item of a data set.
+
+        Raises UserError, with the location in the data, for a label that the model does not have.
+        """
+        if self.kind == "regression":
+            return torch.tensor([float(number) for number in data.labels])
+        index, sets = {label: i for i, label in enumerate(self.labels)}, label_sets(data.labels, data.target)
+        for i, labels in enumerate(sets):
+            if unknown := [label for label in labels if label not in index]:
+                known = ", ".join(self.labels[:8])
+                raise UserError(f"{data.place(i)}: label {unknown[0]!r}: the model has only the labels {known}")
+        if self.kind == "classes":
+            return torch.tensor([index[label] for (label,) in sets])
+        truth = torch.zeros(len(sets), len(self.labels))
+        for row, labels in zip(truth, sets, strict=True):
+            row[[index[label] for label in labels]] = 1
+        return truth
+
+    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
+        """Return the sum over items of the cross-entropy, of the squared error, or of the mean over labels of the
+        binary cross-entropy.
+        """
+        logits = upcast(logits)
+        if self.kind == "regression":
+            return F.mse_loss(logits[:, 0], truth.to(logits), reduction="sum")
+        if self.kind == "multi-label":
+            total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum")
+            return total / len(self.labels)
+        weights = None if self.weights is None else self.weights.to(logits)
+        return F.cross_entropy(logits, truth, weights, reduction="sum", label_smoothing=self.smoothing)
+
+    def correct(self, logits: Tensor, truth: Tensor) -> Tensor | None:
+        """Return the number of items whose class is right, or None for other targets."""
+        return (logits.detach().argmax(-1) == truth).sum() if self.kind == "classes" else None
+
+    def measure(self, logits: Tensor, truth: Tensor) -> Metrics:
+        """Return the metrics of logits (N, L), without the loss."""
+        if self.kind == "regression":
+            return regression_metrics(logits[:, 0].tolist(), truth.tolist())
+        if self.kind == "multi-label":
+            return multi_label_metrics(logits.sigmoid().numpy(), truth.numpy() > 0, self.threshold)
+        return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
+
+    def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Any]:
+        """Return a number for each item, or its labels, most probable first.
+
+        top        number of labels; None: one, or with several labels per item, all over the threshold
+        threshold  minimum probability of a label; None: the threshold of the target
+        """
+        self.check(top, threshold)
+        if self.kind == "regression":
+            return [float(number) for number in logits[:, 0]]
+        several = self.kind == "multi-label"
+        probabilities = logits.sigmoid() if several else logits.softmax(-1)
+        limit = (self.threshold if threshold is None else threshold) if several and top is None else 0.0
+        best, indices = probabilities.topk(min(top or (len(self.labels) if several else 1), len(self.labels)))
+        return [
+            [Label(self.labels[i], p) for p, i in zip(*row, strict=True) if p >= limit]
+            for row in zip(best.tolist(), indices.tolist(), strict=True)
+        ]
+
+    def evaluation(self, inputs: list[str], data: Any, logits: Tensor, metrics: Metrics) -> EvaluationResult:
+        """Return the result of an evaluation. The metrics are those of `measure`, or the caller's."""
+        if self.kind == "classes":
+            return LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
+        truth, found = self.truth(data), self.predictions(logits)
+        if self.kind == "regression":
+            errors = (logits[:, 0] - truth).abs().tolist()
+            return EvaluationResult(
+                inputs, [f"{number:.4f}" for number in found], list(data.labels), [-error for error in errors], metrics,
+                unit="negative absolute error", confidences=[round(error, 4) for error in errors], measure="error",
+            )  # fmt: skip
+        found = [sorted(labels, key=str) for labels in found]
+        outputs = [SEPARATOR.join(map(str, labels)) for labels in found]
+        references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
+        sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
+        over = (logits.sigmoid() >= self.threshold).float()
+        total = (truth + over).sum(1)
+        quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
+        return LabelEvaluation(
+            inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
+            confidences=[SEPARATOR.join(f"{label.probability:.4f}" for label in labels) for labels in found],
+        )  # fmt: skip
+
+    def check(self, top: int | None, threshold: float | None) -> None:
+        """Raise UserError for invalid options of `predictions`, and for options that have no effect."""
+        if top is not None and top < 1:
+            raise UserError(f"top is {top}: expected 1 or more")
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise UserError(f"threshold is {threshold}: expected 0 to 1")
+        if threshold is not None and (self.kind != "multi-label" or top is not None):
+            raise UserError("threshold applies to a model that predicts several labels per item, without top")
+        if top is not None and self.kind == "regression":
+            raise UserError("top applies to labels, but this model predicts a number")
+
+    def expect(self, kind: Literal["labels", "regression"], path: Path) -> None:
+        """Raise UserError if the model predicts numbers instead of labels, or the reverse."""
+        if (kind == "regression") != (self.kind == "regression"):
+            predicts = "labels: call classify" if kind == "regression" else "a number: call predict"
+            raise UserError(f"{path}: this model predicts {predicts}")
+
+
+def trained_target(config: Any, record: Mapping[str, Any]) -> Target:
+    """Return the target of a model, with the threshold and the positive label in the record of its run."""
+    positive, threshold = record.get("positive"), record.get("threshold")
+    return Target(
+        getattr(config, "target", "classes"), distinct_names(config.labels),
+        threshold if isinstance(threshold, float) and 0 <= threshold <= 1 else 0.5,
+        positive if positive in config.labels and len(config.labels) == 2 else None,
+    )  # fmt: skip
+
+
+def build_target(config: TargetConfig, labels: tuple[str, ...], train: Any, smoothing: float = 0.0) -> Target:
+    """Return the target of a training run. Class weights are those of the training data."""
+    if config.positive is not None and (config.positive not in labels or len(labels) != 2):
+        raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {', '.join(labels[:8])}")
+    target = Target(config.target, labels, config.threshold, config.positive, smoothing=smoothing)
+    if config.class_weights is None:
+        return target
+    return replace(target, weights=balanced_weights(target.truth(train), len(labels)))
+
+
+def balanced_weights(truth: Tensor, classes: int) -> Tensor:
+    """Return the weight of each class, (L,): the mean number of items of a class, divided by the number of its items.
+
+    The mean weight of an item is 1. A class without items has the weight 0. Source: King and Zeng 2001.
+    """
+    counts = torch.bincount(truth, minlength=classes)
+    return torch.where(counts > 0, len(truth) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
+
+
+def classification_metrics(
+    predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str], positive: str | None = None
+) -> Metrics:
+    """Return accuracy, F1, macro F1 and Matthews' correlation coefficient of predicted labels.
+
+    With two labels, the F1 score treats the second label as positive, as GLUE does for MRPC, or the label `positive`.
+    With more labels, F1 is the mean over all labels that occur, as macro F1 always is.
+    """
+    predictions, targets = np.array(predicted), np.array(truth)
+    if not len(targets):
+        raise UserError("found no test items to score: the test data are empty")
+    right = predictions == targets
+    found, expected, hits = (
+        np.bincount(indices, minlength=len(labels)) for indices in (predictions, targets, targets[right])
+    )
+    occurs = found + expected > 0
+    f1 = 2 * hits / np.maximum(found + expected, 1)  # (L,)
+    macro, signature = float(np.mean(f1[occurs])), "unweighted mean over the labels"
+    score, of = macro, signature
+    if len(labels) == 2:
+        index = 1 if positive is None else labels.index(positive)
+        score, of = float(f1[index]), f"of the label {labels[index]!r}"
+    counted = f"{len(labels)} labels, {len(targets):,} items"
+    return {
+        "accuracy": {"value": float(right.mean()), "signature": counted},
+        "f1": {"value": score, "signature": of},
+        "macro_f1": {"value": macro, "signature": signature},
+        "mcc": {"value": _mcc(hits, found, expected), "signature": "Matthews' correlation coefficient"},
+    }
+
+
+def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np.int64]) -> float:
+    """Return Matthews' correlation coefficient of any number of classes (Gorodkin 2004), 0 if it is undefined."""
+    items = expected.sum() / 1.0
+    variances = (items**2 - (found / 1.0) @ found) * (items**2 - (expected / 1.0) @ expected)
+    return float((hits.sum() * items - (found / 1.0) @ expected) / np.sqrt(variances)) if variances > 0 else 0.0
+
+
+def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:
+    """Return the errors of predicted numbers and their correlations, which are 0 if all numbers are equal."""
+    predictions, targets = np.array(predicted), np.array(truth)
+    measured = {
+        "mse": float(np.mean((predictions - targets) ** 2)),
+        "mae": float(np.mean(np.abs(predictions - targets))),
+        "pearson": _correlation(predictions, targets),
+        "spearman": _correlation(_ranks(predictions), _ranks(targets)),
+    }
+    return {name: {"value": value, "signature": f"{len(targets):,} items"} for name, value in measured.items()}
+
+
+def _correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
+    return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the rank of each number. Equal numbers share their mean rank."""
+    _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[index]
+    return ranks
+
+
+def multi_label_metrics(probabilities: NDArray[Any], truth: NDArray[np.bool_], threshold: float) -> Metrics:
+    """Return micro and macro F1 of the labels over the threshold, and the mean average precision, from (N, L)."""
+    found = probabilities >= threshold
+    hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)
+    at = f"threshold {threshold:g}, {truth.shape[1]} labels, {len(truth):,} items"
+    occurring = np.flatnonzero(truth.any(0))
+    precisions = [average_precision(probabilities[:, i], truth[:, i]) for i in occurring]
+    return {
+        "micro_f1": {"value": float(2 * hits.sum() / max(both.sum(), 1)), "signature": at},
+        "macro_f1": {"value": float(np.mean(2 * hits / np.maximum(both, 1))), "signature": at},
+        "map": {
+            "value": float(np.mean(precisions)) if precisions else 0.0,
+            "signature": f"mean average precision of the {len(occurring)} labels that occur",
+        },
+    }
+
+
+def average_precision(scores: ArrayLike, truth: NDArray[np.bool_]) -> float:
+    """Return the area under the curve of precision over recall, as a sum of steps. Equal scores form one step."""
+    scores = np.asarray(scores)
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(scores[order]), 1))  # last item of each group of equal scores
+    hits = np.cumsum(truth[order])[last]
+    return float(np.sum(np.diff(hits, prepend=0) * hits / (last + 1)) / max(truth.sum(), 1))

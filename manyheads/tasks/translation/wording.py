@@ -1,0 +1,62 @@
+"""Words that translations must or must not contain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from manyheads.errors import UserError
+from manyheads.generation.constraints import Constraints
+
+MAX_LENGTH = 100_000
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Constraints on the text of translations.
+
+    prefix      text that begins every translation
+    force       words or phrases that occur in every translation, in any order
+    ban         words or phrases that never occur, in the tokenizer's own division into tokens
+    no_repeat   no sequence of this number of tokens occurs twice; 0: no constraint
+    min_length  minimum number of tokens
+
+        >>> translator.translate("the cat", wording=Wording(prefix="the dog", min_length=4)).startswith("the dog")
+        True
+    """
+
+    prefix: str = ""
+    force: tuple[str, ...] = ()
+    ban: tuple[str, ...] = ()
+    no_repeat: int = 0
+    min_length: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("no_repeat", "min_length"):
+            if not 0 <= getattr(self, name) <= MAX_LENGTH:
+                raise UserError(f"{name} is {getattr(self, name)}: expected 0 to {MAX_LENGTH:,}")
+
+    def constraints(self, tokenizer: Tokenizer) -> Constraints | None:
+        """Return the constraints in token ids, or None if there are none.
+
+        Raises UserError for a word that the vocabulary cannot represent.
+        """
+
+        def tokens(name: str, text: str) -> tuple[int, ...]:
+            encoding = tokenizer.encode(text)
+            ids = encoding.ids[:-1]  # without the end token
+            unknown = getattr(tokenizer.model, "unk_token", None)
+            if not ids or (unknown is not None and unknown in encoding.tokens):
+                raise UserError(f"{name} has {text!r}: expected a text that the model's vocabulary can represent")
+            return tuple(ids)
+
+        if self == Wording():
+            return None
+        return Constraints(
+            tokens("prefix", self.prefix) if self.prefix else (),
+            tuple(tokens("ban", text) for text in self.ban),
+            self.no_repeat,
+            self.min_length,
+            tuple(tokens("force", text) for text in self.force),
+        )

@@ -1,0 +1,142 @@
+"""Translations with given words, at random, with alignments and from files; averages; BLEU during training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sacrebleu.metrics import BLEU
+from safetensors.torch import load_file
+from transformers import GenerationConfig
+
+import manyheads
+from manyheads import cli
+from manyheads.errors import UserError
+from manyheads.export.average import average
+from manyheads.generation import Sampling
+from manyheads.tasks.translation.predictor import Translator
+from manyheads.tasks.translation.wording import Wording
+from tests.contracts.tasks.translation.test_run import SMALL, lines, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    settings: dict[str, Any] = {
+        **SMALL, "data": str(corpus), "training.steps": 90, "training.learning_rate": 5e-3,
+        "training.validate_every": 30,
+        "training.metric": "bleu_13a", "training.keep_every": 10, "beam": 2, "alpha": 1.0, "training.average": 1,
+    }  # fmt: skip
+    manyheads.train("translation", settings, out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def translator(run: Path) -> Translator:
+    found = manyheads.load(run)
+    assert isinstance(found, Translator)
+    return found
+
+
+def test_validation_measures_bleu_of_greedy_translations(run: Path, corpus: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = [row["validation"]["bleu_13a"] for row in rows if "validation" in row]
+    assert len(scores) == 3
+    sources, targets = lines(corpus / "val.en"), lines(corpus / "val.de")
+    outputs = manyheads.load(run).translate(sources, beam=1)
+    assert BLEU().corpus_score(outputs, [targets]).score == pytest.approx(max(scores), abs=1e-3)
+
+
+def test_decoding_is_that_of_the_runs_scores(run: Path, translator: Translator, corpus: Path) -> None:
+    generation = GenerationConfig.from_pretrained(run)
+    assert (generation.num_beams, generation.length_penalty) == (2, 1.0)
+    assert translator.decoding == {"beam": 2, "alpha": 1.0}
+    sources = lines(corpus / "test.en")
+    assert translator.translate(sources) == translator.translate(sources, beam=2, alpha=1.0)
+
+
+def test_given_words_occur_and_banned_ones_do_not(translator: Translator) -> None:
+    text = "one red dog 3"
+    free = translator.translate(text)
+    assert translator.translate(text, wording=Wording(prefix="zwei")).startswith("zwei")
+    forced = translator.translate(text, wording=Wording(force=("Katze", "blau")))
+    assert {"Katze", "blau"} <= {*forced.split()}
+    assert "Katze" not in free
+    banned = translator.translate(text, wording=Wording(ban=("Hund", "rot")))
+    assert not {"Hund", "rot"} & {*banned.split()}
+    assert len(translator.target_tokenizer.encode(translator.translate(text, wording=Wording(min_length=14))).ids) >= 14
+    for wording, problem in (
+        (Wording(force=("世界",)), "force has '世界': expected a text that the model's vocabulary can represent"),
+        (Wording(ban=("",)), "ban has ''"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            translator.translate(text, wording=wording)
+    with pytest.raises(UserError, match="no_repeat is -1: expected 0"):
+        Wording(no_repeat=-1)
+
+
+def test_random_translations_depend_on_the_seed_and_the_index_alone(translator: Translator) -> None:
+    texts, sampling = ["one red dog 3", "two blue cat 4 and one"], Sampling(temperature=2.0)
+    together = translator.nbest(texts, 3, sampling=sampling, seed=7)
+    alone = translator.nbest(texts[:1], 3, sampling=sampling, seed=7)
+    assert [t.text for t in together[0]] == [t.text for t in alone[0]]
+    assert len({t.text for ranked in together for t in ranked}) > 2
+    assert together != translator.nbest(texts, 3, sampling=sampling, seed=8)
+    cold = translator.translate(texts, sampling=Sampling(temperature=0))
+    assert cold == translator.translate(texts, beam=1)
+    with pytest.raises(UserError, match="words can be forced in a search only"):
+        translator.translate(texts, sampling=sampling, wording=Wording(force=("rot",)))
+
+
+def test_alignments_are_the_largest_weights_of_cross_attention(translator: Translator) -> None:
+    text, target = "one red dog 3", "eins rot Hund 3"
+    (pairs,) = translator.alignments([text], [target], layer=0)
+    (record,) = translator.attend(text, target, axis="cross", layers=[0])["cross"]
+    weights = record.weights[0].mean(0)[:-1, :-1]  # without the end tokens
+    rows, columns = (
+        np.cumsum([token.startswith("▁") for token in tokenizer.encode(side).tokens[:-1]]) - 1
+        for tokenizer, side in ((translator.target_tokenizer, target), (translator.tokenizer, text))
+    )
+    expected = []
+    for word in range(4):
+        mean = weights[rows == word].mean(0)
+        expected.append((int(np.argmax([mean[columns == source].sum() for source in range(4)])), word))
+    assert pairs == expected
+    assert translator.alignments([" "], [""]) == [[]]
+
+
+def test_files_are_translated_and_their_names_are_not(
+    run: Path, translator: Translator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("one red dog 3\n\ntwo blue cat 4\n", encoding="utf-8")
+    assert cli.main(["translate", str(run), "--input", str(source), "--output", str(output), "--alignments"]) == 0
+    assert capsys.readouterr().out == ""
+    rows = [line.split("\t") for line in lines(output)]
+    assert [row[0] for row in rows] == translator.translate(["one red dog 3", "", "two blue cat 4"])
+    assert rows[0][1] == " ".join(f"{a}-{b}" for a, b in translator.alignments(["one red dog 3"])[0])
+    assert cli.main(["translate", str(run), str(source)]) == 0
+    assert f"{source} is a file, but is read as a text: to translate its lines, use --input" in capsys.readouterr().err
+    source.write_text("one\n" + "dog " * 900 + "\n", encoding="utf-8")
+    assert cli.main(["translate", str(run), "--input", str(source)]) == 2
+    assert f"{source}:2: this text has" in capsys.readouterr().err
+
+
+def test_the_average_has_the_mean_weights(run: Path, tmp_path: Path) -> None:
+    kept = sorted((run / "kept").iterdir())[-2:]
+    assert average(kept, tmp_path / "mean") in ("marian", "pegasus")
+    first, second, mean = (load_file(folder / "model.safetensors") for folder in (*kept, tmp_path / "mean"))
+    for name, tensor in mean.items():
+        torch.testing.assert_close(tensor, (first[name] + second[name]) / 2)
+    assert isinstance(manyheads.load(tmp_path / "mean").translate("one"), str)
+    with pytest.raises(UserError, match="exists and is not empty"):
+        average(kept, tmp_path / "mean")
+    with pytest.raises(UserError, match="expected two or more models"):
+        average(kept[:1], tmp_path / "one")

@@ -1,0 +1,162 @@
+"""Metrics, losses and reports of classes, numbers and several labels, compared with SciPy, scikit-learn and seqeval."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import pearsonr, spearmanr
+from sklearn import metrics as sklearn
+from sklearn.utils.class_weight import compute_class_weight
+from transformers.loss.loss_utils import nn
+
+from manyheads.data.readers.labeled import Labeled
+from manyheads.tasks.evaluation import LabelEvaluation, values
+from manyheads.tasks.tagging.metrics import count_entities
+from manyheads.tasks.tagging.predictor import EntityEvaluation
+from manyheads.tasks.targets import (
+    Target,
+    average_precision,
+    balanced_weights,
+    classification_metrics,
+    multi_label_metrics,
+    regression_metrics,
+)
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_scores_of_classes_equal_scikit_learn(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    truth, found = random.integers(classes, size=60), random.integers(max(2, classes - 1), size=60)
+    measured = values(classification_metrics(found.tolist(), truth.tolist(), [str(i) for i in range(classes)]))
+    assert measured["macro_f1"] == pytest.approx(sklearn.f1_score(truth, found, average="macro"), abs=1e-12)
+    assert measured["mcc"] == pytest.approx(sklearn.matthews_corrcoef(truth, found), abs=1e-12)
+    assert values(classification_metrics([1, 1], [1, 1], NAMES))["mcc"] == 0.0  # undefined with a single class
+
+
+def test_the_positive_label_of_f1_can_be_chosen() -> None:
+    truth, found = [0, 0, 0, 1], [0, 1, 0, 1]
+    for label, positive in ((0, "no"), (1, "yes"), (1, None)):
+        measured = classification_metrics(found, truth, ("no", "yes"), positive)
+        assert measured["f1"]["value"] == pytest.approx(sklearn.f1_score(truth, found, pos_label=label))
+        assert repr(positive or "yes") in measured["f1"]["signature"]
+
+
+def test_scores_of_numbers_equal_scipy() -> None:
+    random = np.random.default_rng(1)
+    truth, found = random.integers(5, size=80) / 2, random.integers(9, size=80) / 4  # with ties
+    measured = values(regression_metrics(found.tolist(), truth.tolist()))
+    assert measured["pearson"] == pytest.approx(pearsonr(found, truth).statistic)
+    assert measured["spearman"] == pytest.approx(spearmanr(found, truth).statistic)
+    assert measured["mse"] == pytest.approx(sklearn.mean_squared_error(truth, found))
+    assert measured["mae"] == pytest.approx(sklearn.mean_absolute_error(truth, found))
+    assert values(regression_metrics([1.0, 1.0], [1.0, 2.0]))["pearson"] == 0.0
+
+
+def test_scores_of_several_labels_equal_scikit_learn() -> None:
+    random = np.random.default_rng(2)
+    truth, probabilities = random.random((50, 6)) < 0.3, np.round(random.random((50, 6)), 1)  # with ties
+    truth[:, 5] = False
+    measured = values(multi_label_metrics(probabilities, truth, 0.4))
+    for average in ("micro", "macro"):
+        expected = sklearn.f1_score(truth, probabilities >= 0.4, average=average, zero_division=0)
+        assert measured[f"{average}_f1"] == pytest.approx(expected)
+    expected = [sklearn.average_precision_score(truth[:, i], probabilities[:, i]) for i in range(5)]
+    assert measured["map"] == pytest.approx(np.mean(expected))
+    assert average_precision(probabilities[:, 0], truth[:, 0]) == pytest.approx(expected[0])
+
+
+def test_class_weights_equal_scikit_learn() -> None:
+    truth = torch.tensor([0] * 6 + [1] * 3 + [3])
+    weights = balanced_weights(truth, 4)
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=truth.numpy())
+    assert weights[[0, 1, 3]].numpy() == pytest.approx(expected)
+    assert weights[2] == 0
+    assert weights[truth].mean() == pytest.approx(1.0)
+
+
+def test_losses_equal_those_of_transformers() -> None:
+    """transformers takes the mean over items (and labels) of MSELoss and BCEWithLogitsLoss."""
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    several, numbers = torch.tensor([[1.0, 0, 1]] * 4), torch.tensor([0.0, 1, 2, 3])
+    mean = Target("multi-label", NAMES).loss(logits, several) / 4
+    torch.testing.assert_close(mean, nn.BCEWithLogitsLoss()(logits, several))
+    mean = Target("regression", ("x",)).loss(logits[:, :1], numbers) / 4
+    torch.testing.assert_close(mean, nn.MSELoss()(logits[:, 0], numbers))
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    total = Target("classes", NAMES, weights=weights).loss(logits, torch.tensor([0, 1, 2, 2]))
+    expected = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 2]), weights, reduction="sum")
+    torch.testing.assert_close(total, expected)
+
+
+def test_labels_over_the_threshold_are_predicted() -> None:
+    target = Target("multi-label", NAMES, threshold=0.6)
+    logits = torch.tensor([[2.0, 0.0, 1.0], [-1.0, -1.0, -1.0]])
+    assert [list(map(str, labels)) for labels in target.predictions(logits)] == [["a", "c"], []]
+    assert [len(labels) for labels in target.predictions(logits, threshold=0.2)] == [3, 3]
+    assert [len(labels) for labels in target.predictions(logits, top=2)] == [2, 2]
+    for options, message in (({"threshold": 1.5}, "threshold is 1.5: expected 0 to 1"), ({"top": 0}, "top is 0")):
+        with pytest.raises(ValueError, match=message):
+            target.predictions(logits, **options)
+    with pytest.raises(ValueError, match="top applies to labels, but this model predicts a number"):
+        Target("regression", ("x",)).predictions(logits[:, :1], top=2)
+
+
+def test_reports_of_labels_name_errors_confident_ones_first(tmp_path: Path) -> None:
+    data = Labeled(["one", "two", "three"], ["a", "a", "b"])
+    logits = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 5.0]])
+    result = Target("classes", NAMES).evaluation(data.texts, data, logits, {})
+    assert isinstance(result, LabelEvaluation)
+    labels, counts = result.confusion()
+    assert labels == NAMES
+    assert counts.tolist() == sklearn.confusion_matrix(result.references, result.outputs).tolist()
+    result.save_errors(tmp_path / "errors.csv")
+    rows = list(csv.reader((tmp_path / "errors.csv").open()))
+    assert rows[0] == ["input", "truth", "prediction", "probability"]
+    assert [row[:3] for row in rows[1:]] == [["three", "b", "c"], ["two", "a", "b"]]
+
+
+def test_reports_of_several_labels_and_numbers() -> None:
+    data = Labeled(["one", "two"], ["a|b", ""], target="multi-label")
+    logits = torch.tensor([[3.0, -3.0, -3.0], [-3.0, -3.0, 3.0]])
+    result = Target("multi-label", NAMES).evaluation(data.texts, data, logits, {})
+    assert isinstance(result, LabelEvaluation)
+    assert [row[2:5] for row in result.errors()] == [("", "c", "0.9526"), ("a|b", "a", "0.9526")]
+    assert [(row["label"], row["items"], row["f1"]) for row in result.by_label()] == [
+        ("a", 1, 1),
+        ("b", 1, 0),
+        ("c", 0, 0),
+    ]
+    numbers = Labeled(["one", "two"], ["1.0", "2.5"], target="regression")
+    errors = Target("regression", ("x",)).evaluation(numbers.texts, numbers, torch.tensor([[1.5], [4.5]]), {}).errors()
+    assert errors == [(1, "two", "2.5", "4.5000", 2.0), (0, "one", "1.0", "1.5000", 0.5)]
+
+
+def test_a_sheet_shows_the_wrong_images(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = LabelEvaluation(
+        ["x", "y"], ["a", "b"], ["a", "a"], [1.0, 0.0], {}, [0.9, 0.2], confidences=[0.9, 0.8],
+        image=lambda index: Image.new("L", (8, 8), 255 * (1 - index)),
+    )  # fmt: skip
+    result.save_errors(tmp_path / "errors.png")
+    assert np.asarray(Image.open(tmp_path / "errors.png").convert("L")).min() == 0, "the wrong image is black"
+
+
+def test_the_report_on_entities_equals_seqeval() -> None:
+    seqeval = pytest.importorskip("seqeval.metrics", reason="needs seqeval: pip install seqeval")
+    truth = [["B-PER", "I-PER", "O", "B-LOC"], ["B-ORG", "O", "B-LOC", "O"], ["O", "B-PER", "O", "O"]]
+    found = [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "O", "B-LOC", "I-LOC"], ["O", "B-PER", "B-LOC", "O"]]
+    rows = EntityEvaluation([], [], [], [], {}, count_entities(found, truth)).by_label()
+    expected = seqeval.classification_report(truth, found, output_dict=True, zero_division=0)
+    assert [row["label"] for row in rows] == list(expected)
+    for row in rows:
+        theirs = expected[row["label"]]
+        assert row["items"] == theirs["support"]
+        for ours, name in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
+            assert row[ours] == pytest.approx(theirs[name], abs=1e-12), row["label"]
