@@ -32,6 +32,7 @@ from manyheads.core.layers import skip_init
 from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra
 from manyheads.files import WriteError, read_json, replacing_all
+from manyheads.interop.adapters import Adapter, adapter_files, is_adapter
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import Family, saved_tensors
@@ -49,6 +50,7 @@ from manyheads.interop.tokenizer import (
 from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
+from manyheads.models.adapt import adapt
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.state import load_weights
 from manyheads.training.unfinished import model_files, read_unfinished
@@ -131,6 +133,8 @@ def save(
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
     family, _ = family_of(model)
+    if adapter := adapter_files(model, family):
+        write_files(Path(path) / "adapter", adapter)
     if target_tokenizer is not None and not family.own:
         # Other tools ignore a second tokenizer.json, and would therefore decode the target text with the source
         # tokenizer.
@@ -178,6 +182,8 @@ def load(path: str | Path) -> Loaded:
         load_weights(loaded.model, weights)
         logger.warning(description)
         return replace(loaded, path=path)
+    if is_adapter(path):
+        return _load_adapted(Adapter.read(path))
     family, settings = read_settings(path)
     if not weight_files(path, SAFE):
         if weight_files(path, PICKLED):
@@ -221,6 +227,18 @@ def load(path: str | Path) -> Loaded:
     )  # fmt: skip
 
 
+def _load_adapted(adapter: Adapter) -> Loaded:
+    """Load the base model of an adapter, and add the adapter to its weights."""
+    loaded = load(adapter.base)
+    model: Any = adapt(loaded.model, **adapter.new_head(loaded.model.config))[0]
+    family, _ = family_of(model)
+    theirs = {name: tensor.clone() for name, tensor in family.tensors_of(model).items()}
+    adapter.add_to(theirs, family)
+    check_finite(adapter.path, theirs)
+    load_weights(model, family.read(family.settings_of(model.config), theirs, lambda: theirs)[1])
+    return replace(loaded, model=model.eval(), path=adapter.path)
+
+
 def resolve(model: str | Path, *, pickled: bool = False) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
@@ -262,6 +280,8 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
 
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     """Read the config.json of a directory. Return the format named by its model type, and the settings."""
+    if is_adapter(path):
+        path = Adapter.read(path).base
     path, run = model_files(path), path
     file = path / CONFIG
     if not path.is_dir():

@@ -63,12 +63,13 @@ def _session(standing: Standing, run: Listed, end: float, lock: int) -> bool:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     before, began = step(standing.runs / run.name), _spent(standing.device)
     say(f"{run.name}: {standing.about(run)}, {standing.note(run)['seconds'] / 60:.0f} of about {run.minutes:g} min")
+    resume = ["--resume"] if (standing.runs / run.name / "state").is_dir() else []
     process: subprocess.Popen[bytes] | None = None
     asked = False
     try:
         with _deferring_signals():  # a signal that comes now finds the process known
             process = subprocess.Popen(
-                [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, "--resume"],
+                [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, *resume],
                 cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
                 pass_fds=[lock],
             )  # fmt: skip

@@ -187,15 +187,16 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
 def memory(model: nn.Module) -> dict[str, int]:
     """Return the memory in bytes that a float32 model needs for its weights, for training and for decoding.
 
-    Training with Adam stores weights, gradients and two moments. Activations are not included; they grow with the
-    batch. Decoding stores cached keys and values for each target token and, in an encoder-decoder, for each source
-    token.
+    Training with Adam stores weights, and a gradient and two moments for each trained parameter. Activations are not
+    included; they grow with the batch. Decoding stores cached keys and values for each target token and, in an
+    encoder-decoder, for each source token.
 
         >>> memory(gpt.model)["weights"] == 4 * sum(p.numel() for p in gpt.model.parameters())
         True
     """
     weights = FLOAT32 * sum(parameters(model).values())
-    held = {"weights": weights, "optimiser": 2 * weights, "training": 4 * weights}
+    trained = FLOAT32 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+    held = {"weights": weights, "optimiser": 2 * trained, "training": weights + 3 * trained}
     if not hasattr(model, "step"):
         return held
     blocks = [module for module in model.modules() if isinstance(module, Block)]

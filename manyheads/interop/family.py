@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import FieldError
 from manyheads.core.layers import skip_init
+from manyheads.core.low_rank import merged
 from manyheads.errors import UserError
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
@@ -31,9 +32,10 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all tensors of a model that are saved, by name.
 
     They are the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms.
+    Low-rank additions are part of their weights.
     """
     persistent = module.state_dict().keys()
-    return dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent}
+    return merged(dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent})
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Family:
     preprocessing  function that returns the content of preprocessor_config.json if config.json contains it (timm)
     renamed        function that maps a tensor name in a file to the name in the rows, for libraries that number
                    layers differently; used only for reading
+    modules        parts of tensor names in files, each with the name of the module in transformers, where they differ
     infer          function that returns settings that are not in config.json and follow from `architectures` or
                    from the weights. Its first call gets the weights without values, on the meta device
     computed       function that returns tensors of a file that follow from the configuration; None instead of a
@@ -75,6 +78,7 @@ class Family:
     own: bool = False
     preprocessing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = _unstated
     renamed: Callable[[str], str] = str
+    modules: tuple[tuple[str, str], ...] = ()
 
     def read(
         self, settings: Mapping[str, Any], shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]

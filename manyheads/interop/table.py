@@ -171,7 +171,7 @@ class Settings:
         return theirs
 
 
-def _identity(tensor: Tensor) -> Tensor:
+def identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
@@ -188,8 +188,8 @@ class Weight:
     ours: str | tuple[str, ...]
     theirs: str
     also: tuple[str, ...] = ()
-    to_theirs: Callable[..., Tensor] = _identity
-    to_ours: Callable[[Tensor], Tensor | Sequence[Tensor]] = _identity
+    to_theirs: Callable[..., Tensor] = identity
+    to_ours: Callable[[Tensor], Tensor | Sequence[Tensor]] = identity
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -40,6 +40,12 @@ _LAYERS = {
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
+# Since version 5, the names in the memory of transformers differ from those in files. peft uses the names in memory.
+_MODULES = (
+    ("encoder.layer.", "layers."), ("attention.attention.query", "attention.q_proj"),
+    ("attention.attention.key", "attention.k_proj"), ("attention.attention.value", "attention.v_proj"),
+    ("attention.output.dense", "attention.o_proj"), ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"),
+)  # fmt: skip
 # In the file, these tensors have additional leading dimensions of size 1.
 _TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
 _TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
@@ -138,6 +144,7 @@ def _family(model_type: str, distilled: bool) -> Family:
         architecture=_architecture,
         infer=_infer,
         also_written=_also_written,
+        modules=_MODULES,
     )  # fmt: skip
 
 

@@ -9,15 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from manyheads.core.heads import CLASSIFIERS, belongs_to_head
 from manyheads.core.positions import resize_positions
 from manyheads.errors import UserError
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
-
-# Names of modules in models. CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only
-# if a model has certain heads.
-CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
-HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -66,7 +62,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
         for name, kernel in weights.items():
             if name in new and kernel.dim() == 4 and kernel.shape[1] == old.channels != new[name].shape[1]:
                 weights[name] = kernel.sum(1, keepdim=True).expand_as(new[name]) / channels
-    missing = [name for name in weights if name not in new and _module_name(name) not in HEADS]
+    missing = [name for name in weights if name not in new and not belongs_to_head(name)]
     weights = {name: tensor for name, tensor in weights.items() if name in new}
     if changed := missing + [name for name, tensor in weights.items() if tensor.shape != new[name].shape]:
         raise UserError(f"{named} would change the shapes of {', '.join(changed[:5])}")

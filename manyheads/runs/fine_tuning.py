@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 # number of BERT layers, counted from the last, whose states are the input of a BiLSTM
 BILSTM_LAYERS = {"last": 1, "last-four": 4}
-LSTM_RATE = 1e-3
+# learning rate if only a BiLSTM, low-rank additions or a head are trained
+PARTIAL_RATE = 1e-3
 # settings that users cannot change, because the loaded model determines them
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 
@@ -77,7 +78,7 @@ def dropout_rates(run: Run) -> dict[str, Any]:
     Raises UserError for other model settings, because the loaded model determines them. This includes settings that
     keep the shapes of the weights but change their meaning, such as the position of a norm.
     """
-    rates = {key.removeprefix("model."): value for key, value in run.given.items() if key.endswith("dropout")}
+    rates = {key: value for key, value in model_settings(run).items() if key.endswith("dropout")}
     others = tuple(f"model.{key}" for key in model_settings(run) if key not in rates)
     run.refuse((*MODEL_SETTINGS, *others), f"determined by the initial model, {run.init}; omit it")
     return rates
@@ -132,10 +133,12 @@ def start_tuned(
 
 
 def fine_tuning(training: TrainingConfig, run: Run, tuned: Tuned) -> TrainingConfig:
-    """Return the training configuration, with the learning rate for BiLSTMs if only a BiLSTM is trained.
+    """Return the training configuration, with `PARTIAL_RATE` if only a BiLSTM, additions or the head are trained.
 
     A learning rate that the user has set does not change.
     """
-    if tuned != "all" and "training.learning_rate" not in run.given:
-        return replace(training, learning_rate=LSTM_RATE)
+    partial = tuned != "all" or training.lora_rank is not None or "backbone" in training.freeze
+    if partial and "training.learning_rate" not in run.given:
+        logger.info(f"learning rate: using {PARTIAL_RATE}, because only a part of the model is trained")
+        return replace(training, learning_rate=PARTIAL_RATE)
     return training

@@ -28,6 +28,7 @@ OTHER_NAMES = {
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
     "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
+    "rank": "lora_rank", "alpha": "lora_alpha",
 }  # fmt: skip
 MAX_BYTES = 100_000  # maximum size of YAML text in bytes
 MAX_DEPTH = 50  # maximum number of nested levels in a YAML file

@@ -19,8 +19,10 @@ import torch
 from torch import nn
 
 from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
+from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
+from manyheads.directory import family_of
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
 from manyheads.runs.estimate import Plan, estimate
@@ -37,6 +39,7 @@ from manyheads.training.record import METRICS, Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, locked_run_directory, run_status
 from manyheads.training.task import Task
+from manyheads.training.tuning import select_trained
 
 logger = logging.getLogger(__name__)
 
@@ -203,14 +206,16 @@ def carry_out(
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
     if run.dry_run:
         data.peek()
-        return estimate(run.recipe, config, plan(), run.compute(config.threads))
+        planned = plan()
+        _check_selection(planned.model, config.training)
+        return estimate(run.recipe, config, planned, run.compute(config.threads))
     commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
-            plan()
+            _check_selection(plan().model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -223,6 +228,9 @@ def carry_out(
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
+            job.model.origin = run.init and run.init.removeprefix("hub:")  # type: ignore[assignment]
+            if config.training.selects:
+                job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:
             own_runs.add(description)
         if before:
@@ -278,13 +286,16 @@ def _recorded(
         raise KeyboardInterrupt(
             f"interrupted during evaluation; the model in {run.out} is complete. To evaluate it: {run.resume_command}"
         ) from None
-    init = {} if run.init is None else {"init": run.init}
+    further: dict[str, Any] = {} if run.init is None else {"init": run.init}
+    if job.training.selects:
+        further["trained_parameters"] = sum(p.numel() for p in job.model.parameters() if p.requires_grad)
     result = write_result(
         run.out, recipe=run.recipe, overrides=run.overrides, data=description, metrics=metrics,
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
-        parameters=sum(p.numel() for p in job.model.parameters()), seed=job.training.seed,
-        weights=summary.weights, steps=summary.step, target_tokens=summary.tokens, route=compute.describe(),
-        **distributed_context().shown, **init, **({"skipped": summary.skipped} if summary.skipped else {}),
+        parameters=sum(p.numel() for name, p in job.model.named_parameters() if PREFIX not in name),
+        seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
+        route=compute.describe(),
+        **distributed_context().shown, **further, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     )  # fmt: skip
     return RunResult(result)
@@ -316,6 +327,13 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
     if training.metric is not None or training.average > 1 or training.ema is not None:
         return training
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
+
+
+def _check_selection(model: nn.Module, training: TrainingConfig) -> None:
+    """Raise UserError if the settings that select the trained weights do not fit the model."""
+    select_trained(model, training)
+    if training.lora_rank is not None and (family := family_of(model)[0]).own:
+        raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:

@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, Self
 
-from manyheads.core.config import Config, Count, Epsilon, Positive, Range, Rate, Size, with_defaults
+from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size, with_defaults
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
 # settings that may change when a run is resumed
 RESUMABLE = (*BUDGETS, "patience", "validate_every", "log_every", "keep_every", "shard", "checkpointing")
+LORA_DEFAULTS = (16.0, 0.0, ("query", "value"))  # alpha, dropout and layers
 DECAY_SCHEDULES = ("linear", "cosine")  # learning-rate schedules that depend on the total number of steps
 Beta = Annotated[float, Range(0, 1, below=True)]
 
@@ -60,6 +61,14 @@ class TrainingConfig(Config):
                       weights. A run on your own data keeps the best weights by default, unless it averages weights
     patience          validations in a row without a better `metric`, after which the run stops; None: no early stopping
     seed              seed of the random numbers: weights, order of the data, dropout
+    freeze            parameters that are not trained: parts of their names, such as embedding or encoder.blocks.[0-3],
+                      separated by commas. "backbone" means all parameters except those of heads (linear probing)
+    layer_decay       factor of the learning rate per layer, from the head down to the embeddings, such as 0.75
+    lora_rank         rank of the additions to the weights of linear layers (LoRA). Only these additions and the head
+                      are trained; the saved model contains their sums. None: no additions
+    lora_alpha        the additions are multiplied by lora_alpha / lora_rank
+    lora_dropout      dropout rate of the input of the additions
+    lora_layers       linear layers that get an addition: parts of their names, such as query or encoder.blocks.3
     """
 
     steps: Count | None = None
@@ -89,6 +98,12 @@ class TrainingConfig(Config):
     metric: str | None = None
     patience: Count | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 1
+    freeze: tuple[str, ...] = ()
+    layer_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
+    lora_rank: Size | None = None
+    lora_alpha: Positive = LORA_DEFAULTS[0]
+    lora_dropout: Annotated[float, Range(0, 1, below=True)] = LORA_DEFAULTS[1]
+    lora_layers: Annotated[tuple[str, ...], Distinct(1)] = LORA_DEFAULTS[2]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,10 +127,17 @@ class TrainingConfig(Config):
             raise UserError(f"{self.optimiser} does not support weight_decay: use optimiser=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
             raise UserError("patience needs a metric to monitor: set training.metric")
+        if self.lora_rank is None and (self.lora_alpha, self.lora_dropout, self.lora_layers) != LORA_DEFAULTS:
+            raise UserError("lora_alpha, lora_dropout and lora_layers have no effect without lora_rank: add it")
+
+    @property
+    def selects(self) -> bool:
+        """Return True if only a part of the weights is trained, or if layers have different learning rates."""
+        return bool(self.freeze) or self.lora_rank is not None or self.layer_decay < 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""
-        return {**asdict(self), "betas": list(self.betas)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def differs_from(self, saved: dict[str, Any]) -> list[str]:
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.

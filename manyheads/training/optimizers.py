@@ -8,6 +8,7 @@ from torch import nn
 
 from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
+from manyheads.training.tuning import layer_rates
 
 
 def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -22,20 +23,11 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     Weight decay applies to matrices and embeddings. It does not apply to biases and norms (Devlin 2018, Radford 2018),
     nor to the parameters that the model lists in `undecayed`.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise UserError("the model has no trainable parameters")
+    groups = _groups(model, config)
     if config.optimiser == "adam":
-        return torch.optim.Adam(parameters, betas=config.betas, eps=config.eps, fused=True)
+        return torch.optim.Adam(groups, betas=config.betas, eps=config.eps, fused=True)
     if config.optimiser == "rmsprop":
-        return RMSprop(parameters, config.eps)
-    undecayed = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
-    decayed = [p for p in parameters if p.ndim >= 2 and id(p) not in undecayed]
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2 or id(p) in undecayed], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+        return RMSprop(groups, config.eps)
     if config.optimiser == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
     if config.optimiser == "sgd":
@@ -43,6 +35,21 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
         momentum = config.betas[0]
         return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+    """Return the trainable parameters in groups that share a weight decay and a factor of the learning rate."""
+    undecayed = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
+    rates = layer_rates(model, config.layer_decay) if config.layer_decay < 1 else {}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            decayed = parameter.ndim >= 2 and id(parameter) not in undecayed
+            key = rates.get(name, 1.0), config.weight_decay if decayed else 0.0
+            groups.setdefault(key, []).append(parameter)
+    if not groups:
+        raise UserError("the model has no trainable parameters")
+    return [{"params": p, "rate": rate, "weight_decay": decay} for (rate, decay), p in groups.items()]
 
 
 class BertAdam(torch.optim.Optimizer):
@@ -87,8 +94,8 @@ class RMSprop(torch.optim.Optimizer):
     those of rare words: here such gradients make small steps, in PyTorch steps as large as for other gradients.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], eps: float, rho: float = 0.9) -> None:
-        super().__init__(parameters, {"lr": 0.0, "rho": rho, "eps": eps})
+    def __init__(self, groups: Iterable[dict[str, Any]], eps: float, rho: float = 0.9) -> None:
+        super().__init__(groups, {"lr": 0.0, "rho": rho, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

@@ -13,6 +13,7 @@ from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.state import weights
+from manyheads.training.tuning import FrozenNorm
 
 T = TypeVar("T")
 
@@ -223,7 +224,8 @@ def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
     """
     import torch.distributed as dist
 
-    norms: list[Any] = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    kind = nn.modules.batchnorm._BatchNorm
+    norms: list[Any] = [m for m in model.modules() if isinstance(m, kind) and not isinstance(m, FrozenNorm)]
     group = dist.new_group() if norms else None
     for norm in norms:
         norm.__class__ = _SyncNorm

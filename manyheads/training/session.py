@@ -23,6 +23,7 @@ from manyheads.training.parallel import ParallelStrategy, parallelize
 from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.state import WINDOW, Counters, capture, weights
 from manyheads.training.task import Task
+from manyheads.training.tuning import select_trained
 
 
 @dataclass(kw_only=True)
@@ -116,6 +117,7 @@ def new_session(
 ) -> TrainingSession:
     """Create the session of a new run at step 0 on the device of the model. All ranks get the weights of rank 0."""
     model = task.model
+    select_trained(model, config)
     _set_checkpointing(model, config.checkpointing)
     strategy = parallelize(model, ranks, compute, shard=config.shard)
     optimizer = make_optimizer(model, config)

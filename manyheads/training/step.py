@@ -77,7 +77,7 @@ def _update_weights(session: TrainingSession, total_norm: Tensor) -> None:
     if config.clip is not None:
         clip_grads_with_norm_(session.parameters, config.clip, total_norm)
     for parameter_group in session.optimizer.param_groups:
-        parameter_group["lr"] = session.learning_rate(step + 1)
+        parameter_group["lr"] = parameter_group["rate"] * session.learning_rate(step + 1)
     session.optimizer.step()
     if config.ema is not None:
         update_ema(session.ema_weights, session.model, min(config.ema, (1 + step) / (10 + step)))

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from manyheads.core.low_rank import merged
 from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import MODEL, resume_command, run_status
@@ -43,7 +44,7 @@ def read_unfinished(path: Path) -> tuple[Path, dict[str, Tensor], str] | None:
         total = _total_steps(content)
     except (OSError, SafetensorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{path}: cannot use the checkpoint: {error}; resume with: {resume_command(path)}") from None
-    return files, weights, (
+    return files, merged(weights), (
         f"{path}: using the {name} weights, step {step:,}{f' of {total:,}' if total else ''}; the run is unfinished: "
         f"resume with: {resume_command(path)}"
     )  # fmt: skip

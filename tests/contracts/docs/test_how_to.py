@@ -12,6 +12,7 @@ from PIL import Image
 from torch import nn
 
 import manyheads
+from lab import results_keep
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.readers.labeled import Labeled
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
@@ -149,3 +150,14 @@ def test_train_on_data_in_memory(
     accuracy, label, step = capsys.readouterr().out.split()[:3]
     assert (float(accuracy), label) == (1.0, "positive")
     assert int(step) < 60
+
+
+def test_costs_of_partial_training_are_those_of_the_records() -> None:
+    text = (GUIDES / "fine-tune-cheaply.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) min \| `(.+)` \|", text)
+    assert len(rows) >= 2
+    for trained, accuracy, minutes, name in rows:
+        record = results_keep.kept()[name]
+        assert f"{record.get('trained_parameters', record['parameters']):,}" == trained
+        assert f"{record['metrics']['accuracy']['value']:.3f}" == accuracy
+        assert f"{record['evidence']['seconds'] / 60:.1f}" == minutes

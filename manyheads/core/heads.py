@@ -1,0 +1,11 @@
+"""Names of the modules on top of a model's body: classifiers, and layers that exist only for certain heads."""
+
+# CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only if a model has certain
+# heads.
+CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
+HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
+
+
+def belongs_to_head(name: str) -> bool:
+    """Return True if the parameter or module of this name is part of a head."""
+    return name.partition(".")[0] in HEADS

@@ -1,0 +1,98 @@
+"""Selection of the weights that are trained: frozen parameters, low-rank additions, and a learning rate per layer."""
+
+from __future__ import annotations
+
+import logging
+import re
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from manyheads.core.block import Stack
+from manyheads.core.heads import belongs_to_head
+from manyheads.core.low_rank import add_low_rank
+from manyheads.errors import UserError
+from manyheads.training.config import TrainingConfig
+
+logger = logging.getLogger(__name__)
+
+
+class FrozenNorm(nn.BatchNorm2d):
+    """Batch normalization that keeps the statistics of the initial model."""
+
+    def train(self, mode: bool = True) -> FrozenNorm:
+        """Stay in eval mode."""
+        return super().train(False)
+
+
+def select_trained(model: nn.Module, config: TrainingConfig) -> None:
+    """Freeze parameters and add low-rank layers as configured. Raises UserError if a setting does not fit the model."""
+    if config.freeze:
+        _freeze(model, config.freeze)
+    if config.lora_rank is not None:
+        _add_low_rank(model, config.lora_rank, config)
+    if config.layer_decay < 1:
+        layer_rates(model, config.layer_decay)
+    if config.selects:
+        total, trained = (
+            sum(p.numel() for p in model.parameters() if p.requires_grad >= part) for part in (False, True)
+        )
+        logger.info(f"training {trained:,} of {total:,} parameters")
+
+
+def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
+    """Return the factor of the learning rate for each parameter: `decay` to the power of the layers above it.
+
+    Embeddings and other parameters before the blocks are the lowest layer. Heads and other parameters after the blocks
+    have the factor 1 (Clark 2020, Bao 2021). Raises UserError for a model without a single stack of blocks.
+    """
+    stacks = [
+        (f"{name}.blocks.", len(stack.blocks)) for name, stack in model.named_modules() if isinstance(stack, Stack)
+    ]
+    if len(stacks) != 1:
+        kind = type(model).__name__
+        raise UserError(f"training.layer_decay: expected a model with one stack of blocks; {kind} has {len(stacks)}")
+    [(prefix, depth)] = stacks
+    rates, layer = {}, 0
+    for name, _ in model.named_parameters():
+        if name.startswith(prefix):
+            layer = 1 + int(name.removeprefix(prefix).partition(".")[0])
+        elif layer:
+            layer = depth + 1
+        rates[name] = decay ** (0 if belongs_to_head(name) else depth + 1 - layer)
+    return rates
+
+
+def _freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    frozen = [name for name in names if any(_matches(name, pattern) for pattern in patterns)]
+    unmatched = [pattern for pattern in patterns if not any(_matches(name, pattern) for name in names)]
+    if unmatched or frozen == names:
+        fault = f"{', '.join(unmatched)} matches no parameter" if unmatched else "nothing is left to train"
+        shown = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".N.", name) for name in names))
+        raise UserError(f"training.freeze: {fault}; the parameters are {shown}")
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d) and not module.weight.requires_grad:
+            module.__class__ = FrozenNorm
+
+
+def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:
+    linear = {name: m for name, m in model.named_modules() if type(m) is nn.Linear and m.weight.requires_grad}
+    layers = {name: layer for name, layer in linear.items() if not belongs_to_head(name)}
+    for pattern in config.lora_layers:
+        if not any(_matches(name, pattern) for name in layers):
+            kinds = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers)) or "no such layer"
+            raise UserError(f"training.lora_layers: {pattern!r} matches no trained linear layer; found {kinds}")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and belongs_to_head(name) and "." in name)
+    # An adapter contains these tensors, too. FSDP replaces the parameters while it saves, so the names are kept.
+    model.trained_heads = [name for name, parameter in model.named_parameters() if parameter.requires_grad]  # type: ignore[assignment]
+    for layer in [m for name, m in layers.items() if any(_matches(name, p) for p in config.lora_layers)]:
+        add_low_rank(layer, rank, config.lora_alpha, config.lora_dropout)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return True if a pattern matches whole parts of a dotted name. "backbone" matches all names except heads."""
+    return not belongs_to_head(name) if pattern == "backbone" else fnmatchcase(f".{name}.", f"*.{pattern}.*")
