@@ -86,6 +86,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"--nbest {options.nbest} exceeds the beam: expected --beam {options.nbest} or more, found {options.beam}"
         )
+    if None not in (options.input, options.output) and Path(options.input).resolve() == Path(options.output).resolve():
+        raise UserError(f"--output {options.output} is the input: give another file")
+    if options.score_target and (options.force or options.ban or options.prefix or options.temperature is not None):
+        raise UserError("--score-target scores given texts: leave out options that change translations")
     if options.input is not None and options.rest:
         raise UserError("give texts or --input FILE, not both")
     if options.temperature is None and (options.top_k is not None or options.top_p is not None):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_TAG = re.compile("<")
+_TAG = re.compile("<(?=[a-zA-Z/!?])")  # other characters after < make it a text
 _ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}  # elements with code
 
 

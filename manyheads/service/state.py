@@ -85,6 +85,8 @@ class Service:
         The items may share a batch with items of other requests.
         """
         self.check_length(items, field)
+        if not items:  # A worker never answers a request without items.
+            return []
         assert isinstance(served.worker, Batcher)
         key = (verb, *sorted(options.items()))
         future = served.worker.submit(key, computing.run(served.predictor, verb, **options), items, field)

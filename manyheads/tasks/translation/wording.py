@@ -33,6 +33,12 @@ class Wording:
     min_length: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("force", "ban"):
+            words = getattr(self, name)
+            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+                raise UserError(f"{name} is {words!r}: expected a tuple of words, such as ({words!r},)")
+        if both := {*self.force} & {*self.ban}:
+            raise UserError(f"force and ban both have {min(both)!r}: a word can be in one of them only")
         for name in ("no_repeat", "min_length"):
             if not 0 <= getattr(self, name) <= MAX_LENGTH:
                 raise UserError(f"{name} is {getattr(self, name)}: expected 0 to {MAX_LENGTH:,}")

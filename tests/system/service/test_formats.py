@@ -134,6 +134,9 @@ def test_html_keeps_its_tags_and_settings_are_served(running: Running) -> None:
         html = http.post("/translate", json=body).json()["translatedText"]
         parts = http.post("/translate", json={**body, "q": ["the cat", "the dog"], "format": "text"}).json()
         settings = http.get("/frontend/settings").json()
+        for nothing in ("<br>", ""):
+            answer = http.post("/translate", json={**body, "q": nothing}, timeout=20).json()
+            assert answer["translatedText"] == nothing
     first, second = (
         part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for part in parts["translatedText"]
     )

@@ -78,8 +78,13 @@ def test_given_words_occur_and_banned_ones_do_not(translator: Translator) -> Non
     ):
         with pytest.raises(UserError, match=problem):
             translator.translate(text, wording=wording)
-    with pytest.raises(UserError, match="no_repeat is -1: expected 0"):
-        Wording(no_repeat=-1)
+    for settings, problem in (
+        ({"no_repeat": -1}, "no_repeat is -1: expected 0"),
+        ({"force": "Film"}, "force is 'Film': expected a tuple of words"),
+        ({"force": ("a", "b"), "ban": ("b",)}, "force and ban both have 'b'"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            Wording(**settings)
 
 
 def test_random_translations_depend_on_the_seed_and_the_index_alone(translator: Translator) -> None:
@@ -124,6 +129,8 @@ def test_files_are_translated_and_their_names_are_not(
     assert rows[0][1] == " ".join(f"{a}-{b}" for a, b in translator.alignments(["one red dog 3"])[0])
     assert cli.main(["translate", str(run), str(source)]) == 0
     assert f"{source} is a file, but is read as a text: to translate its lines, use --input" in capsys.readouterr().err
+    assert cli.main(["translate", str(run), "--input", str(source), "--output", str(source)]) == 2
+    assert "is the input: give another file" in capsys.readouterr().err
     source.write_text("one\n" + "dog " * 900 + "\n", encoding="utf-8")
     assert cli.main(["translate", str(run), "--input", str(source)]) == 2
     assert f"{source}:2: this text has" in capsys.readouterr().err
