@@ -154,10 +154,11 @@ def test_train_on_data_in_memory(
 
 def test_costs_of_partial_training_are_those_of_the_records() -> None:
     text = (GUIDES / "fine-tune-cheaply.md").read_text(encoding="utf-8")
-    rows = re.findall(r"\| ([\d,]+) \| ([\d.]+) \| ([\d.]+) min \| `(.+)` \|", text)
-    assert len(rows) >= 2
+    rows = re.findall(r"\| ([\d,]+) \| ([\d.]+) \| ([\d.]+ min|not measured) \| `(.+)` \|", text)
+    assert len(rows) >= 3
     for trained, accuracy, minutes, name in rows:
         record = results_keep.kept()[name]
         assert f"{record.get('trained_parameters', record['parameters']):,}" == trained
         assert f"{record['metrics']['accuracy']['value']:.3f}" == accuracy
-        assert f"{record['evidence']['seconds'] / 60:.1f}" == minutes
+        if minutes != "not measured":
+            assert f"{record['evidence']['seconds'] / 60:.1f} min" == minutes
