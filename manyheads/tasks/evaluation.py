@@ -183,8 +183,8 @@ class Predictor(Protocol):
     @property
     def path(self) -> Path: ...
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the model on the test data of its training run, or on `data`.
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate the model on the test data of its training run, or on `data`: a path, or data in memory.
 
         Raises UserError if there is no test data.
         """
@@ -221,7 +221,7 @@ def trust(model: str | Path) -> None:
 
 def scored_data(
     model: Path,
-    data: str | None,
+    data: Any,
     unrecorded: Source[D],
     *,
     skip_bad_lines: bool = False,
@@ -232,7 +232,8 @@ def scored_data(
     """Return the data that a model is evaluated on.
 
     By default these are the data of its training run. If `data` is given, it is read with the options of the training
-    run. Raises UserError if the run was made on another machine and its record names files, unless `trust` was called.
+    run; it is a path, or data in memory as `manyheads.train` accepts them. Raises UserError if the run was made on
+    another machine and its record names files, unless `trust` was called.
 
     unrecorded  data source that reads `data` if the model has no record of its training data
     labels      labels of the model
@@ -266,7 +267,7 @@ def scored_data(
     return items
 
 
-def evaluate(predictor: Predictor, data: str | None = None) -> Metrics:
+def evaluate(predictor: Predictor, data: Any = None) -> Metrics:
     """Return the metrics of a model on the test data of its training run, or on `data`."""
     return predictor.outcome(data).metrics
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.data.readers.memory import IN_MEMORY
+from manyheads.data.readers.memory import IN_MEMORY, split_mapping
+from manyheads.data.readers.splits import parts_of
 from manyheads.errors import UserError
 from manyheads.runs.overrides import (
     Setting,
@@ -30,6 +34,8 @@ from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
 from manyheads.training.progress import LogCallback, ProgressCallback
+
+MAX_PROCESSES = 1024
 
 
 def train(
@@ -60,7 +66,9 @@ def train(
                 `config`. An unambiguous last part of a key, such as "steps", is enough
     train, validation, test
                 data: a path, or data in memory (a list of dictionaries or tuples, a frame of pandas or Polars, a
-                `datasets.Dataset`, or a PyTorch dataset of images). `train` may be a mapping with all splits
+                `datasets.Dataset`, or a PyTorch dataset of images). `train` may be a mapping with all splits, whose
+                names are those that file names may contain (`dev`, `testing`). Training data are given as `train` or
+                as the setting `data`, not both
     out         run directory; None: `runs/RECIPE`
     init        model to start from
     resume      directory of the run to resume, with its own recipe and settings; True: the run in `out`. The limits of
@@ -85,15 +93,14 @@ def train(
     context = distributed_context()
     if not isinstance(resume, bool):
         out, resume = resume, True
-    if out is not None and not str(out):
-        raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
+    _check_arguments(out, max_minutes, processes, callbacks)
     if recipe is None and (out is None or not resume):
         raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
     directory = Path(f"runs/{recipe}" if out is None else out)
-    paths, memory = _data({"train": train, "validation": validation, "test": test})
-    made = from_file(config) if config else []
-    made += overrides if isinstance(overrides, list) else from_mapping(overrides or {})
-    made += from_mapping({**paths, **settings})
+    own = [*(overrides if isinstance(overrides, list) else from_mapping(overrides or {})), *from_mapping(settings)]
+    with _quiet(progress is False):
+        paths, memory = _data({"train": train, "validation": validation, "test": test}, own)
+    made = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
     saved = saved_options(directory) if resume else {}
     name = _recipe_of(directory, recipe, saved)
     selected = find(name)
@@ -133,18 +140,59 @@ def _quiet(quiet: bool) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _data(given: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the settings for data in files, and the data in memory by split."""
-    splits = given["train"] if isinstance(given["train"], Mapping) else {"train": given["train"]}
-    if given["train"] is splits and "train" not in splits:
-        raise UserError(f"train: expected a split 'train', found {', '.join(map(repr, splits))}")
+def _check_arguments(
+    out: str | Path | None, max_minutes: float | None, processes: int, callbacks: Sequence[LogCallback]
+) -> None:
+    """Raise UserError for values that the command line rejects, and for callbacks that cannot be called."""
+    if out is not None and not str(out):
+        raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
+    if max_minutes is not None and not (isinstance(max_minutes, int | float) and 0 < max_minutes < math.inf):
+        raise UserError(f"max_minutes: expected a positive number, found {max_minutes!r}")
+    if not isinstance(processes, int) or not 1 <= processes <= MAX_PROCESSES:
+        raise UserError(f"processes: expected a whole number from 1 to {MAX_PROCESSES}, found {processes!r}")
+    found = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    if not isinstance(callbacks, Sequence) or not all(map(callable, found)):
+        wrong = next((item for item in found if not callable(item)), found[0])
+        raise UserError(f"callbacks: expected a list of functions, found {wrong!r}; write callbacks=[FUNCTION]")
+
+
+def _data(given: Mapping[str, Any], own: Sequence[Setting]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the settings for data in files, and the data in memory by split.
+
+    Raises UserError if data are given twice. `own` contains the settings of this call.
+    """
+    splits = split_mapping(given["train"]) if isinstance(given["train"], Mapping) else {"train": given["train"]}
+    for name, key in (("train", "data"), ("validation", "validation"), ("test", "test")):
+        arguments = [splits.get(name), given[name] if name != "train" else None]
+        if sum(data is not None for data in arguments) == 2:
+            raise UserError(f"{name} is given twice, as {name}= and in the mapping train=: leave one out")
+        if any(data is not None for data in arguments) and any(s.key == key and s.value is not None for s in own):
+            raise UserError(f"give train or data, not both: {key} is also among the settings" if name == "train" else
+                            f"{name} is given twice, as {name}= and among the settings: leave one out")  # fmt: skip
     given = {name: data for name in given if (data := splits.get(name, given[name])) is not None}
     paths = {name: str(data) for name, data in given.items() if isinstance(data, str | Path)}
+    named = {s.key: s.value for s in own if s.key in ("data", "validation", "test") and isinstance(s.value, str)}
+    for name, path in {**named, **paths}.items():
+        _check_path(name, path)
     memory = {name: data for name, data in given.items() if name not in paths}
     if memory and "train" not in memory:
         raise UserError(f"{', '.join(memory)}: in memory, but the training data are not; give them as train=")
     train = {"data": IN_MEMORY} if memory else {"data": paths.pop("train")} if "train" in paths else {}
     return {**paths, **train}, memory
+
+
+def _check_path(name: str, path: str) -> None:
+    """Raise UserError if a text cannot be a path, such as a text that was meant as the data themselves."""
+    try:
+        for part in parts_of(path):
+            os.stat(part)
+    except FileNotFoundError:
+        return  # The readers report it.
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            return
+        hint = f"give a file or directory; or in Python, {name.replace('data', 'train')}=[TEXT, ...]"
+        raise UserError(f"{name}: expected a path, found a text of {len(path):,} characters; {hint}") from None
 
 
 def _configured(

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from manyheads.files import parse_json, write
 
 logger = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], None]
 # function that receives an entry of metrics.jsonl; it stops the run by returning False
-LogCallback = Callable[[dict[str, Any]], bool | None]
+LogCallback = Callable[[dict[str, Any]], bool | np.bool_ | None]
 
 
 class ProgressMeter:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
+import numpy as np
+
 from manyheads.training.budgets import finished_fraction
 from manyheads.training.prefetching import Group
 from manyheads.training.progress import LogCallback, Metrics, ProgressCallback, ProgressMeter
@@ -99,7 +101,8 @@ class RunLog:
         if self._metrics is not None:
             self._metrics.log(self._session.counters.step, entry)
             for callback in self._callbacks:
-                if callback({"step": self._session.counters.step, **entry}) is False:
+                answer = callback({"step": self._session.counters.step, **entry})
+                if isinstance(answer, bool | np.bool_) and not answer:
                     self._session.stopped = True
 
 

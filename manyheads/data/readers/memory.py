@@ -6,6 +6,7 @@ The data are a list of dictionaries or tuples, a frame of pandas or Polars, a `d
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from manyheads.data.images.decoding import plain_image
+from manyheads.data.readers.roles import is_unlabeled_name, role_of
 from manyheads.data.readers.rows import Cells, Row
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 IN_MEMORY = "data in memory"  # value of the setting `data` of a run on such data
 
@@ -64,6 +69,32 @@ class Rows:
         raise UserError(f"expected a dictionary or a tuple {expected}, found {found}")
 
 
+def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the splits of a mapping with the names train, validation and test.
+
+    The names of the mapping are read like names of files (`roles.py`). A split of unlabeled data is left out.
+    Raises UserError if a name is unknown, if two names mean the same split, or if there are no training data.
+    """
+    roles = {name: role_of(str(name)) for name, data in given.items() if data is not None}
+    if "train" not in roles.values():
+        raise UserError(f"train: expected a split 'train', found {', '.join(map(repr, roles)) or 'no data'}")
+    splits: dict[str, Any] = {}
+    for name, role in roles.items():
+        if role is None and is_unlabeled_name(str(name)):
+            logger.info(f"train: not used: {name!r}")
+            continue
+        if role is None:
+            raise UserError(f"train: unknown split {name!r}; expected train, validation (or val, dev, eval) or test")
+        split = "validation" if role == "evaluation" else role
+        if role == "evaluation" and "validation" in roles.values():
+            split = "test"
+        if split in splits:
+            names = ", ".join(repr(name) for name in roles)
+            raise UserError(f"train: found several {split} splits in {names}; leave all but one out")
+        splits[split] = given[name]
+    return splits
+
+
 def _items(data: Any, name: str) -> Iterable[Any]:
     if hasattr(data, "iter_rows"):
         return data.iter_rows(named=True)  # Polars
@@ -95,7 +126,7 @@ def _label(value: Any, names: Sequence[str] | None) -> Any:
 def _plain(value: Any) -> Any:
     """Convert a value of NumPy or PyTorch to a value of Python, and an image to the bytes of a PNG file."""
     if isinstance(value, Image.Image):
-        return _png(value.save)
+        return _png(plain_image(value).save)
     if not hasattr(value, "ndim") or not hasattr(value, "tolist"):
         return str(value) if isinstance(value, Path) else value
     if value.ndim < 2:
@@ -103,6 +134,13 @@ def _plain(value: Any) -> Any:
     pixels = np.asarray(value)
     if hasattr(value, "permute"):  # PyTorch's images are (C, Y, X)
         pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
+    channels = pixels.shape[2] if pixels.ndim == 3 else 1
+    if pixels.ndim > 3 or channels > 4 or not pixels.size or pixels.dtype.kind not in "buif":
+        shape = " x ".join(map(str, value.shape))
+        raise UserError(
+            f"expected an image, found {shape} values of type {value.dtype}; give 1 to 4 channels, as (height, width, "
+            "channels) in an array and as (channels, height, width) in a tensor"
+        )
     if pixels.dtype != np.uint8:
         if not (pixels.min() >= 0 and pixels.max() <= 1):
             raise UserError("expected pixels as integers from 0 to 255 or numbers from 0 to 1; leave out normalization")

@@ -63,6 +63,11 @@ def role_of(name: str) -> Role | None:
     return roles.pop() if len(roles) == 1 and not _NOT_DATA.intersection(words) else None
 
 
+def is_unlabeled_name(name: str) -> bool:
+    """Return True if a name states that the data have no labels, such as `unsupervised`."""
+    return bool(_UNLABELED_WORDS.intersection(_words(name)))
+
+
 def roles_of(names: Iterable[str]) -> dict[str, Role]:
     """Return the role of each name in a directory. Names without a role are left out."""
     names = list(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -54,14 +54,17 @@ class ClassSource(Source[D]):
             return stored
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
-    def is_unlabeled(self, corpus: str) -> bool:
+    def is_unlabeled(self, corpus: str | Rows) -> bool:
+        if isinstance(corpus, Rows):
+            return all(self._lacks_label(row.cells) for row in corpus)
         if (folder := folder_of(corpus)) is not None:
             return not folders_in(folder)
         tables = [part for part in parts_of(corpus) if part.is_file() and format_suffix(part) in TABLES]
         rows = (row for part in tables for row in table(part))
-        return bool(tables) and all(
-            str(row.cells.get(name, "")).strip() in _NO_LABEL for row in rows for name in self.label_columns
-        )
+        return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
+
+    def _lacks_label(self, cells: Mapping[str, Any]) -> bool:
+        return all(str(cells.get(name, "")).strip() in _NO_LABEL for name in self.label_columns)
 
     def read(self) -> SplitData[D]:
         """Read all splits, and draw the random sample of the training data.

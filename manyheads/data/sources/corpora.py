@@ -219,9 +219,11 @@ class TaggedSource(Source[Tagged]):
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
         return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
 
-    def is_unlabeled(self, corpus: str) -> bool:
-        return format_suffix(corpus) not in TABLES and not any(
-            len((line or "").split()) > 1 for line in lines(Path(corpus))
+    def is_unlabeled(self, corpus: str | Rows) -> bool:
+        return (
+            not isinstance(corpus, Rows)
+            and format_suffix(corpus) not in TABLES
+            and not any(len((line or "").split()) > 1 for line in lines(Path(corpus)))
         )
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:

@@ -255,7 +255,7 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{path}: {error}") from None
         return SplitData(rest, validation, test, len(validation))
 
-    def is_unlabeled(self, corpus: str) -> bool:
+    def is_unlabeled(self, corpus: str | Rows) -> bool:
         """Return True if a corpus has no labels at all, like the test data of a competition."""
         return False
 
@@ -264,7 +264,7 @@ class Source(ABC, Generic[D]):
         try:
             test = self.read_one(corpus)
         except UserError:
-            if self.test is not None or isinstance(corpus, Rows) or not self.is_unlabeled(corpus):
+            if self.test is not None or not self.is_unlabeled(corpus):
                 raise
             logger.info(f"{corpus}: the test data have no labels, so they are not scored")
             return None
@@ -317,9 +317,11 @@ class Source(ABC, Generic[D]):
             raise UserError(f"{data}: found no test data; give the test file itself")
         return test
 
-    def read_evaluation_data(self, data: str, labels: Sequence[str] = ()) -> D:
-        """Read data that the user has named for evaluation, with the same options as the training data."""
-        return self.read_one(self.test_in(data), labels)
+    def read_evaluation_data(self, data: Any, labels: Sequence[str] = ()) -> D:
+        """Read the user's data for evaluation, in a file or in memory, with the same options as the training data."""
+        if not isinstance(data, str | Path):
+            return self.read_one(Rows("data", data, self.tuples), labels)
+        return self.read_one(self.test_in(str(data)), labels)
 
     def files(self, corpus: str) -> list[Path]:
         """Return the paths of the files or folders that form a corpus."""
@@ -361,7 +363,9 @@ class Source(ABC, Generic[D]):
         UserError or FileNotFoundError.
         """
         if self.in_memory:
-            raise UserError("the run was trained on data in memory; give data to score with --data PATH")
+            raise UserError(
+                "the run was trained on data in memory; give data to score with --data PATH, or data= in Python"
+            )
         expected = self.recorded.get(split)
         if expected is None:
             raise UserError(f"the model was trained without {split} data; give some with --data PATH")

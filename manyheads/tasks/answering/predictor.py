@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
@@ -116,7 +116,7 @@ class QuestionAnswerer(TextPredictor):
             squad_metrics(outputs, truths), unit="F1 of an answer",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a JSON file in SQuAD's format, or a directory with a test file.

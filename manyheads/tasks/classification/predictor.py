@@ -129,7 +129,7 @@ class Classifier(TextPredictor):
         return self.target.evaluation(data.inputs, data, logits, self.target.measure(logits, truth))
 
     def outcome(
-        self, data: str | None = None, *, skip_bad_lines: bool = False, truncate: bool = False,
+        self, data: Any = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
     ) -> EvaluationResult:  # fmt: skip
         """Evaluate the model on the test data of its training run, or on `data`.
@@ -160,7 +160,7 @@ class Classifier(TextPredictor):
             raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
-    def _test_data(self, data: str | None, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
+    def _test_data(self, data: Any, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         settings: dict[str, Any] = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.tasks.digits.task import digit_result
 from manyheads.tasks.evaluation import EvaluationResult, scored_data
@@ -11,7 +13,7 @@ from manyheads.tasks.translation.predictor import Translator
 class DigitTranslator(Translator):
     """Translator from a digit string to its copy, reversal or sum, as returned by `manyheads.load`."""
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test strings of its training run, for each string length.
 
         If `data` is given, translate and evaluate these data instead.

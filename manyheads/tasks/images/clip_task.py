@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class ClipClassifier(ImageClassifier):
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelEvaluation.of(places, clips.labels, self.labels, scores, metrics)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
         """Evaluate the model on the test clips of its training run.
 
         The data are generated, so no other data can be given.

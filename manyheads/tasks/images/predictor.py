@@ -221,7 +221,7 @@ class ImageClassifier(ImageEncoder):
         metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is in any image format that training reads, or a directory with a test split.

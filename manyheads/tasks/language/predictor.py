@@ -225,7 +225,7 @@ class LanguageModel(ModelWithTokenizer):
         with compute.autocast():
             return [token for step in steps for _, token in step]
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model in bits per byte on the test texts of its training run, or on `data`.
 
         The result has one value for each piece of the test text, so that two models can be compared piece by piece.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
 from tokenizers.models import WordPiece
@@ -130,7 +130,7 @@ class MaskedLanguageModel(TextPredictor):
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the prediction of masked words on the validation data of the training run, or on `data`.
 
         The words to mask are selected by the settings of the training run.
@@ -222,7 +222,7 @@ class MaskedLanguageModel(TextPredictor):
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _masked_data(self, data: str | None, skip_bad_lines: bool) -> Epoch:
+    def _masked_data(self, data: Any, skip_bad_lines: bool) -> Epoch:
         """Mask words of the validation documents, or of the documents in `data`, as in the first epoch of training."""
         record = record_of(self.path)
         # Training records of earlier versions store the masking settings under "data".

@@ -164,7 +164,7 @@ class Tagger(TextPredictor):
             counts_by_kind, unit="entity F1 of a sentence",
         )  # fmt: skip
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a file in CoNLL's column format, or a directory with a test file.

@@ -321,7 +321,7 @@ class Translator(ModelWithTokenizer):
         quality = sentence_chrf(outputs, targets)
         return TranslationEvaluation(sources, outputs, targets, quality, metrics, unit="chrF")
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         Decoding uses the beam width and length penalty of the run's recipe.
@@ -371,13 +371,13 @@ class Translator(ModelWithTokenizer):
         return Translation(text, hypothesis.score, hypothesis.log_probability)
 
 
-def _languages(model: Path, record: Mapping[str, Any], data: str | None) -> tuple[str, str]:
+def _languages(model: Path, record: Mapping[str, Any], data: Any) -> tuple[str, str]:
     """Return the source and target language, from the record of the training run or from the names of the test files.
 
     The file names end with the language, as in `test.en` and `test.de`.
     """
     source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
-    if source is None and data and "," in data:
+    if source is None and isinstance(data, str) and "," in data:
         source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
     if not (source and target):
         raise UserError(

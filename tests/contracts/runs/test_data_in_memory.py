@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 import manyheads
-from manyheads.data.readers.memory import Rows
+from manyheads.data.images.decoding import decode, plain_image
+from manyheads.data.readers.memory import Rows, split_mapping
 from manyheads.data.readers.squad import read_squad
 from manyheads.data.sources.corpora import QuestionSource
 
@@ -136,6 +137,12 @@ def labeled(change: Callable[[list[Any]], None]) -> pd.DataFrame:
         ([(4, "a"), (5, "b")], r"train: row 1: expected text in 'text', found 4"),
         (iter(TEXTS), "train is a list_iterator: expected a list, a frame or a dataset with a length"),
         ({"test": TEXTS}, "train: expected a split 'train', found 'test'"),
+        ({"train": None}, "train: expected a split 'train', found no data"),
+        (
+            {"train": TEXTS, "foo": TEXTS},
+            r"train: unknown split 'foo'; expected train, validation \(or val, dev, eval\)",
+        ),
+        ({"train": TEXTS, "val": TEXTS, "dev": TEXTS}, "found several validation splits in 'train', 'val', 'dev'"),
     ],
 )
 def test_bad_data_are_refused_in_one_line_and_nothing_is_written(data: Any, message: str) -> None:
@@ -153,3 +160,85 @@ def test_normalized_pixels_are_refused() -> None:
 def test_recipes_that_generate_their_data_refuse_others() -> None:
     with pytest.raises(ValueError, match="universal/copy generates its own data: leave out train"):
         manyheads.train("universal/copy", train=PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": "folder"}, "give train or data, not both"),
+        ({"train": "train.csv", "data": "folder"}, "give train or data, not both"),
+        ({"overrides": {"data": "folder"}}, "give train or data, not both"),
+        ({"validation": TEXTS, "overrides": {"validation": "v.csv"}}, "validation is given twice, .* the settings"),
+        ({"train": {"train": TEXTS, "dev": TEXTS}, "validation": TEXTS}, "validation is given twice, .* the mapping"),
+        ({"train": {"train": TEXTS, "test": TEXTS}, "test": TEXTS}, "test is given twice, .* the mapping"),
+        ({"train": "a long text " * 50}, r"train: expected a path, found a text of 600 char.*; .* train=\[TEXT, ...\]"),
+        ({"train": None, "data": "a long text " * 50}, r"data: expected a path, found .*; .* train=\[TEXT, ...\]"),
+        ({"callbacks": print}, r"callbacks: expected a list of functions, found <.*print>; .* callbacks=\[FUNCTION\]"),
+        ({"callbacks": [5]}, "callbacks: expected a list of functions, found 5"),
+        ({"max_minutes": -1}, "max_minutes: expected a positive number, found -1"),
+        ({"processes": 0}, "processes: expected a whole number from 1 to 1024, found 0"),
+    ],
+)
+def test_arguments_that_contradict_or_have_no_effect_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        manyheads.train("text-classification", **{"train": TEXTS, "out": "runs/r", **arguments})
+    assert "\n" not in str(refused.value)
+    assert not Path("runs").exists()
+
+
+def test_the_splits_of_a_mapping_are_named_like_files() -> None:
+    splits = split_mapping({"train": 1, "dev": 2, "testing": 3, "unsupervised": 4, "other": None})
+    assert splits == {"train": 1, "validation": 2, "test": 3}
+    assert split_mapping({"train": 1, "eval": 2}) == {"train": 1, "validation": 2}
+    assert split_mapping({"train": 1, "eval": 2, "valid": 3}) == {"train": 1, "test": 2, "validation": 3}
+
+
+def first_cell(image: Any) -> Any:
+    return next(iter(Rows("train", [(image, "a")], (("image", "label"),)))).cells["image"]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "HSV", "YCbCr", "I", "I;16"])
+def test_images_of_every_mode_are_converted_like_files(mode: str) -> None:
+    image = Image.new(mode, (4, 3)) if mode.startswith("I") else Image.fromarray(PIXELS[0]).convert("RGB").convert(mode)
+    decoded = decode(first_cell(image)).image
+    assert decoded.mode in ("L", "RGB")
+    assert decoded.tobytes() == plain_image(image).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (torch.rand(5, 32, 32), "expected an image, found 5 x 32 x 32 values"),
+        (np.zeros((0, 5, 3)), "expected an image, found 0 x 5 x 3 values"),
+        (np.array([["a", "b"]]), "expected an image, found 1 x 2 values of type <U1"),
+        (Image.new("F", (4, 4)), "floating-point pixels have an unknown black and white level"),
+        (Image.new("RGB", (0, 4)), "expected an image, found 0 x 4 pixels"),
+    ],
+)
+def test_values_that_are_no_images_are_refused_with_their_row(image: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"train: row 1: .*{message}"):
+        first_cell(image)
+
+
+@pytest.mark.parametrize("test", [[{"text": "a film"}], with_label_names(TEXTS[:2]).map(lambda _: {"label": -1})])
+def test_test_data_without_labels_are_not_scored(test: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    run = classify(TEXTS, test=test, progress=None)
+    assert [*run["data"]["items"]] == ["train", "validation"]
+    assert "test: the test data have no labels, so they are not scored" in caplog.messages
+
+
+@pytest.mark.parametrize(("answer", "steps"), [(np.bool_(False), 1), (False, 1), (0, 2), (None, 2)])
+def test_a_run_stops_if_a_callback_returns_false(answer: Any, steps: int) -> None:
+    run = classify(TEXTS, log_every=1, callbacks=[lambda entry: answer])
+    assert [entry["step"] for entry in run.history if "loss" in entry] == [*range(1, steps + 1)]
+
+
+def test_a_model_is_scored_on_data_in_memory() -> None:
+    FRAME.to_csv("d.csv", index=False)
+    predictor: Any = classify(TEXTS, test=TEXTS[:9]).predictor
+    expected = predictor.outcome("d.csv").metrics
+    assert [predictor.outcome(data=data).metrics for data in (TEXTS, FRAME, Path("d.csv"))] == [expected] * 3
+    for data, message in [(5, "data is a int: expected a list"), ([("a", "?")], "data: row 1: expected one of the")]:
+        with pytest.raises(ValueError, match=message):
+            predictor.outcome(data)
