@@ -31,7 +31,7 @@ def test_settings_that_exclude_each_other_are_refused_in_new_runs(settings: dict
 
 def test_compatible_settings_are_accepted() -> None:
     for settings in ({"ema": 0.9}, {"average": 3}, {"metric": "loss"}, {"held_out": 0.5}):
-        check_settings(config(**settings), resume=False)  # type: ignore[arg-type]
+        check_settings(config(**settings), resume=False)
 
 
 def test_a_held_out_fraction_next_to_validation_data_is_refused() -> None:
