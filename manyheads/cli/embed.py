@@ -65,7 +65,13 @@ def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]
 
     images = getattr(predictor, "reads", "texts") == "images"
     source: Any = ImageSource(data=options.data) if images else LabeledSource(data=options.data)
-    splits = source.read()
+    try:
+        splits = source.read()
+    except UserError as error:
+        if "set target=" not in str(error):  # The hint of a training run, which can predict numbers and several labels.
+            raise
+        fault = "embed scores vectors by classes only: expected one label per item, found numbers or lists of labels"
+        raise UserError(f"{options.data}: {fault}; omit --data to write the vectors") from None
     if getattr(splits.train, "second_texts", None) is not None:
         raise UserError(f"{options.data}: found pairs of texts: expected single texts with labels")
     parts = {"train": splits.train, "test": splits.validation if splits.test is None else splits.test}

@@ -62,7 +62,10 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}failed to apply this to {run.init}: {error}") from None
     kept = len(model.state_dict()) - len(new)
-    logger.info(f"starting from {run.init}: loaded {kept} tensors; new: {', '.join(new) or 'none'}")
+    if run.given.get("scratch"):
+        logger.info(f"using the sizes of {run.init}, with new weights: scratch=true")
+    else:
+        logger.info(f"starting from {run.init}: loaded {kept} tensors; new: {', '.join(new) or 'none'}")
     return model
 
 

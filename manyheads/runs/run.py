@@ -22,12 +22,12 @@ from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
-from manyheads.directory import family_of
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
+from manyheads.runs.checks import check_held_out, check_selection, check_settings
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.fitted_defaults import fit_to_data
-from manyheads.runs.overrides import nearest, setting_words
+from manyheads.runs.overrides import setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.runs.resuming import last_checkpoint
 from manyheads.training import own_runs
@@ -35,11 +35,10 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import FRACTIONS, LogCallback, ProgressCallback
-from manyheads.training.record import METRICS, Metrics, commit, write_result
+from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, locked_run_directory, run_status
 from manyheads.training.task import Task
-from manyheads.training.tuning import select_trained
 
 logger = logging.getLogger(__name__)
 
@@ -202,12 +201,11 @@ def carry_out(
     build       function that builds the task from the data. Called after seeding
     may_change  settings that only affect the use of the trained model, and may change when a run is resumed
     """
-    if (metric := config.training.metric) not in (None, *METRICS):
-        raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
+    check_settings(config, resume=run.resume)
     if run.dry_run:
         data.peek()
         planned = plan()
-        _check_selection(planned.model, config.training)
+        check_selection(planned.model, config.training)
         return estimate(run.recipe, config, planned, run.compute(config.threads))
     commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
@@ -215,7 +213,7 @@ def carry_out(
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
-            _check_selection(plan().model, config.training)
+            check_selection(plan().model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -223,6 +221,8 @@ def carry_out(
             _refuse_changes(run, config, before, may_change)
         with ranks.rank_zero_first():
             data, splits = data.read_matching(before.get("settings", {}).get("fingerprints", {}))
+            if not run.resume:
+                check_held_out(config, splits)
             log_splits(data, splits)
             logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
@@ -327,13 +327,6 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
     if training.metric is not None or training.average > 1 or training.ema is not None:
         return training
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
-
-
-def _check_selection(model: nn.Module, training: TrainingConfig) -> None:
-    """Raise UserError if the settings that select the trained weights do not fit the model."""
-    select_trained(model, training)
-    if training.lora_rank is not None and (family := family_of(model)[0]).own:
-        raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:

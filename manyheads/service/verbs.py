@@ -73,9 +73,10 @@ def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
         reads, needs, takes = "texts", ["texts"], both
     else:
         reads, needs, takes = "single texts", ["texts"], ["texts"]
+    expected = "two lists of equal length, texts and pairs (the second texts)" if needs == both else "a list of them"
     for field in needs:
         if getattr(payload, field) is None:
-            raise Refused(400, f"{served.name} reads {reads}: expected a list of them", field=field, code="missing")
+            raise Refused(400, f"{served.name} reads {reads}: expected {expected}", field=field, code="missing")
     for field in [*both, "images"]:
         if field not in takes and getattr(payload, field) is not None:
             raise Refused(400, f"{served.name} reads {reads}: leave this field out", field=field)

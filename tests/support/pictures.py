@@ -32,7 +32,8 @@ def as_folder(folder: Path) -> Path:
     for number, (png, label) in enumerate(zip(PNGS, LABELS, strict=True)):
         (folder / "f" / label / "deep").mkdir(parents=True, exist_ok=True)
         (folder / "f" / label / "deep" / f"{number}.png").write_bytes(png)
-    (folder / "f" / "cat" / ".DS_Store").write_bytes(b"x")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (folder / "f" / "cat" / name).write_bytes(b"x")
     return folder / "f"
 
 

@@ -25,7 +25,7 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labeled import label_name, number_fault, score_fault
+from manyheads.data.readers.labeled import UNLABELED_HINT, label_name, number_fault, score_fault
 from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
 from manyheads.files import parse_json
@@ -234,10 +234,10 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     if isinstance(label, list | tuple):
         return ImageFault("the label is a list", "to predict several labels, set target=multi-label")
     label = int(label) if isinstance(label, float) and label.is_integer() else label
-    if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
+    if not isinstance(label, str | int) or not str(label).strip():
         return ImageFault(f"the label is {label!r}", "write a name or an integer of 0 or more")
     if str(label) == "-1":
-        return ImageFault("the label -1 means unlabeled", "label or remove the image")
+        return ImageFault("the label -1 means unlabeled", UNLABELED_HINT)
     if re.fullmatch(r"-\d+", str(label).strip()):
         return ImageFault(f"the label is {label!r}", "use labels from 0, or names")
     if lone_surrogate(str(label)) is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manyheads.data.images.decoding import ImageFault
+from manyheads.data.readers.roles import is_hidden
 from manyheads.errors import UserError
 
 _MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum size of a label file in bytes
@@ -144,7 +145,7 @@ def _files(tar: Path) -> Iterator[_File]:
 def _file(tar: Path, info: tarfile.TarInfo) -> _File | None:
     name = info.name.encode(errors="backslashreplace").decode()
     folder, slash, base = name.rpartition("/")
-    if info.isdir() or base.startswith("."):
+    if info.isdir() or is_hidden(base):
         return None
     stem, _, kind = base.partition(".")
     fault = None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from manyheads.data.readers.compressed import open_decompressed
-from manyheads.data.readers.roles import class_folders_in, folders_in, split_folders, splits_among, visible
+from manyheads.data.readers.roles import class_folders_in, folders_in, is_hidden, split_folders, splits_among, visible
 from manyheads.data.readers.rows import Row, character_fault
 from manyheads.data.readers.splits import LONGEST, UTF8, Splits, lone_surrogate
 from manyheads.errors import UserError
@@ -89,4 +89,4 @@ def _is_text(path: Path) -> bool:
 def _files_below(folder: Path) -> list[Path]:
     """Return the files in a folder and its subfolders, without hidden ones. Links to folders are not followed."""
     below = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
-    return [path for path in below if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return [path for path in below if not any(map(is_hidden, path.relative_to(folder).parts))]

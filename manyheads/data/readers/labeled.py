@@ -40,6 +40,7 @@ SCORES = "to predict a number, set target=regression; or select another column w
 SEPARATOR = "|"  # separates the labels of an item with several labels
 REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as transformers writes it
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
+UNLABELED_HINT = "label or remove the item; if -1 is a class, write a name instead, such as negative"
 _MAX_DIGITS = 18  # maximum number of digits in a numeric label
 
 
@@ -307,12 +308,14 @@ def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False
         value = int(value)  # The table library reads a column of integers with missing values as floats.
     if isinstance(value, list | tuple):
         raise BadRow(f"{name!r} has a list of labels", "to predict several labels, set target=multi-label")
-    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
+    if isinstance(value, bool) and len(names) == 2 and str(value) not in names:
+        value = int(value)  # False and True are the indices 0 and 1 of two names.
+    if not isinstance(value, str | int) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
     written = _text({name: str(value)}, name).strip()
     written = written if as_written else whole_number(written, names)
     if written == "-1":
-        raise BadRow("the label -1 means unlabeled", "label or remove the row, or the file")
+        raise BadRow("the label -1 means unlabeled", UNLABELED_HINT)
     if fault := number_fault(written):
         raise BadRow(*fault)
     name = written if as_written and not names else label_name(written, names)

@@ -51,6 +51,7 @@ _SOURCE_SUFFIXES = (
     ".rs",
 )
 _SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
+_SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _MAX_NAMES = 4  # maximum number of file names in a message
 
 
@@ -223,8 +224,13 @@ def shown(names: Sequence[str]) -> str:
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return the entries of a folder, sorted by name. Hidden entries and the metadata folders of macOS are left out."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
+    """Return the entries of a folder, sorted by name. Hidden entries and files of the system are left out."""
+    return sorted(path for path in folder.iterdir() if not is_hidden(path.name))
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for hidden entries, for the metadata folders of macOS and for the files of the Windows Explorer."""
+    return name.startswith((".", "__MACOSX")) or name.lower() in _SYSTEM_FILES
 
 
 def folders_in(folder: Path) -> list[Path]:

@@ -90,6 +90,8 @@ class ClassSource(Source[D]):
 
 def check_labels(labels: Sequence[str], place: object, target: TargetKind = "classes") -> None:
     """Raise UserError if the training data have fewer than two distinct labels, or two numbers for a regression."""
+    if target == "multi-label" and not any(labels):
+        raise UserError(f"{place}: no item has a label; expected a list of labels, or names separated by |")
     if len(set(labels)) < 2:
         what = "number" if target == "regression" else "label"
         raise UserError(f"{place}: found only one {what}, {labels[0]!r}; expected at least two")

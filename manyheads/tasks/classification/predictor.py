@@ -83,20 +83,35 @@ class Classifier(TextPredictor):
         """
         self.target.expect("labels", self.path)
         if isinstance(texts, str):
-            if not (pairs is None or isinstance(pairs, str)):
-                raise UserError(f"expected a string as the second text, found a {type(pairs).__name__}")
-            second = None if pairs is None else [pairs]
-            first: list[Label] = self.predictions([texts], second, top, threshold, truncate=truncate)[0]
+            first: list[Label] = self._prediction(texts, pairs, top, threshold, truncate=truncate)
             return first
         return self.predictions(texts, pairs, top, threshold, truncate=truncate)
 
-    def predict(self, texts: list[str], pairs: list[str] | None = None, *, truncate: bool = False) -> list[float]:
+    @overload
+    def predict(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> float: ...
+    @overload
+    def predict(self, texts: list[str], pairs: list[str] | None = None, *, truncate: bool = False) -> list[float]: ...
+    def predict(
+        self, texts: str | list[str], pairs: str | list[str] | None = None, *, truncate: bool = False
+    ) -> float | list[float]:
         """Return the number that a regression model predicts for every text; NaN for a blank text.
 
         The arguments are those of `classify`.
         """
         self.target.expect("regression", self.path)
+        if isinstance(texts, str):
+            number: float = self._prediction(texts, pairs, truncate=truncate)
+            return number
         return self.predictions(texts, pairs, truncate=truncate)
+
+    def _prediction(
+        self, text: str, pair: str | list[str] | None, top: int | None = None, threshold: float | None = None, *,
+        truncate: bool,
+    ) -> Any:  # fmt: skip
+        """Return the labels or the number of one text, or of one pair of texts."""
+        if not (pair is None or isinstance(pair, str)):
+            raise UserError(f"expected a string as the second text, found a {type(pair).__name__}")
+        return self.predictions([text], None if pair is None else [pair], top, threshold, truncate=truncate)[0]
 
     def predictions(
         self, texts: list[str], pairs: str | list[str] | None = None, top: int | None = None,

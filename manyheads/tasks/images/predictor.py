@@ -167,9 +167,18 @@ class ImageClassifier(ImageEncoder):
             return first
         return self.predictions(images, top, threshold, faults=faults)
 
-    def predict(self, images: list[str | Path | Image.Image] | list[str]) -> list[float]:
+    @overload
+    def predict(self, images: str | Path | Image.Image) -> float: ...
+    @overload
+    def predict(self, images: list[str | Path | Image.Image] | list[str]) -> list[float]: ...
+    def predict(
+        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str]
+    ) -> float | list[float]:
         """Return the number that a regression model predicts for every image."""
         self.target.expect("regression", self.path)
+        if isinstance(images, str | Path | Image.Image):
+            number: float = self.predictions([images])[0]
+            return number
         return self.predictions(images)
 
     def predictions(

@@ -110,6 +110,15 @@ def test_labeled_data_are_scored(bert: Path, tmp_path: Path, capsys: pytest.Capt
     assert {*table["label"].tolist()} == {"bad", "good"}
 
 
+@pytest.mark.parametrize("label", ["0.5", '["a", "b"]'])
+def test_only_classes_are_scored(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str) -> None:
+    (tmp_path / "train.jsonl").write_text(f'{{"text": "a", "label": {label}}}\n')
+    status, _, error = run(capsys, bert, "--data", tmp_path)
+    assert status == 2
+    assert "embed scores vectors by classes only: expected one label per item" in error
+    assert "target=" not in error
+
+
 def test_scores_of_vectors_without_information_are_those_of_chance() -> None:
     random = np.random.default_rng(0)
     vectors, labels = random.normal(size=(400, 4)).astype(np.float32), [str(i % 2) for i in range(400)]

@@ -16,6 +16,7 @@ from manyheads.core.runtime import prepare
 from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.service.server import Settings, service_of
 from manyheads.tasks.classification.special_tokens import SPECIAL_TOKENS, add_classifier_tokens
 from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.encoding import encode
@@ -23,6 +24,7 @@ from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
 from tests.contracts.tasks.classification.test_run import BAD, GOOD, SMALL, rows, write
+from tests.support.services import Ask, asked_of
 
 START, DELIMITER, EXTRACT = SPECIAL_TOKENS
 SIZES: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "max_positions": 64}
@@ -130,6 +132,15 @@ def test_pairs_support_all_verbs(
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["1", "0"]
     with pytest.raises(ValueError, match="this model reads pairs"):
         manyheads.load(run).classify("alone")
+    service = service_of(Settings({"m": str(run)}))
+
+    async def ask_without_pairs(ask: Ask) -> Any:
+        return await ask(texts=["alone"], model="m")
+
+    assert (
+        "m reads pairs: expected two lists of equal length, texts and pairs"
+        in asked_of(service, ask_without_pairs).text
+    )
     maps = manyheads.load(run).attend(GOOD, "it was")
     layer = maps["self"][1]
     assert maps.stepwise == ("self",)

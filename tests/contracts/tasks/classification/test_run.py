@@ -245,7 +245,7 @@ def test_a_run_resumes_to_the_same_weights(
     assert (parts / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
 
 
-def test_fewer_items_and_missing_weights(data: Path, bert: Path, tmp_path: Path) -> None:
+def test_fewer_items_and_missing_weights(data: Path, bert: Path, tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
     settings = {**SMALL, "data": str(data), "training.epochs": 1, "items": 20, "training.learning_rate": 1e-9}
     result = train("single-sentence", settings, out=tmp_path / "run", init=str(bert))
     assert result["data"]["items"]["train"] == 20
@@ -255,7 +255,10 @@ def test_fewer_items_and_missing_weights(data: Path, bert: Path, tmp_path: Path)
     few = train("bert/imdb-1000", {**own, "items": 10}, out=tmp_path / "own", init=str(bert))
     assert "model.dropout" not in few["overrides"]
     assert directory.load(tmp_path / "own").model.config.dropout == 0.1  # the recipe's, the model's is 0
+    log.clear()
     train("single-sentence", {**settings, "scratch": True}, out=tmp_path / "new", init=str(bert))
+    assert f"using the sizes of {bert}, with new weights: scratch=true" in log.text
+    assert "starting from" not in log.text
     kept, new = (directory.load(tmp_path / name).model for name in ("run", "new"))
     before = directory.load(bert).model.embedding.weight
     assert torch.allclose(kept.embedding.weight, before, atol=1e-6)

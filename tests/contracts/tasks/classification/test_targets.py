@@ -73,6 +73,9 @@ def test_a_number_is_predicted(numbers: Path, capsys: pytest.CaptureFixture[str]
     found, blank = model.predict(["sun sun", " "])
     assert found == pytest.approx(2.0, abs=0.5)
     assert math.isnan(blank)
+    assert model.predict("sun sun") == pytest.approx(found)
+    with pytest.raises(ValueError, match="expected a string as the second text, found a list"):
+        model.predict("sun", ["moon"])
     with pytest.raises(ValueError, match="this model predicts a number: call predict"):
         model.classify("sun")
     assert cli.main(["classify", str(numbers), "sun sun"]) == 0

@@ -59,6 +59,7 @@ def test_a_run_predicts_the_target(
     model, image = manyheads.load(str(tmp_path / "run")), str(data / "test-0.png")
     (prediction,) = model.predictions([image])
     assert model.predict([image]) == [prediction] if target == "regression" else model.classify(image) == prediction
+    assert target != "regression" or model.predict(image) == prediction
     assert {name: model.outcome().metrics[name] for name in result["metrics"]} == result["metrics"]
     assert cli.main(["classify", str(tmp_path / "run"), image, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)[0]

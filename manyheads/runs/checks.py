@@ -1,0 +1,56 @@
+"""Checks of the settings of a new run. A resumed run keeps the settings that it was started with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from manyheads.data.readers.splits import SplitData
+from manyheads.directory import family_of
+from manyheads.errors import UserError
+from manyheads.runs.overrides import nearest
+from manyheads.training.config import TrainingConfig
+from manyheads.training.record import METRICS
+from manyheads.training.tuning import select_trained
+
+MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
+
+
+def check_settings(config: Any, *, resume: bool) -> None:
+    """Raise UserError for settings of training and validation that are unknown, exclude each other or are too large.
+
+    resume  True: accept whatever an earlier version accepted
+    """
+    training: TrainingConfig = config.training
+    if (metric := training.metric) not in (None, *METRICS):
+        raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
+    if resume:
+        return
+    averaged = {"ema": None} if training.ema is not None else {"average": 1} if training.average > 1 else {}
+    for name, off in averaged.items():
+        if metric is not None:
+            raise UserError(
+                f"training.{name} is {getattr(training, name)} and training.metric is {metric!r}: expected only one of "
+                "them, because each selects the final weights; add training.metric=none or "
+                f"training.{name}={'none' if off is None else off}"
+            )
+    fraction = getattr(config, "held_out", None)
+    if fraction is not None and fraction > MAX_HELD_OUT:
+        raise UserError(f"held_out is {fraction}: expected a fraction of at most {MAX_HELD_OUT}, such as 0.1")
+
+
+def check_held_out(config: Any, splits: SplitData[Any]) -> None:
+    """Raise UserError if the user has set the fraction to hold out, but nothing was held out."""
+    if getattr(config, "held_out", None) is not None and not splits.held_out:
+        raise UserError(
+            f"held_out is {config.held_out}: no effect, because there are validation data; omit it, or give the "
+            "training file alone: data=FILE"
+        )
+
+
+def check_selection(model: nn.Module, training: TrainingConfig) -> None:
+    """Raise UserError if the settings that select the trained weights do not fit the model."""
+    select_trained(model, training)
+    if training.lora_rank is not None and (family := family_of(model)[0]).own:
+        raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
