@@ -146,8 +146,8 @@ def _check_arguments(
     """Raise UserError for values that the command line rejects, and for callbacks that cannot be called."""
     if out is not None and not str(out):
         raise UserError("out is empty: give a directory, or leave it out for runs/RECIPE")
-    if max_minutes is not None and not (isinstance(max_minutes, int | float) and 0 < max_minutes < math.inf):
-        raise UserError(f"max_minutes: expected a positive number, found {max_minutes!r}")
+    if max_minutes is not None and not (isinstance(max_minutes, int | float) and 0 <= max_minutes < math.inf):
+        raise UserError(f"max_minutes: expected 0 or a positive number, found {max_minutes!r}")
     if not isinstance(processes, int) or not 1 <= processes <= MAX_PROCESSES:
         raise UserError(f"processes: expected a whole number from 1 to {MAX_PROCESSES}, found {processes!r}")
     found = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]

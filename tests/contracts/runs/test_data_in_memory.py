@@ -175,7 +175,7 @@ def test_recipes_that_generate_their_data_refuse_others() -> None:
         ({"train": None, "data": "a long text " * 50}, r"data: expected a path, found .*; .* train=\[TEXT, ...\]"),
         ({"callbacks": print}, r"callbacks: expected a list of functions, found <.*print>; .* callbacks=\[FUNCTION\]"),
         ({"callbacks": [5]}, "callbacks: expected a list of functions, found 5"),
-        ({"max_minutes": -1}, "max_minutes: expected a positive number, found -1"),
+        ({"max_minutes": -1}, "max_minutes: expected 0 or a positive number, found -1"),
         ({"processes": 0}, "processes: expected a whole number from 1 to 1024, found 0"),
     ],
 )

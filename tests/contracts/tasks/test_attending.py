@@ -290,13 +290,13 @@ def test_impossible_requests_are_reported_in_one_line(
         ((translator.path, "a", "--heads", "two"), "expected numbers such as 0,5, found 'two'"),
         ((translator.path, "a", "--axis", "self"), "has no 'self' attention: it has encoder, decoder, cross"),
         ((translator.path, "a", "--pair", "b"), "--pair applies to models that read pairs of texts"),
-        ((translator.path, "a", "--out", "map.pdf"), "--out map.pdf: expected a file that ends in .html, .npz"),
+        ((translator.path, "a", "--out", "map.gif"), "--out map.gif: expected a file that ends in .html, .npz"),
         ((translator.path, "a", "--out", "none/map.png"), "directory none not found: create it first"),
         ((translator.path, "a", "b", "--out", "map.png"), "two inputs are compared on a page"),
         ((translator.path, "a", "b", "c"), "found 3 inputs: a page compares two"),
         (
             (translator.path, "a", "--lines"),
-            "--lines applies to pictures: expected --out FILE.png or FILE.svg, found atte",
+            "--lines applies to pictures: expected --out FILE.png, FILE.svg or FILE.pdf",
         ),
         ((translator.path, "a", "--lines", "--out", "a.npz"), "--lines applies to pictures"),
         (
