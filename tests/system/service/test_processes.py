@@ -271,7 +271,9 @@ def test_a_bad_new_version_is_logged_and_the_old_one_stays(
     assert len(loads) == 2
     assert served.of("m", "classify") is old
     expected = (
-        "no memory" if failing else "expected classify embed texts, found fill embed: restart the service to use the new version"
+        "no memory"
+        if failing
+        else "expected classify embed texts, found fill embed: restart the service to use the new version"
     )
     assert logged == [expected]
     assert isinstance(old.worker, Batcher)
