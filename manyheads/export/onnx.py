@@ -33,7 +33,6 @@ def write_onnx(model: Any, out: Path) -> None:
     with extra("export", "export to ONNX"):
         import onnxruntime
         import onnxscript  # noqa: F401  # torch.onnx imports it
-    worst = 0.0
     for name, graph in graphs(model).items():
         file, inputs = out / f"{name}.onnx", [entry.name for entry in graph.inputs]
         with _quiet():

@@ -18,12 +18,7 @@ from manyheads.export.average import average
 from manyheads.generation import Sampling
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.wording import Wording
-from tests.contracts.tasks.translation.test_run import SMALL, lines, write_corpus
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
+from tests.contracts.tasks.translation.test_run import SMALL, lines
 
 
 @pytest.fixture(scope="module")

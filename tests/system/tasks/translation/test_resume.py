@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from manyheads import cli
-from tests.contracts.tasks.translation.test_run import SMALL, write_corpus
+from tests.contracts.tasks.translation.conftest import write_corpus
+from tests.contracts.tasks.translation.test_run import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.tasks.translation.test_run import write_corpus
+from tests.contracts.tasks.translation.conftest import write_corpus
 from tests.contracts.tasks.translation.test_universal import translates_text
 
 

@@ -9,7 +9,8 @@ import transformers
 
 import manyheads
 from manyheads.tasks.train import train
-from tests.contracts.tasks.translation.test_run import SMALL, write_corpus
+from tests.contracts.tasks.translation.conftest import write_corpus
+from tests.contracts.tasks.translation.test_run import SMALL
 
 
 @pytest.fixture(scope="module")
