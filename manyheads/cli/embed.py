@@ -77,8 +77,8 @@ def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]
     parts = {"train": splits.train, "test": splits.validation if splits.test is None else splits.test}
     rows = []
     for split, data in parts.items():
-        items = [data.image(i) for i in range(len(data))] if images else list(data.texts)
-        names = [data.place(i) for i in range(len(data))] if images else items
+        names = [data.place(i) for i in range(len(data))] if images else list(data.texts)
+        items = (data.image(i) for i in range(len(data))) if images else names
         vectors = predictor.embed(items, **settings)
         rows += [
             {"input": name, "split": split, "label": label, "vector": vector}

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, overload
 
@@ -92,7 +93,7 @@ class ImageEncoder(TrainedModel):
         return weights if layers is None else weights.of(layers)
 
     def embed(
-        self, images: Sequence[str | Path | Image.Image], *, layer: int | None = None, pool: Pool | None = None
+        self, images: Iterable[str | Path | Image.Image], *, layer: int | None = None, pool: Pool | None = None
     ) -> list[Embedded]:
         """Return the embedding of every image (file or Pillow image): a vector (D,) of unit length.
 
@@ -104,14 +105,16 @@ class ImageEncoder(TrainedModel):
             >>> digit.vector.shape
             (16,)
         """
-        return self.embed_arrays([self.preprocessing.array(_open_plain(image)) for image in images], layer, pool)
+        return self.embed_arrays((self.preprocessing.array(_open_plain(image)) for image in images), layer, pool)
 
     def embed_arrays(
-        self, arrays: Sequence[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
+        self, arrays: Iterable[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
     ) -> list[Embedded]:
         """Return the embeddings of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
-        groups = (arrays[i : i + EVALUATION_BATCH] for i in range(0, len(arrays), EVALUATION_BATCH))
-        return [row for group in groups for row in embed_pixels(self, torch.from_numpy(np.stack(group)), layer, pool)]
+        remaining, rows = iter(arrays), list[Embedded]()
+        while group := list(islice(remaining, EVALUATION_BATCH)):
+            rows += embed_pixels(self, torch.from_numpy(np.stack(group)), layer, pool)
+        return rows
 
     def channel_weights(
         self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
