@@ -185,17 +185,7 @@ def load(path: str | Path) -> Loaded:
     if is_adapter(path):
         return _load_adapted(Adapter.read(path))
     family, settings = read_settings(path)
-    if not weight_files(path, SAFE):
-        if weight_files(path, PICKLED):
-            raise UserError(
-                f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
-                f" 'manyheads convert {path} OUT'"
-            )
-        # Only the required files were downloaded from the repository on the Hub, so other files are expected to be
-        # missing.
-        if str(source).startswith("hub:"):
-            raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
-        raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
+    _check_weight_files(path, source)
     shapes = read_shapes(path)
     for name, shape in shapes.items():
         # torch can store float8 and smaller types, but not compute with them
@@ -225,6 +215,22 @@ def load(path: str | Path) -> Loaded:
         model.eval(), tokenizers.source, tokenizers.target, family.model_type, path, tokenizers.vocabulary,
         preprocessing, {name: generation[name] for name in DECODING if name in generation},
     )  # fmt: skip
+
+
+def _check_weight_files(path: Path, source: str | Path) -> None:
+    """Raise UserError if a directory has no weights in safetensors. `source` is the path or name that the user gave."""
+    if weight_files(path, SAFE):
+        return
+    if weight_files(path, PICKLED):
+        raise UserError(
+            f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
+            f" 'manyheads convert {path} OUT'"
+        )
+    # Only the required files were downloaded from the repository on the Hub, so other files are expected to be
+    # missing.
+    if str(source).startswith("hub:"):
+        raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
+    raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
 
 
 def _load_adapted(adapter: Adapter) -> Loaded:
