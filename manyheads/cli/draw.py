@@ -64,7 +64,7 @@ def _draw(options: argparse.Namespace) -> None:
     out: Path = options.out or Path(f"{options.figure}.png")
     check_file(out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
     predictor = model_for("attend", options.model)
-    if getattr(predictor, "reads", None) != "images":
+    if predictor.reads != "images":
         raise UserError(f"{options.model}: expected a model of images. For other models, use manyheads attend")
     from manyheads.tasks.images.figures import draw
 

@@ -38,7 +38,7 @@ def _embed(options: argparse.Namespace) -> None:
         raise UserError("--data scores one vector per item: leave out the texts, and --pool tokens")
     predictor = model_for("embed", options.model, options.precision)
     settings: dict[str, Any] = {"layer": options.layer, "pool": options.pool}
-    if getattr(predictor, "reads", "texts") == "images":
+    if predictor.reads == "images":
         if options.truncate:
             raise UserError("--truncate applies to texts, but this model reads images")
     else:
@@ -60,15 +60,17 @@ def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]
     import numpy as np
 
     from manyheads.data.images.source import ImageSource
+    from manyheads.data.readers.labeled import SCORES, SEVERAL
     from manyheads.data.sources.corpora import LabeledSource
     from manyheads.tasks.embedding import label_scores
 
-    images = getattr(predictor, "reads", "texts") == "images"
+    images = predictor.reads == "images"
     source: Any = ImageSource(data=options.data) if images else LabeledSource(data=options.data)
     try:
         splits = source.read()
     except UserError as error:
-        if "set target=" not in str(error):  # The hint of a training run, which can predict numbers and several labels.
+        # Training can predict numbers and several labels, and hints at it.
+        if not any(hint in str(error) for hint in (SCORES, SEVERAL)):
             raise
         fault = "embed scores vectors by classes only: expected one label per item, found numbers or lists of labels"
         raise UserError(f"{options.data}: {fault}; omit --data to write the vectors") from None

@@ -55,7 +55,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         from manyheads.data.readers.labeled import Columns
 
         more["columns"] = Columns(**options.columns)
-    if more and getattr(model, "reads", None) != "texts":
+    if more and not hasattr(model, "takes_pairs"):
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
     reports = getattr(model, "reports", ())
     for report in ("by_label", "confusion", "errors"):
@@ -65,7 +65,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.confusion not in (None, "-"):
         check_file(Path(options.confusion), PICTURES, f"expected a name in {', '.join(PICTURES)}, or -", "--confusion")
     if options.errors:
-        sheet = (".png",) if getattr(model, "reads", None) == "images" else ()
+        sheet = (".png",) if model.reads == "images" else ()
         expected = "expected a name in .csv, or in .png for a model that reads images"
         check_file(options.errors, (".csv", *sheet), expected, "--errors")
     if options.trust:

@@ -134,12 +134,9 @@ def beam_search(
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
         logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
-        closing = limits[rows] == length
-        if constraints is not None and not closing.all():
-            logits = constraints.apply(logits, output.flatten(0, 1)[:, 1:], end)
-            maxima = block_maxima(logits)
-        if closing.any():
-            logits = _force_token(end, logits, closing.repeat_interleave(width))  # logits, (R * W, V)
+        closing = (limits[rows] == length).repeat_interleave(width)  # (R * W,)
+        if constraints is not None or closing.any():
+            logits = _restricted(logits, output.flatten(0, 1)[:, 1:], closing, end, constraints)
             maxima = block_maxima(logits)
         totals, parents, tokens = _top_continuations(logits, maxima, totals - log_sums.view(len(rows), width), beam)
         in_beam = finished.in_beam(rows, totals)
@@ -207,6 +204,17 @@ class _Finished:
 
     def best(self) -> list[list[Hypothesis]]:
         return [hypotheses[: self._nbest] for hypotheses in self._hypotheses]
+
+
+def _restricted(logits: Tensor, history: Tensor, closing: Tensor, end: int, constraints: Constraints | None) -> Tensor:
+    """Return logits (N, V) that respect the constraints, and in which hypotheses at their limit can only end.
+
+    history  tokens so far, (N, T)
+    closing  True for a hypothesis at its limit, (N,)
+    """
+    if constraints is not None and not closing.all():
+        logits = constraints.apply(logits, history, end)
+    return _force_token(end, logits, closing) if closing.any() else logits
 
 
 def _force_token(token: int, logits: Tensor, rows: Tensor) -> Tensor:

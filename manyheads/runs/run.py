@@ -233,12 +233,7 @@ def carry_out(
                 job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:
             own_runs.add(description)
-        if before:
-            job.training = job.training.resumed(before["config"], run.changed)
-        elif (task := job.task) is not None:
-            job.training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
-            if run.own_data and not run.whole and "training.metric" not in run.given:
-                job.training = _keeping_best(job.training, task.metrics)
+        job.training = _session_training(run, job, before)
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
@@ -320,6 +315,20 @@ def located(config: Any, run: Run) -> dict[str, Any]:
         "fraction": getattr(config, "held_out", None),
         "skip_bad_lines": run.skip_bad_lines, "seed": config.training.seed, "memory": run.memory,
     }  # fmt: skip
+
+
+def _session_training(run: Run, job: Job[Any], before: Mapping[str, Any]) -> TrainingConfig:
+    """Return the training configuration of this session: that of the resumed run, or the recipe's, fitted to the data.
+
+    before  last checkpoint of the resumed run; empty for a new run
+    """
+    if before:
+        return job.training.resumed(before["config"], run.changed)
+    if (task := job.task) is None:
+        return job.training
+    training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
+    keeps_best = run.own_data and not run.whole and "training.metric" not in run.given
+    return _keeping_best(training, task.metrics) if keeps_best else training
 
 
 def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingConfig:

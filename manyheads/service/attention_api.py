@@ -57,7 +57,7 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]
     """
     predictor, pairs = served.predictor, getattr(served.predictor, "reads_pairs", False)
     accepts = {
-        "image": getattr(predictor, "reads", "texts") == "images", "pair": pairs,
+        "image": predictor.reads == "images", "pair": pairs,
         "target": hasattr(predictor, "translate"),
     }  # fmt: skip
     accepts["text"] = not accepts["image"]

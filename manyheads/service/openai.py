@@ -196,7 +196,7 @@ def _card(served: Any) -> schemas.ModelCard:
     predictor = served.predictor
     return schemas.ModelCard(
         id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
-        reads=getattr(predictor, "reads", "texts"), pairs=getattr(predictor, "takes_pairs", False),
+        reads=predictor.reads, pairs=getattr(predictor, "takes_pairs", False),
         labels=list(getattr(predictor, "labels", ())), languages=list(served.languages) if served.languages else None,
         mask=getattr(predictor, "mask", None),
     )  # fmt: skip
@@ -209,7 +209,7 @@ async def chat(service: Service, payload: schemas.ChatRequest, request: Request)
 async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Any:
     served = service.registry.of(payload.model, "embed")
     items: list[Any] = [payload.input] if isinstance(payload.input, str) else payload.input
-    if getattr(served.predictor, "reads", "texts") == "images":
+    if served.predictor.reads == "images":
         served, items = await decode_images(service, served, "embed", items, "input", request)
         found = await service.compute(request, served, "image_vectors", items, "input")
     else:

@@ -134,12 +134,8 @@ WARM_UP: dict[str, Callable[[Any], object]] = {
     "classify": lambda predictor: predictor.predictions(
         ["a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))]
     ),
-    "embed": lambda predictor: predictor.embed([Image.new("RGB", (32, 32)) if _reads_images(predictor) else "a"]),
+    "embed": lambda predictor: predictor.embed([Image.new("RGB", (32, 32)) if predictor.reads == "images" else "a"]),
 }
-
-
-def _reads_images(predictor: Any) -> bool:
-    return getattr(predictor, "reads", "texts") == "images"
 
 
 def warm_up(predictor: Any) -> None:

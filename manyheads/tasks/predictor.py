@@ -31,9 +31,11 @@ class TrainedModel:
     compiled        the model and the settings for fast inference, prepared on first use
     reports         names of the reports that an evaluation can give in addition to metrics
     verbs           names of the commands (such as translate) that accept the model; `tasks/verbs.py` lists all commands
+    reads           kind of the inputs: "texts" or "images"
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[str] = "texts"
     reports: tuple[str, ...] = ()
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:

@@ -236,11 +236,12 @@ def classification_metrics(
     }
 
 
-def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np.int64]) -> float:
+def _mcc(hits: NDArray[Any], found: NDArray[Any], expected: NDArray[Any]) -> float:
     """Return Matthews' correlation coefficient of any number of classes (Gorodkin 2004), 0 if it is undefined."""
-    items = expected.sum() / 1.0
-    variances = (items**2 - (found / 1.0) @ found) * (items**2 - (expected / 1.0) @ expected)
-    return float((hits.sum() * items - (found / 1.0) @ expected) / np.sqrt(variances)) if variances > 0 else 0.0
+    found, expected = found.astype(float), expected.astype(float)  # The products may exceed 64-bit integers.
+    items = expected.sum()
+    variances = (items**2 - found @ found) * (items**2 - expected @ expected)
+    return float((hits.sum() * items - found @ expected) / np.sqrt(variances)) if variances > 0 else 0.0
 
 
 def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:

@@ -84,9 +84,7 @@ def train(
     resumed with any number of ranks. The result is the same as with one process, except for dropout, whose random
     numbers differ between ranks.
     """
-    batches = len(task.batches(0))
-    if not batches:
-        raise UserError("there are no training batches: the training data is empty")
+    batches = _count_batches(task)
     check_metric(task, config)
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
@@ -109,6 +107,13 @@ def train(
         if summary.status == "finished":
             _raise_if_interrupted(session)
         return summary
+
+
+def _count_batches(task: Task) -> int:
+    batches = len(task.batches(0))
+    if not batches:
+        raise UserError("there are no training batches: the training data is empty")
+    return batches
 
 
 def _identity(

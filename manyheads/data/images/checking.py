@@ -25,7 +25,7 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labeled import UNLABELED_HINT, label_name, number_fault, score_fault
+from manyheads.data.readers.labeled import SEVERAL, UNLABELED_HINT, label_name, number_fault, score_fault
 from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
 from manyheads.files import parse_json
@@ -232,7 +232,7 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
     if fault := score_fault(label, "label"):
         return ImageFault(*fault)
     if isinstance(label, list | tuple):
-        return ImageFault("the label is a list", "to predict several labels, set target=multi-label")
+        return ImageFault("the label is a list", SEVERAL)
     label = int(label) if isinstance(label, float) and label.is_integer() else label
     if not isinstance(label, str | int) or not str(label).strip():
         return ImageFault(f"the label is {label!r}", "write a name or an integer of 0 or more")

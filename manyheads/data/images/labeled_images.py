@@ -125,10 +125,8 @@ def read_images(
     items, notes, skips = list[Item](), list[str](), dict[str, list[str]]()
     scratch = None if follows else cache_folder
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
-    known, new_checks = (
-        {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE),
-        list[checking.Check](),
-    )
+    known = {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE)
+    new_checks = list[checking.Check]()
     try:
         checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
         for entry, check in logged(checked, f"checking images of {path}"):
@@ -144,19 +142,23 @@ def read_images(
             items.append(Item(source, _name(entry, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
-        if cache_folder is not None and not follows:
-            checking.append_checks(cache_folder / _CHECKS_FILE, new_checks)
-            checking.append_lines(
-                cache_folder / SKIPPED_FILE, [f"{place}: {fault}" for fault in skips for place in skips[fault]]
-            )
+        if scratch is not None:
+            checking.append_checks(scratch / _CHECKS_FILE, new_checks)
+            skipped = [f"{place}: {fault}" for fault, places in skips.items() for place in places]
+            checking.append_lines(scratch / SKIPPED_FILE, skipped)
     if not items:
         raise _no_images_error(path, skips)
     if len(pixels) == len(items):  # All images are small, and together they fit into memory.
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
-    images = ImageData(items, names, file, counts, notes, target)
-    return images if names and target != "regression" else replace(images, names=labels_of(images.labels, target))
+    names = _class_names(names, [item.label for item in items], target)
+    return ImageData(items, names, file, counts, notes, target)
+
+
+def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind) -> tuple[str, ...]:
+    """Return the given names of the classes, or without names the labels in class order."""
+    return names if names and target != "regression" else labels_of(labels, target)
 
 
 def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind) -> Iterator[Entry]:
@@ -191,7 +193,7 @@ def read_labels(
             labels.append(_name(entry, names))
     if not labels:
         raise _no_images_error(path, skips)
-    return labels, names if names and target != "regression" else labels_of(labels, target)
+    return labels, _class_names(names, labels, target)
 
 
 def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool) -> None:

@@ -37,6 +37,7 @@ _TEXTS = ("text", "sentence")
 LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = "to predict a number, set target=regression; or select another column with columns.label=NAME"
+SEVERAL = "to predict several labels, set target=multi-label"
 SEPARATOR = "|"  # separates the labels of an item with several labels
 REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as transformers writes it
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
@@ -307,7 +308,7 @@ def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
     if isinstance(value, list | tuple):
-        raise BadRow(f"{name!r} has a list of labels", "to predict several labels, set target=multi-label")
+        raise BadRow(f"{name!r} has a list of labels", SEVERAL)
     if isinstance(value, bool) and len(names) == 2 and str(value) not in names:
         value = int(value)  # False and True are the indices 0 and 1 of two names.
     if not isinstance(value, str | int) or not str(value).strip():

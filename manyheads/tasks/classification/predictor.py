@@ -26,7 +26,6 @@ class Classifier(TextPredictor):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
-    reads: ClassVar = "texts"
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
