@@ -318,7 +318,7 @@ def located(config: Any, run: Run) -> dict[str, Any]:
 
 
 def _session_training(run: Run, job: Job[Any], before: Mapping[str, Any]) -> TrainingConfig:
-    """Return the training configuration of this session: that of the resumed run, or the recipe's, fitted to the data.
+    """Return the training configuration of this session: the resumed run's, or the recipe's, fitted to the data.
 
     before  last checkpoint of the resumed run; empty for a new run
     """
