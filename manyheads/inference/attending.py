@@ -12,8 +12,8 @@ import numpy as np
 from numba import carray
 
 from manyheads.inference import tile
-from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply
-from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, float_of, pointer, to_bf16
+from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply, order
+from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, bits_of, float_of, pointer, to_bf16
 
 
 @kernel
@@ -22,9 +22,12 @@ def exponentials(scores: Any, scale: Any) -> Any:
 
     Returns the factor that makes their sum one (softmax).
     """
-    highest = scores[0]
+    # Compared as integers, because a loop over comparisons of floats, which treat NaN specially, is not vectorized.
+    top = order(bits_of(scores[0]))
     for i in range(len(scores)):
-        highest = scores[i] if scores[i] > highest else highest
+        number = order(bits_of(scores[i]))
+        top = number if number > top else top
+    highest = float_of(order(top))
     total = ZERO
     for i in range(len(scores)):
         scores[i] = exp_bounded((scores[i] - highest) * scale)

@@ -196,6 +196,12 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
+def order(bits: int) -> int:
+    """Convert the bits of a float32 number to an integer that sorts as the number does, or such an integer back."""
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@kernel
 def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
     """Convert one row to the precision of a matrix product, and write it into the bytes `out`.
 
@@ -213,14 +219,12 @@ def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int)
     else:
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
-            bits = bits_of(x[i])
-            # The bits of the numbers are read as integers, which sort in the same order as the numbers.
-            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
-            low = order if order < low else low
-            high = order if order > high else high
-        minimum = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+            number = order(bits_of(x[i]))
+            low = number if number < low else low
+            high = number if number > high else high
+        minimum = float_of(order(low))
         # The result is NaN if the row contains NaN, because the integer of NaN is larger than those of all numbers.
-        scale = (float_of(high) - minimum) / LEVELS
+        scale = (float_of(order(high)) - minimum) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
         zero = np.floor(-minimum * inverse + HALF)
