@@ -1,4 +1,4 @@
-"""What the inference kernels use of this processor: sizes of tiles, vector instructions, and number formats.
+"""Sizes of tiles, vector instructions and number formats of the inference kernels on this processor.
 
 The module does not import Numba, so that programs which only call compiled kernels start fast.
 """
