@@ -46,7 +46,7 @@ def check(compute: ComputeConfig) -> None:
         raise UserError(f"precision int8 is available only on a CPU, found device {compute.device}: {advice}")
     if not has_kernels():
         raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {advice}")
-    from manyheads.inference.tile import HAS_INT8
+    from manyheads.inference.processor import HAS_INT8
 
     if not HAS_INT8:
         raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {advice}")
@@ -105,7 +105,7 @@ def _available(threads: int | None) -> Iterator[Precision]:
     bf16 is yielded only if a measurement shows that it is faster than float32. The measurement is not made if the
     caller accepts int8.
     """
-    from manyheads.inference.tile import HAS_BF16, HAS_INT8
+    from manyheads.inference.processor import HAS_BF16, HAS_INT8
 
     if HAS_INT8:
         yield "int8"
@@ -117,8 +117,8 @@ def _available(threads: int | None) -> Iterator[Precision]:
 def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     from manyheads.inference.kernels import log_compilation
     from manyheads.inference.packed import get_team
+    from manyheads.inference.processor import HAS_BF16
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible, fusible
-    from manyheads.inference.tile import HAS_BF16
 
     if compute.precision == "bf16" and not HAS_BF16:
         # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.

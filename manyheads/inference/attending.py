@@ -13,7 +13,8 @@ from numba import carray
 
 from manyheads.inference import tile
 from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply, order
-from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS, bits_of, float_of, pointer, to_bf16
+from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS
+from manyheads.inference.tile import bits_of, float_of, pointer, to_bf16
 
 
 @kernel

@@ -12,7 +12,8 @@ import numpy as np
 
 from manyheads.inference.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, view, wait
-from manyheads.inference.tile import COLUMNS, to_bf16
+from manyheads.inference.processor import COLUMNS
+from manyheads.inference.tile import to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
 # Numba recompiles a function for each Python int literal.

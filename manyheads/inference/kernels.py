@@ -21,21 +21,9 @@ import numpy as np
 from numba import carray, types
 from numba.core import config
 
-from manyheads.inference import tile
-from manyheads.inference.tile import (
-    BF16,
-    COLUMNS,
-    FLOAT32,
-    INT8,
-    LINE,
-    ROWS,
-    arrive,
-    arrived,
-    bits_of,
-    float_of,
-    pointer,
-    to_bf16,
-)
+from manyheads.inference import processor, tile
+from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, LINE, ROWS
+from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +35,9 @@ def _cache_directory() -> str | None:
     the directory contains a hash of all kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME
     change its location.
     """
-    files = ("tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
+    files = ("processor.py", "tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
     sources = [(Path(__file__).parent / name).read_bytes() for name in files]
-    features = (tile.LANES, tile.HAS_BF16, tile.HAS_INT8, numba.__version__)
+    features = (processor.LANES, processor.HAS_BF16, processor.HAS_INT8, numba.__version__)
     version = hashlib.sha256(b"".join(sources) + repr(features).encode()).hexdigest()[:16]
     try:
         caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyheads.inference.attending import work_size
 from manyheads.inference.fused import Scratch, Weights
-from manyheads.inference.tile import BF16, COLUMNS, FLOAT32, INT8, ROWS
+from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes

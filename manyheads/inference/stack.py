@@ -20,8 +20,8 @@ from manyheads.inference.cache import FusedCache
 from manyheads.inference.fused import Memory, Sizes, run, run_linear
 from manyheads.inference.kernels import GELU, GELU_TANH, RELU, SILU
 from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
+from manyheads.inference.processor import FLOAT32
 from manyheads.inference.reducing import reduce_rows
-from manyheads.inference.tile import FLOAT32
 
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))

@@ -18,35 +18,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import config
 from numba.extending import intrinsic
 
-# number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
-# AVX-512
-ROWS = 6
-LINE = 64  # size of a cache line in bytes
-
-# Supported head widths for attention that reads keys directly from memory, in vector registers per head.
-WIDTHS = (1, 2, 4, 8)
-FLOAT32, BF16, INT8 = range(3)
-
-# CPU features for which Numba compiles; empty if its environment variables name another processor
-_FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
-# PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
-# ATEN_CPU_CAPABILITY.
-_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
-VECTORS = 4 if _WIDE else 2  # number of vectors in a row of a tile; 16 registers hold 6 x 2 accumulators
-COLUMNS = LANES * VECTORS
-HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
-HAS_INT8 = (
-    _FEATURES.get("avx512vnni", False)
-    if _WIDE
-    else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
-)
+from manyheads.inference.processor import (
+    BF16,
+    COLUMNS,
+    FLOAT32,
+    HAS_BF16,
+    HAS_INT8,
+    INT8,
+    LANES,
+    LINE,
+    ROWS,
+    VECTORS,
+    WIDTHS,
+)  # fmt: skip
 
 _INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FLOAT32 = ir.FloatType()

@@ -24,9 +24,9 @@ from manyheads.models.vit import ViT, ViTConfig
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import tile
+from manyheads.inference import processor
 
-PRECISIONS = ["float32", *(["bf16"] if tile.HAS_BF16 else []), *(["int8"] if tile.HAS_INT8 else [])]
+PRECISIONS = ["float32", *(["bf16"] if processor.HAS_BF16 else []), *(["int8"] if processor.HAS_INT8 else [])]
 # of the root of the mean square, against float64
 TOLERANCE = {"float32": 2e-6, "bf16": 1e-2, "int8": 4e-2}
 
@@ -357,12 +357,12 @@ def test_auto_avoids_bf16_where_float32_is_faster(pays: bool, taken: str, monkey
     monkeypatch.setattr(inference, "is_bf16_faster", lambda threads: pays)
     monkeypatch.setattr(inference, "_can_lower", lambda compute: False)  # a model that runs as it is
     assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == taken
-    monkeypatch.setattr(tile, "HAS_BF16", True)
+    monkeypatch.setattr(processor, "HAS_BF16", True)
     assert ("bf16" in inference._available(1)) is pays
 
 
 def test_int8_is_refused_where_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile, "HAS_INT8", False)
+    monkeypatch.setattr(processor, "HAS_INT8", False)
     with pytest.raises(ValueError, match=r"no 8-bit products.*use float32 or bf16, or auto"):
         check(prepare("int8", device="cpu"))
     with pytest.raises(ValueError, match="available only on a CPU, found device cuda"):
