@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from manyheads.inference import amx
 from manyheads.inference.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, view, wait
-from manyheads.inference.processor import COLUMNS
+from manyheads.inference.processor import COLUMNS, HAS_AMX
 from manyheads.inference.tile import to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
@@ -91,7 +92,7 @@ class Scratch(NamedTuple):
     hidden: Any  # (rows, feed-forward)
     normed: Any  # (threads, width)
     work: Any  # (threads, numbers)
-    tiles: Any  # (threads, ROWS, COLUMNS)
+    tiles: Any  # (threads, MAX_ROWS, COLUMNS)
 
 
 @kernel
@@ -289,6 +290,8 @@ def run(
             normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
         if sizes.final_norm == 1:
             normalize(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
+    if HAS_AMX:
+        amx.release()
 
 
 @kernel
@@ -300,3 +303,5 @@ def run_linear(
     prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
     linear(QKV, FIRST, thread, threads, sizes, weights, scratch, FALSE, out)
+    if HAS_AMX:
+        amx.release()

@@ -21,8 +21,8 @@ import numpy as np
 from numba import carray, types
 from numba.core import config
 
-from manyheads.inference import processor, tile
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, LINE, ROWS
+from manyheads.inference import amx, processor, tile
+from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
 from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ def _cache_directory() -> str | None:
     the directory contains a hash of all kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME
     change its location.
     """
-    files = ("processor.py", "tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
+    files = ("processor.py", "tile.py", "amx.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
     sources = [(Path(__file__).parent / name).read_bytes() for name in files]
-    features = (processor.LANES, processor.HAS_BF16, processor.HAS_INT8, numba.__version__)
+    features = (processor.LANES, processor.HAS_BF16, processor.HAS_INT8, processor.HAS_AMX, numba.__version__)
     version = hashlib.sha256(b"".join(sources) + repr(features).encode()).hexdigest()[:16]
     try:
         caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -228,15 +228,34 @@ def multiply(
     kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
     ahead_step: int,
 ) -> None:  # fmt: skip
-    """Call `tile.multiply`. It is called only here, so that its long loops are compiled once."""
-    tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
+    """Multiply up to MAX_ROWS rows; see `tile.multiply`, whose loops are compiled once because only this calls it."""
+    if HAS_AMX and kind != FLOAT32 and rows >= MIN_AMX_ROWS and steps % amx.STEPS == 0:
+        for half in range(2):
+            shift = half * 2 * LINE  # two tile registers of columns
+            amx.multiply(kind, rows, a, a_stride, w + shift, steps, out + shift, out_stride)
+        return
+    while rows > 0:
+        count = min(rows, ROWS)
+        tile.multiply(kind, count, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
+        rows -= count
+        a += count * a_stride
+        out += count * out_stride
 
 
+@kernel
+def rows_at_once(kind: int) -> int:
+    """Return the maximum number of rows of a product in this precision."""
+    return MAX_ROWS if kind != FLOAT32 else ROWS
+
+
+# minimum number of rows for which AMX is faster than vector instructions
+MIN_AMX_ROWS = 4
 # Distance in bytes between the weight in use and the weight that is prefetched, if every weight is read once.
 AHEAD = 4096
 
 
-CACHED_BYTES = 1 << 19  # bytes of a block of activations that is read repeatedly: half of a core's L2 cache
+# Bytes of a block of activations that is read repeatedly: half of a core's L2 cache, which has 2 MiB with AMX.
+CACHED_BYTES = 1 << 20 if HAS_AMX else 1 << 19
 
 
 @kernel
@@ -248,13 +267,14 @@ def product(
 
     a        activations written by `quantize_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
     weight   address of the weights from `pack`, with scale factors (N,) and column sums (N,) of 8-bit weights
-    scratch  scratch memory of this thread, (ROWS, COLUMNS)
+    scratch  scratch memory of this thread, (MAX_ROWS, COLUMNS)
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
-    block = max(ROWS, CACHED_BYTES // (4 * steps))
+    height = rows_at_once(kind)
+    block = max(height, CACHED_BYTES // (4 * steps) // height * height)
     for top in range(0, rows, block):
         count = min(block, rows - top)
-        tiles = (count + ROWS - 1) // ROWS
+        tiles = (count + height - 1) // height
         for group in range(first, last):
             w, left = weight + group * steps * stride, group * COLUMNS
             columns = min(COLUMNS, width - left)
