@@ -184,7 +184,7 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
-def order(bits: int) -> int:
+def order(bits: Any) -> Any:
     """Convert the bits of a float32 number to an integer that sorts as the number does, or such an integer back."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
