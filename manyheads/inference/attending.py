@@ -180,13 +180,3 @@ def pair(x: Any, out: Any) -> None:
     halves = out.view(np.uint16)
     for i in range(len(x)):
         halves[i] = to_bf16(x[i])
-
-
-def work_size(total: int, width: int) -> int:
-    """Return the size of the scratch memory that `attend` needs for `total` keys.
-
-    The size is a count of float32 numbers.
-    """
-    across, down = -(-total // COLUMNS), -(-width // COLUMNS)
-    columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
-    return columns * COLUMNS + 2 * width + ROWS

@@ -22,6 +22,7 @@ from numba import carray, types
 from numba.core import config
 
 from manyheads.inference import processor, tile
+from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU
 from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, LINE, ROWS
 from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
@@ -35,7 +36,7 @@ def _cache_directory() -> str | None:
     the directory contains a hash of all kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME
     change its location.
     """
-    files = ("processor.py", "tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
+    files = ("processor.py", "arguments.py", "tile.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
     sources = [(Path(__file__).parent / name).read_bytes() for name in files]
     features = (processor.LANES, processor.HAS_BF16, processor.HAS_INT8, numba.__version__)
     version = hashlib.sha256(b"".join(sources) + repr(features).encode()).hexdigest()[:16]
@@ -73,7 +74,6 @@ def kernel(function: Any) -> Any:
         config.CACHE_DIR = previous
 
 
-RELU, SILU, GELU, GELU_TANH = range(4)
 # Codes that mean "no activation" and "no norm". They are np.int64, because Numba recompiles a function for each Python
 # int literal.
 NONE = np.int64(-1)

@@ -16,9 +16,9 @@ from manyheads.core.cache import KVCache
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
+from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes
 from manyheads.inference.cache import FusedCache
-from manyheads.inference.fused import Memory, Sizes, run, run_linear
-from manyheads.inference.kernels import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.fused import run, run_linear
 from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
 from manyheads.inference.processor import FLOAT32
 from manyheads.inference.reducing import reduce_rows
