@@ -115,7 +115,6 @@ def _available(threads: int | None) -> Iterator[Precision]:
 
 
 def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    from manyheads.inference.kernels import log_compilation
     from manyheads.inference.packed import get_team
     from manyheads.inference.processor import HAS_BF16
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible, fusible
@@ -123,7 +122,6 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
     if compute.precision == "bf16" and not HAS_BF16:
         # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
         return model, compute
-    log_compilation()
     precision = compute.precision
     team = get_team(compute.threads or torch.get_num_threads())
     converted: dict[int, nn.Module] = {}

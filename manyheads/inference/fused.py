@@ -12,7 +12,7 @@ import numpy as np
 
 from manyheads.inference.arguments import Memory, Scratch, Sizes, Weights
 from manyheads.inference.attending import attend, bf16_memory, float_memory
-from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, view, wait
+from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, wait
 from manyheads.inference.processor import COLUMNS
 from manyheads.inference.tile import to_bf16
 
@@ -26,26 +26,6 @@ STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
 FIRST = np.int64(0)  # index of the first layer, or of the first matrix product
 FALSE, TRUE = np.bool_(False), np.bool_(True)
-
-
-@kernel
-def view_weights(w: Weights) -> Weights:
-    return Weights(
-        view(w.packed), view(w.floats), view(w.sums), view(w.places), view(w.norm), view(w.eps), view(w.scales)
-    )
-
-
-@kernel
-def view_memory(m: Memory) -> Memory:
-    return Memory(view(m.addresses), view(m.halves), view(m.strides), view(m.slots), view(m.lengths))
-
-
-@kernel
-def view_scratch(s: Scratch) -> Scratch:
-    return Scratch(
-        view(s.left), view(s.scales), view(s.zeros), view(s.qkv), view(s.mixed), view(s.query), view(s.hidden),
-        view(s.normed), view(s.work), view(s.tiles),
-    )  # fmt: skip
 
 
 @kernel
@@ -174,8 +154,6 @@ def run(
     cached   True if `memory` contains keys and values of earlier positions; new ones are then added
     source   keys and values of the encoder output, for cross-attention
     """
-    weights, x, starts, scratch = view_weights(weights), view(x), view(starts), view_scratch(scratch)
-    memory, source = view_memory(memory), view_memory(source)
     rows, width = x.shape
     turn, norms_first = 0, sizes.norm_first == 1
     for layer in range(sizes.layers):
@@ -230,7 +208,6 @@ def run_linear(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, out: Any, scratch: Scratch
 ) -> None:
     """Compute one matrix product: x (rows, width) -> out (rows, columns)."""
-    weights, x, out, scratch = view_weights(weights), view(x), view(out), view_scratch(scratch)
     prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
     linear(QKV, FIRST, thread, threads, sizes, weights, scratch, FALSE, out)
