@@ -142,7 +142,6 @@ def _available() -> Iterator[Precision]:
 
 def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
     """Return a model with fused stacks and linear layers, or the same model if PyTorch's modules are faster."""
-    from manyheads.inference.kernels import log_compilation
     from manyheads.inference.packed import get_team
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible
 
@@ -150,7 +149,6 @@ def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
     used = [route for routes in plan.routes.values() for route in routes.used()]
     if all(route == "plain" for route in used) and (precision != "int8" or used):
         return model, replace(compute, precision="float32") if precision == "int8" else compute
-    log_compilation()
     team = get_team(compute.threads or torch.get_num_threads())
     plain = replace(compute, precision="float32") if precision == "int8" else compute
     converted: dict[int, nn.Module] = {}

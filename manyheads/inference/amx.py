@@ -13,10 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from manyheads.inference.processor import AMX_ROWS, BF16, COLUMNS, INT8, LINE
+from manyheads.inference.processor import AMX_ROWS, AMX_STEPS, BF16, COLUMNS, INT8, LINE
 from manyheads.inference.tile import switch
 
-STEPS = 16  # number of steps that one instruction computes, and of columns in a tile register
 PREFIX = "llvm.x86."  # prefix of LLVM's names of the instructions; tests replace them by functions
 _INT8, _INT64 = ir.IntType(8), ir.IntType(64)
 
@@ -27,7 +26,7 @@ def multiply(
 ) -> Any:  # fmt: skip
     """Multiply up to AMX_ROWS rows of activations with 32 columns of a weight, in bf16 or 8 bits, on tile registers.
 
-    The arguments are those of `tile.multiply`. `steps` is a multiple of STEPS.
+    The arguments are those of `tile.multiply`. `steps` is a multiple of AMX_STEPS.
     """
 
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
@@ -76,7 +75,7 @@ def _tile_shapes(b: Any) -> Any:
         table = bytearray()
         for rows in range(AMX_ROWS + 1):
             first, second = min(rows, AMX_ROWS // 2), max(0, rows - AMX_ROWS // 2)
-            heights = (first, first, second, second, first, second, STEPS, STEPS)
+            heights = (first, first, second, second, first, second, AMX_STEPS, AMX_STEPS)
             shape = bytearray(LINE)
             shape[0] = 1  # palette
             for number, height in enumerate(heights):
@@ -105,7 +104,7 @@ def _write_loop(
         _instruction(b, "tileloadd64", 4 + t, b.add(left, b.mul(a_stride, _INT64(16 * t))), a_stride)
         for u in range(2):
             _instruction(b, name, 2 * t + u, 4 + t, 6 + u)
-    following = b.add(step, _INT64(STEPS))
+    following = b.add(step, _INT64(AMX_STEPS))
     step.add_incoming(_INT64(0), before)
     step.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, steps), loop, after)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from manyheads.inference import amx, tile
+from manyheads.inference import tile
 from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply, order, rows_at_once
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES, MAX_ROWS
+from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES
 from manyheads.inference.tile import bits_of, float_of, pointer, to_bf16
 
 
@@ -91,7 +91,7 @@ def attend(
     height = rows_at_once(kind)
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
     # AMX needs whole numbers of steps. Keys after the last are zero.
-    round_to = amx.STEPS if HAS_AMX and paired else 1
+    round_to = AMX_STEPS if HAS_AMX and paired else 1
     deep, long = width // per_word, (total + per_word * round_to - 1) // (per_word * round_to) * round_to
     work, packed_keys = take(work, (across, deep, COLUMNS))
     work, packed_values = take(work, (down, long, COLUMNS))
@@ -167,7 +167,7 @@ def take(work: Any, shape: Any) -> Any:
     size = 1
     for length in shape:
         size *= length
-    return work[size:], work[:size].reshape(shape)
+    return work[size:], carray(pointer(work.ctypes.data), shape, np.float32)
 
 
 @kernel
@@ -189,13 +189,3 @@ def pair(x: Any, out: Any) -> None:
     halves = out.view(np.uint16)
     for i in range(len(x)):
         halves[i] = to_bf16(x[i])
-
-
-def work_size(total: int, width: int) -> int:
-    """Return the size of the scratch memory that `attend` needs for `total` keys.
-
-    The size is a count of float32 numbers.
-    """
-    across, down = -(-total // COLUMNS), -(-width // COLUMNS)
-    columns = across * width + down * (total + amx.STEPS) + MAX_ROWS * (across + max(across, down) + 1)
-    return columns * COLUMNS + 2 * width + MAX_ROWS

@@ -7,73 +7,25 @@ are in float32.
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
 import sys
-import tempfile
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba import carray, types
-from numba.core import config
 
-from manyheads.inference import amx, processor, tile
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
+from manyheads.inference import amx, tile
+from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
 from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
-logger = logging.getLogger(__name__)
+# Compile a function with Numba when another one calls it. Sums may be reordered and fused with products; infinities and
+# NaN keep their meaning. Python calls only the functions that `compiled.Kernel` names.
+kernel = numba.njit(
+    nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy", no_cpython_wrapper=True,
+    no_cfunc_wrapper=True,
+)  # fmt: skip
 
-
-def _cache_directory() -> str | None:
-    """Return the directory of compiled kernels, or None if no directory is writable.
-
-    Numba recompiles a function only if the file of this function changes, not if other kernel files do. So the name of
-    the directory contains a hash of all kernel files and of the processor features. NUMBA_CACHE_DIR or XDG_CACHE_HOME
-    change its location.
-    """
-    files = ("processor.py", "tile.py", "amx.py", "kernels.py", "attending.py", "fused.py", "reducing.py")
-    sources = [(Path(__file__).parent / name).read_bytes() for name in files]
-    features = (processor.LANES, processor.HAS_BF16, processor.HAS_INT8, processor.HAS_AMX, numba.__version__)
-    version = hashlib.sha256(b"".join(sources) + repr(features).encode()).hexdigest()[:16]
-    try:
-        caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        directory = Path(caches) / "manyheads" / f"kernels-{version}"
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            return str(directory)
-    except (OSError, RuntimeError):  # RuntimeError is raised if the user has no home directory
-        return None
-
-
-CACHE_DIRECTORY = _cache_directory()
-
-
-@cache
-def log_compilation() -> None:
-    """Log once that kernels are being compiled, unless compiled kernels exist on disk."""
-    if CACHE_DIRECTORY is None or not any(Path(CACHE_DIRECTORY).rglob("fused.run-*.nbc")):
-        logger.info("compiling kernels for this processor (once, about 30 seconds)")
-
-
-def kernel(function: Any) -> Any:
-    """Compile a function with Numba at its first call, and cache it on disk.
-
-    Without a writable cache directory, every process compiles the function. Sums may be reordered and fused with
-    products; infinities and NaN keep their meaning.
-    """
-    previous, config.CACHE_DIR = config.CACHE_DIR, CACHE_DIRECTORY or ""
-    try:
-        options = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
-        return numba.njit(cache=CACHE_DIRECTORY is not None, **options)(function)
-    finally:
-        config.CACHE_DIR = previous
-
-
-RELU, SILU, GELU, GELU_TANH = range(4)
 # Codes that mean "no activation" and "no norm". They are np.int64, because Numba recompiles a function for each Python
 # int literal.
 NONE = np.int64(-1)
@@ -229,7 +181,7 @@ def multiply(
     ahead_step: int,
 ) -> None:  # fmt: skip
     """Multiply up to MAX_ROWS rows; see `tile.multiply`, whose loops are compiled once because only this calls it."""
-    if HAS_AMX and kind != FLOAT32 and rows >= MIN_AMX_ROWS and steps % amx.STEPS == 0:
+    if HAS_AMX and kind != FLOAT32 and rows >= MIN_AMX_ROWS and steps % AMX_STEPS == 0:
         for half in range(2):
             shift = half * 2 * LINE  # two tile registers of columns
             amx.multiply(kind, rows, a, a_stride, w + shift, steps, out + shift, out_stride)
@@ -311,12 +263,3 @@ def product(
 def floats_at(address: int, count: int) -> Any:
     """Return `count` float32 numbers at an address as an array. Faster than a slice of an array."""
     return carray(pointer(address), (count,), np.float32)
-
-
-@kernel
-def view(array: Any) -> Any:
-    """Return a view of the array whose references Numba does not count.
-
-    Counting references would synchronize the threads and slow them down.
-    """
-    return carray(pointer(array.ctypes.data), array.shape, array.dtype)

@@ -15,7 +15,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig
 from manyheads.inference import onednn, routes
-from manyheads.inference.kernels import CACHE_DIRECTORY
+from manyheads.inference.compiled import cache_directory, source_version
 from manyheads.inference.packed import Team
 from manyheads.inference.routes import Route, Routes
 from manyheads.inference.stack import MIN_ONEDNN_ROWS, FusedStack
@@ -37,8 +37,9 @@ def measured_routes(stack: Stack, precision: Precision, compute: ComputeConfig, 
     has_onednn = precision != "int8" and onednn.is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
     if (chosen := routes.forced()) is not None:
         return chosen if has_onednn or "onednn" not in chosen.sequences else KERNELS
+    file = cache_directory() / f"routes-{source_version()}.json"
     name = routes.key(stack, precision, team.size, steps=steps)
-    before, missing = routes.stored(CACHE_DIRECTORY, name) or (None, MAX_TRIES)
+    before, missing = routes.stored(file, name) or (None, MAX_TRIES)
     if before is not None and not missing:
         return before
     seconds = partial(_seconds, stack, precision, compute, team)
@@ -53,7 +54,7 @@ def measured_routes(stack: Stack, precision: Precision, compute: ComputeConfig, 
     found = Routes(read, steps_read)
     found = found if before is None else found.merge(before)
     # If other work disturbed the measurement, the next processes repeat it.
-    routes.store(CACHE_DIRECTORY, name, found, 0 if is_steady and steps_steady else missing - 1)
+    routes.store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
     return found
 
 

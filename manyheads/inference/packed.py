@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.inference.attending import work_size
-from manyheads.inference.fused import Scratch, Weights
+from manyheads.inference.arguments import Scratch, Weights, work_size
 from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}

@@ -14,6 +14,7 @@ from llvmlite import binding
 # AVX-512
 ROWS = 6
 AMX_ROWS = 32  # number of rows of the largest product on the tile registers of AMX, which hold 16 rows each
+AMX_STEPS = 16  # number of steps that one AMX instruction computes, and of columns in a tile register
 LINE = 64  # size of a cache line in bytes
 
 # Supported head widths for attention that reads keys directly from memory, in vector registers per head.

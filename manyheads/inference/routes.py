@@ -12,6 +12,7 @@ a route without measurement.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -24,12 +25,13 @@ import torch
 from manyheads.core.block import Block, Stack
 from manyheads.core.runtime import processor
 from manyheads.errors import UserError
-from manyheads.files import write_json
+from manyheads.files import WriteError, write_json
+
+logger = logging.getLogger(__name__)
 
 Route = Literal["plain", "onednn", "kernels"]
 ROUTES: tuple[Route, ...] = get_args(Route)
 WORKS = ("sequences", "steps")
-FILE = "routes.json"
 LEAD = 0.95  # another route than the kernels must take at most this fraction of their time
 
 
@@ -90,27 +92,26 @@ def key(stack: Stack, precision: str, threads: int, *, steps: bool) -> str:
     return f"{precision}, {sizes}, {work}; {machine}"
 
 
-def stored(directory: str | None, name: str) -> tuple[Routes, int] | None:
+def stored(file: Path, name: str) -> tuple[Routes, int] | None:
     """Return the stored times and how many more measurements they need; None if the file lacks them or is damaged."""
-    if directory is None:
-        return None
     try:
-        entry = json.loads(Path(directory, FILE).read_text(encoding="utf-8"))[name]
+        entry = json.loads(file.read_text(encoding="utf-8"))[name]
         works = ({route: float(entry[work][route]) for route in ROUTES if route in entry[work]} for work in WORKS)
         return Routes(*works), int(entry["missing"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def store(directory: str | None, name: str, routes: Routes, missing: int) -> None:
+def store(file: Path, name: str, routes: Routes, missing: int) -> None:
     """Add the times to the file. If two processes do so at once, one of the entries may be measured again later."""
-    if directory is None:
-        return
-    path = Path(directory, FILE)
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         entries = {}
     entries = entries if isinstance(entries, dict) else {}
     entries[name] = {"sequences": routes.sequences, "steps": routes.steps, "missing": missing}
-    write_json(path, entries)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, entries)
+    except (OSError, WriteError) as error:
+        logger.info(f"measured times are not stored: {error}")

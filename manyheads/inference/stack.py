@@ -20,14 +20,15 @@ from manyheads.core.masks import Mask
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
 from manyheads.inference import onednn
+from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
 from manyheads.inference.cache import FusedCache
-from manyheads.inference.fused import Memory, Sizes, Weights, run, run_linear
-from manyheads.inference.kernels import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.compiled import Kernel
 from manyheads.inference.onednn import ACTIVATION_NAMES, OneDnnBlock
 from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
 from manyheads.inference.processor import FLOAT32
-from manyheads.inference.reducing import reduce_rows
 from manyheads.inference.routes import Routes
+
+run, run_linear, reduce_rows = Kernel("fused.run"), Kernel("fused.run_linear"), Kernel("reducing.reduce_rows")
 
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))

@@ -145,10 +145,10 @@ def test_auto_takes_the_fastest_precision_of_the_work(encoder: str, decoder: str
 
 def test_times_are_measured_once_for_each_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MANYHEADS_ROUTE", raising=False)
-    monkeypatch.setattr(measuring, "CACHE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(measuring, "cache_directory", lambda: tmp_path)
     monkeypatch.setattr(measuring, "STEADY", 1e9)  # this machine may do other work
     lower(gpt(), prepare("float32", 2, device="cpu"))
-    entries = json.loads((tmp_path / routes.FILE).read_text())
+    entries = json.loads(next(tmp_path.iterdir()).read_text())
     (entry,) = entries.values()
     assert set(entry["sequences"]) == {"plain", "kernels", *(["onednn"] if onednn.is_available(torch.float32) else [])}
     assert set(entry["steps"]) == {"plain", "kernels"}
@@ -160,21 +160,21 @@ def test_times_are_measured_once_for_each_shape(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', None])
 def test_a_damaged_file_of_times_is_replaced(content: str | None, monkeypatch: Any, tmp_path: Path) -> None:
-    (tmp_path / routes.FILE).write_text(content or "")
+    file = tmp_path / "routes.json"
+    file.write_text(content or "")
     model = bert()
     name = routes.key(model.encoder, "float32", 2, steps=False)
     if content is None:
-        (tmp_path / routes.FILE).write_text(json.dumps({name: {"sequences": {"kernels": "fast"}, "steps": []}}))
-    assert routes.stored(str(tmp_path), name) is None
-    routes.store(str(tmp_path), name, Routes({"kernels": 1.0}, {}), 0)
-    assert routes.stored(str(tmp_path), name) == (Routes({"kernels": 1.0}, {}), 0)
-    assert routes.stored(None, name) is None
+        file.write_text(json.dumps({name: {"sequences": {"kernels": "fast"}, "steps": []}}))
+    assert routes.stored(file, name) is None
+    routes.store(file, name, Routes({"kernels": 1.0}, {}), 0)
+    assert routes.stored(file, name) == (Routes({"kernels": 1.0}, {}), 0)
 
 
 def test_a_disturbed_measurement_is_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Three processes at most repeat it; the shortest times count."""
     monkeypatch.delenv("MANYHEADS_ROUTE", raising=False)
-    monkeypatch.setattr(measuring, "CACHE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(measuring, "cache_directory", lambda: tmp_path)
     results = iter([({"plain": 2.0, "kernels": 3.0}, False), ({"plain": 2.0, "kernels": 1.0}, False),
                     ({"plain": 2.0, "kernels": 4.0}, False)])  # fmt: skip
     monkeypatch.setattr(measuring, "_seconds", lambda *_: next(results))
