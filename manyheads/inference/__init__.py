@@ -60,6 +60,10 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
+    if compute.device == "cuda":
+        from manyheads.inference.graphs import lower_for_gpu
+
+        return lower_for_gpu(model, compute)
     if compute.precision == "auto":
         if _can_lower(compute):
             for precision in _available(compute.threads):
@@ -68,8 +72,7 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
                 if precision == "float32" or (config.lowered and _relative_error(model, lowered) <= BOUNDS[precision]):
                     logger.info(f"precision auto: {precision}")
                     return lowered, config
-        bf16 = compute.device == "cuda" or is_bf16_faster(compute.threads)
-        return model, replace(compute, precision="bf16" if bf16 else "float32")
+        return model, replace(compute, precision="bf16" if is_bf16_faster(compute.threads) else "float32")
     lowered, config = _lower_to(model, compute)
     if compute.precision == "int8" and not config.lowered:
         from manyheads.inference.stack import FusedLinear
