@@ -1,6 +1,6 @@
 """Lowered models next to the same models in plain PyTorch, at the same precision: lowering must never cost speed.
 
-Both run in a process of their own, in turns; a ratio is the median of the ratios of nine pairs. 8 bits exist only in
+The two run in separate processes, in turns; a ratio is the median of the ratios of nine pairs. 8 bits exist only in
 lowered models, which are compared with plain PyTorch in float32. The error is the distance from plain PyTorch in
 float32: of arrays the root mean square relative to their own, of translations the share of other tokens.
 """
@@ -56,7 +56,7 @@ def classify(case: Classifying, setting: str, threads: int) -> Prepared:
     return Prepared(run, look().float().numpy())
 
 
-# what is prepared, by how a row calls it
+# by name: a function that prepares our side, and its sizes
 CASES: dict[str, tuple[Any, Any]] = {
     "bert/base-uncased, 4 x 128": (encode_bert.ours, Encoding(4, 128, 128)),
     "bert/base-uncased, 16 of 8 to 128": (encode_bert.ours, Encoding(16, 8, 128)),
@@ -118,7 +118,7 @@ def _rows(name: str, case: Any, sides: Any, pairs: int) -> list[dict[str, Any]]:
 
 
 def _prepare(case: Any, setting: str, threads: int) -> Prepared:
-    """The output is that of the case, and the route that the model runs on."""
+    """Prepare a case. The output is a pair: the output of the model, and the route that it runs on."""
     prepare, sizes = case
     ours.routes.clear()
     prepared: Prepared = prepare(sizes, setting, threads)

@@ -56,7 +56,7 @@ def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConf
 
 
 def route(model: Any, compute: ComputeConfig) -> str:
-    """What a lowered model runs on: "plain" for PyTorch's own modules, or "kernels"."""
+    """Return the route of a lowered model: "plain" for PyTorch's own modules, or "kernels"."""
     return str(getattr(model, "route", "kernels" if compute.lowered else "plain"))
 
 

@@ -63,7 +63,7 @@ class Work:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
 
-RELATIVE = "root mean square of the difference, relative to that of the outputs of PyTorch in float32"
+RELATIVE = "root mean square of the difference from the output of PyTorch in float32, divided by its root mean square"
 
 
 def relative_error(reference: Any, output: Any) -> float:

@@ -57,8 +57,10 @@ def _machine(record: Record) -> str:
     if hardware.get("features"):
         what += f" ({', '.join(hardware['features'])})" if record.get("kind") != "gpu" else ""
     when = f" on {record['date']}" if "date" in record else ""
+    tables = "these tables" if len(record["bench"]) > 1 else "this table"
     return (
-        f"The speeds in this table were measured on this hardware{when}: {what}. The machine reads memory at "
+        f"The speeds in {tables} were measured on this hardware{when}: "
+        f"{what}. The machine reads memory at "
         f"{_rate(ceilings['memory_gb_per_second'])} GB/s and multiplies matrices at {rates}. We used {versions}."
     )
 

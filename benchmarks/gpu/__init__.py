@@ -1,1 +1,1 @@
-"""Training and inference on a GPU, next to transformers: every part in a process of its own, within a time budget."""
+"""Training and inference on a GPU, next to transformers: each part in a separate process, within a time budget."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,13 @@ def bert(session: Session) -> None:
 
         where = {"work": "encode-bert", "case": f"{case.texts} x {case.longest}", "unit": "texts/s"}
         limit = case.texts / encode_bert.least(case, "bf16", session.rates)
-        _measure(session, where, model, "AutoModel", lambda m, i=ids, n=lengths: m(i, n), theirs, case.texts, limit)
+        ours = partial(_states, ids, lengths)
+        _measure(session, where, model, "AutoModel", ours, theirs, case.texts, limit)
+
+
+def _states(ids: Tensor, lengths: Tensor, model: Any) -> Tensor:
+    states: Tensor = model(ids, lengths)
+    return states
 
 
 def vit(session: Session) -> None:

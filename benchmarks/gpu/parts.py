@@ -1,4 +1,4 @@
-"""The parts in turn, each in a process that is ended when its share of the time is over, and the record of all."""
+"""Run the parts in turn, each in a separate process that ends when its share of the time is over; record them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def run_parts(
 ) -> dict[str, Any]:
     """Measure the parts (default: all) within a time in total, and return the record, which is kept after each part.
 
-    A part may take the share of the remaining time that PARTS gives it. What it has measured until then counts.
+    A part may take the share of the remaining time that PARTS gives it. The figures that it has measured until then
+    count.
     """
     import torch
 
@@ -83,7 +84,7 @@ def _run(
                 status = "cut: its time was over"
             finally:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # it leads a group of its own, with its compilers
+                    os.killpg(process.pid, signal.SIGKILL)  # its group contains its compilers, too
         lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     took = time.monotonic() - began
     entries = [json.loads(line) for line in lines if line.endswith("}")]
@@ -92,7 +93,7 @@ def _run(
 
 
 def _rates(machine: dict[str, Any]) -> tuple[float, dict[str, float]]:
-    """Return bytes and FLOP a second: the published ones, or those measured where none are known."""
+    """Return bytes and FLOP a second: the published ones, or the measured ones if none are known."""
     products = dict(machine["measured_flop_per_second"])
     if machine["published_flop_per_second"]:
         products["bf16"] = machine["published_flop_per_second"]
@@ -126,7 +127,7 @@ def rows(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _named(engine: str, entry: dict[str, Any]) -> str:
-    """`transformers bf16 compiled, batch 16`: the batch where it is smaller than that of the case."""
+    """Return the name of an engine, with its batch if it is smaller than the batch of the case."""
     return f"{engine}, batch {entry['batch']}" if "batch" in entry else engine
 
 

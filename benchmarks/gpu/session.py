@@ -1,4 +1,4 @@
-"""What a part is measured with: a device, a deadline, and a file that takes every figure as soon as it is known."""
+"""Session of a part: a device, a deadline, and a file that takes every figure as soon as it is known."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import torch
 
 from benchmarks.ceilings import Ceilings
 from manyheads.core.runtime import ComputeConfig, prepare
+from manyheads.training.faults import BatchTooLargeError
 
-ROUNDS = 5
+ROUNDS = 3
 SECONDS = 1.0  # of a round at least
 
 
@@ -115,9 +116,9 @@ def smaller(sizes: Sequence[int], measure: Callable[[int], Mapping[str, Any]]) -
         try:
             found = measure(size)
             return found if size == sizes[0] else {**found, "batch": size}
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, BatchTooLargeError):
             if size == sizes[-1]:
                 raise
-            gc.collect()
-            torch.cuda.empty_cache()
+        gc.collect()  # behind the error, which holds the tensors of the step
+        torch.cuda.empty_cache()
     raise AssertionError("no sizes")

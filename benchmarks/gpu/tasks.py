@@ -117,6 +117,7 @@ def sizes(preset: str, pairs: int, vocabulary: int) -> Sizes:
 def translation(of: Sizes, tokens: int, compute: ComputeConfig) -> TranslationTask:
     v = of.source_vocab
     model: Any = seeded(of.preset, source_vocab=v, target_vocab=v, pad=PAD, end=END, start=PAD, output_bias=True)
-    corpus = Corpus(*map(Sentences, of.sentences()), limit=100)  # type: ignore[arg-type]
+    sources, targets = of.sentences()
+    corpus = Corpus(Sentences(sources), Sentences(targets), limit=100)  # type: ignore[arg-type]
     return TranslationTask(model, None, None, corpus, corpus,  # type: ignore[arg-type]
                            compute=compute, batch_tokens=tokens, smoothing=0.0, seed=0)  # fmt: skip

@@ -124,6 +124,7 @@ def test_llama_cpp_gives_equal_results() -> None:
     work, case = TINY["decode-gpt2"]
     theirs = work.peers["llama.cpp"].prepare(case, "q8_0", 1)
     theirs.run()
+    assert work.error is not None
     assert work.error(work.ours.prepare(case, REFERENCE, 1).output, theirs.output) <= 0.1
 
 
