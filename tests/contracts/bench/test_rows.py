@@ -115,6 +115,7 @@ def test_openvino_gives_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
             work, case = TINY[name]
             output = started["openvino"].prepare((name, case), setting)
             assert started["openvino"].seconds(setting) > 0
+            assert work.error is not None
             assert work.error(work.ours.prepare(case, REFERENCE, 1).output, output) <= near
 
 
