@@ -59,10 +59,14 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """Return a model with fused kernels for this configuration, and the configuration to run it with.
 
     The new model has the same methods and shares unchanged modules with `model`, which is not modified. Compared with
-    float64, the precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the first of int8,
-    bf16 and float32 whose error is at most its value in `BOUNDS`.
+    float64, the precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the fastest of
+    int8, bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
+    if compute.device == "cuda":
+        from manyheads.inference.graphs import lower_for_gpu
+
+        return lower_for_gpu(model, compute)
     if not _can_lower(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return model, _unlowered(compute)
     if compute.precision != "auto":
@@ -87,8 +91,7 @@ def _unlowered(compute: ComputeConfig) -> ComputeConfig:
     """Return the settings of a model that keeps PyTorch's modules."""
     if compute.precision != "auto":
         return compute
-    bf16 = compute.device == "cuda" or is_bf16_faster(compute.threads)
-    return replace(compute, precision="bf16" if bf16 else "float32")
+    return replace(compute, precision="bf16" if is_bf16_faster(compute.threads) else "float32")
 
 
 @dataclass(frozen=True)
