@@ -56,8 +56,13 @@ def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConf
 
 
 def route(model: Any, compute: ComputeConfig) -> str:
-    """Return the route of a lowered model: "plain" for PyTorch's own modules, or "kernels"."""
-    return str(getattr(model, "route", "kernels" if compute.lowered else "plain"))
+    """Return the route of a lowered model: "plain" for PyTorch's own modules, "onednn" or "kernels"."""
+    if not compute.lowered:
+        return "plain"
+    from manyheads.inference.stack import FusedStack
+
+    stacks = [module for module in model.modules() if isinstance(module, FusedStack)]
+    return " ".join(sorted({stack.steps if hasattr(model, "project") else stack.sequences for stack in stacks}))
 
 
 def generator(seed: int = 1) -> torch.Generator:

@@ -27,6 +27,9 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?",
                         help="a model directory, a recipe or a preset (default: list the presets)")  # fmt: skip
     parser.add_argument("--all", action="store_true", help="list every part of the model, or every preset")
+    parser.add_argument("--speed", action="store_true",
+                        help="measure how fast the blocks run on this CPU, and show the route that a loaded model"
+                             " takes")  # fmt: skip
     parser.add_argument("--wmt14", action="store_true",
                         help="print the published table of WMT14, BLEU and training FLOPs, with computed"
                              " FLOPs")  # fmt: skip
@@ -37,13 +40,18 @@ def _summary(options: argparse.Namespace) -> None:
         if options.model is not None:
             raise UserError(f"--wmt14 takes no model: leave out {options.model}")
         return _wmt14(as_json=options.json)
+    if options.model is None and options.speed:
+        raise UserError("--speed needs a MODEL: a model directory, a recipe or a preset")
     if options.model is None:
         return _print_presets(options)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
 
     name = options.model
-    summary = costs.summary(named(name)[0])
+    model = named(name)[0]
+    if options.speed:
+        return _speed(name, model, as_json=options.json)
+    summary = costs.summary(model)
     cost = wmt14.training_cost(name) if name in PRESETS else None
     if options.json:
         return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
@@ -55,6 +63,29 @@ def _summary(options: argparse.Namespace) -> None:
         print(f"  matrix products {cost['counted']:.3e} FLOPs, counted on the modules")
         print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
         print(textwrap.fill(f"source           {cost['source']}", 100, subsequent_indent=" " * 17))
+
+
+def _speed(name: str, model: Any, *, as_json: bool) -> None:
+    """Print the time of one block by route, precision and kind of work."""
+    from manyheads.inference import speeds
+
+    rows = speeds(model)
+    if as_json:
+        return document({"name": name, "seconds": rows})
+    if not rows:
+        return print(f"{name} runs in PyTorch: it has no stack of Transformer blocks, or Numba (extra fast) is missing")
+    from manyheads.inference.measuring import LENGTH, ROWS, SEQUENCES
+    from manyheads.inference.routes import ROUTES
+
+    table([
+        ("stack", "precision", "work", *(f"{route}, ms" for route in ROUTES), "runs on"),
+        *((row["stack"], row["precision"], row.get("work", ""),
+           *(f"{1e3 * row[route]:.2f}" if route in row else "" for route in ROUTES),
+           row.get("route", f"plain: {row.get('reason')}")) for row in rows),
+    ])  # fmt: skip
+    print(f"""
+Times of one block. sequences: {SEQUENCES} texts or more of {LENGTH} tokens; steps: the next token of {ROWS} texts.
+plain: PyTorch's modules (float32 for int8); onednn: packed products of oneDNN; kernels: our own.""")
 
 
 def _print_presets(options: argparse.Namespace) -> None:

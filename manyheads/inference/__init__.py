@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Precision
-from manyheads.core.runtime import ComputeConfig, is_bf16_faster
+from manyheads.core.runtime import ComputeConfig, is_bf16_faster, prepare
 from manyheads.errors import UserError
 
 if TYPE_CHECKING:
@@ -132,6 +132,20 @@ def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
+def speeds(model: nn.Module, threads: int | None = None) -> list[dict[str, Any]]:
+    """Return the measured speed of a model's stacks of blocks on this CPU, a row for each precision and kind of work.
+
+    The rows contain seconds of one block by route (see `routes.py`), and the route that a loaded model takes. They are
+    empty if the fused kernels are not installed.
+    """
+    compute = prepare(threads=threads, device="cpu")
+    if not _can_lower(compute):
+        return []
+    from manyheads.inference.measuring import stack_speeds
+
+    return stack_speeds(model, compute, list(_available()))
+
+
 def _available() -> Iterator[Precision]:
     """Yield the precisions that the kernels have on this processor."""
     from manyheads.inference.processor import HAS_BF16, HAS_INT8
@@ -149,11 +163,12 @@ def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible
 
     compute, precision = plan.compute, plan.compute.precision
-    used = [route for routes in plan.routes.values() for route in routes.used()]
-    if all(route == "plain" for route in used) and (precision != "int8" or used):
-        return model, replace(compute, precision="float32") if precision == "int8" else compute
-    team = get_team(compute.threads or torch.get_num_threads())
     plain = replace(compute, precision="float32") if precision == "int8" else compute
+    if not plan.routes and precision == "int8":
+        logger.warning("precision int8: found no blocks that can run in 8 bits: using float32")
+    if all(route == "plain" for routes in plan.routes.values() for route in routes.used()):
+        return model, plain
+    team = get_team(compute.threads or torch.get_num_threads())
     converted: dict[int, nn.Module] = {}
 
     def convert(module: nn.Module) -> nn.Module:
@@ -175,11 +190,6 @@ def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
         return result
 
     lowered: Any = convert(model)
-    if not plan.routes:  # int8
-        layers = sum(isinstance(module, FusedLinear) for module in lowered.modules())
-        found = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
-        logger.warning(f"precision int8: {found}")
-        return lowered, plain
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
         # The replaced method is an attribute of the instance, which hides the method of the class.

@@ -27,6 +27,11 @@ from manyheads.inference import processor
 
 logger = logging.getLogger(__name__)
 
+# files with the source code of the kernels
+SOURCES = (
+    "processor.py", "arguments.py", "tile.py", "amx.py", "kernels.py", "attending.py", "fused.py", "reducing.py",
+    "compiling.py",
+)  # fmt: skip
 # Numba's function that frees the memory of an array. The arrays of kernels do not own memory, so it is never called.
 UNUSED = "NRT_MemInfo_call_dtor"
 
@@ -92,7 +97,7 @@ def source_version() -> str:
     names = [os.environ.get(name) for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     machine = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.platform, *names)
     versions = (version("numba"), version("llvmlite"), object.__basicsize__)
-    return fingerprint([*sorted(Path(__file__).parent.glob("*.py")), repr((constants, machine, versions))])
+    return fingerprint([*(Path(__file__).with_name(name) for name in SOURCES), repr((constants, machine, versions))])
 
 
 def cache_directory() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,9 +17,9 @@ from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig
 from manyheads.inference import onednn, routes
 from manyheads.inference.compiled import cache_directory, source_version
-from manyheads.inference.packed import Team
-from manyheads.inference.routes import Route, Routes
-from manyheads.inference.stack import MIN_ONEDNN_ROWS, FusedStack
+from manyheads.inference.packed import Team, get_team
+from manyheads.inference.routes import WORKS, Route, Routes
+from manyheads.inference.stack import MIN_ONEDNN_ROWS, FusedStack, fusible
 
 SEQUENCES, LENGTH = 4, 128  # measured sequences, at least one for each thread, and their tokens
 ROWS, CACHED = 16, 32  # rows of a measured step, and their cached positions
@@ -56,6 +57,37 @@ def measured_routes(stack: Stack, precision: Precision, compute: ComputeConfig, 
     # If other work disturbed the measurement, the next processes repeat it.
     routes.store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
     return found
+
+
+def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[Precision]) -> list[dict[str, Any]]:
+    """Return the measured times of each stack in each precision, with the chosen routes, as plain data.
+
+    A stack whose blocks cannot be compiled has a reason instead. A model on the meta device is measured with random
+    weights.
+    """
+    rows: list[dict[str, Any]] = []
+    team, steps = get_team(compute.threads or torch.get_num_threads()), hasattr(model, "project")
+    for name, stack in model.named_modules():
+        if not isinstance(stack, Stack):
+            continue
+        first: Any = copy.deepcopy(stack.blocks[0]).to_empty(device=compute.device).eval()
+        for parameter in first.parameters():
+            nn.init.normal_(parameter, std=0.02)
+        one = type(stack)([first], biased=stack.biased) if type(stack) is Stack else stack
+        for precision in precisions:
+            if not fusible(one, precision):
+                reason = "attention has a bias" if stack.biased else "other blocks than those of the kernels"
+                rows.append({"stack": name, "precision": precision, "reason": reason})
+                continue
+            plain = replace(compute, precision="float32" if precision == "int8" else precision)
+            found = measured_routes(one, precision, plain, team, steps=steps)
+            for work, seconds, route in zip(WORKS, (found.sequences, found.steps), found.best(), strict=True):
+                if seconds:
+                    rows.append(
+                        {"stack": name, "precision": precision, "work": work, "route": route}
+                        | {str(way): time for way, time in seconds.items()}
+                    )
+    return rows
 
 
 def _seconds(

@@ -228,9 +228,13 @@ class FusedLinear(nn.Module):
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.out_features, self.in_features = weight.shape
         self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
-        self._weights = pack_weights([((), [(weight, bias)])], kind, None, (0.0, 0.0), (1.0, 1.0))
         self._team = team
         self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
+
+    @cached_property
+    def _weights(self) -> Weights:
+        """Weights of the kernel, packed at the first call."""
+        return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float64:

@@ -1,6 +1,7 @@
 """Compiled kernels are stored on disk, and loaded without Numba where they fit this processor."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -94,3 +95,16 @@ def test_stored_code_is_loaded_without_numba(tmp_path: Path, monkeypatch: pytest
     code += "; import manyheads.inference.stack; print(t.log_sums().tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == str(wanted.tolist()), done.stderr
+
+
+def test_the_version_covers_all_that_kernels_import() -> None:
+    """A change of any of these files leads to a new compilation."""
+    folder = Path(compiled.__file__).parent
+    imported = {"fused", "reducing", "compiling"}
+    for _ in range(len(compiled.SOURCES)):
+        for name in [*imported]:
+            text = (folder / f"{name}.py").read_text(encoding="utf-8")
+            for line in re.findall(r"^from manyheads\.inference import (.+)$", text, re.MULTILINE):
+                imported |= set(line.split(", "))
+            imported |= set(re.findall(r"^from manyheads\.inference\.(\w+) import", text, re.MULTILINE))
+    assert {f"{name}.py" for name in imported} == set(compiled.SOURCES)
