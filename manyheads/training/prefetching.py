@@ -78,7 +78,7 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
 
 
 def pinned(batch: Any) -> Any:
-    """Return the batch with its arrays in pinned memory, from which a GPU copies several times as fast."""
+    """Return the batch with its arrays in pinned memory. A GPU copies it several times as fast."""
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
     arrays = batch_arrays(batch)
