@@ -24,6 +24,7 @@ from manyheads.inference import reduction
 from manyheads.models.transformer import Transformer
 
 END = 0  # as in Marian's vocabularies, whose last id is the padding token that decoding begins from
+OTHERS = "share of tokens that PyTorch in float32 does not choose; CTranslate2 ranks beams with another last token"
 NEVER = -50.0  # the bias of what is not to be chosen; larger ones would cost the scores of beams their digits
 
 
@@ -143,5 +144,5 @@ WORK = Work(
     },
     amount=amount, least=least, ours=Side(precisions(), ours),
     peers={"ctranslate2": Side(ctranslate2.settings(), with_ctranslate2)},
-    error=tokens_apart, error_is="share of tokens that PyTorch in float32 does not choose",
+    error=tokens_apart, error_is=OTHERS,
 )  # fmt: skip

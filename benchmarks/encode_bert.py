@@ -67,9 +67,14 @@ def ours(case: Encoding, setting: str, threads: int) -> Prepared:
 def with_openvino(case: Encoding, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset, head="none")
     texts = case.inputs(model.config.vocab)
-    network = openvino.encoder(States(model), padded(texts[:2]), setting, threads)
+    two = setting in openvino.AT_ONCE
+    run: Callable[[Any], None] | None = None
+    if two:
+        network, run = openvino.encoder_at_once(States(model), padded(texts[:2]), setting, threads)
+    else:
+        network = openvino.encoder(States(model), padded(texts[:2]), setting, threads)
     return _prepared(case, lambda ids, lengths: torch.from_numpy(network(ids.numpy(), lengths.numpy())), texts,
-                     _alike(case, texts))  # fmt: skip
+                     _alike(case, texts, case.batch // (1 + two)), run)  # fmt: skip
 
 
 def with_transformers(case: Encoding, setting: str, threads: int) -> Prepared:
@@ -97,21 +102,26 @@ class States(nn.Module):
         return self.model.encode(ids, lengths)
 
 
-def _alike(case: Encoding, texts: Sequence[Sequence[int]]) -> list[Batch]:
-    ordered = sorted(texts, key=len)
-    return [padded(ordered[i : i + case.batch]) for i in range(0, len(ordered), case.batch)]
+def _alike(case: Encoding, texts: Sequence[Sequence[int]], rows: int | None = None) -> list[Batch]:
+    ordered, rows = sorted(texts, key=len), rows or case.batch
+    return [padded(ordered[i : i + rows]) for i in range(0, len(ordered), rows)]
 
 
-def _prepared(case: Encoding, encode: Callable[..., Tensor], texts: list[list[int]], batches: list[Batch]) -> Prepared:
+def _prepared(
+    case: Encoding, encode: Callable[..., Tensor], texts: list[list[int]], batches: list[Batch],
+    at_once: Callable[[Any], None] | None = None,
+) -> Prepared:  # fmt: skip
+    """encode: runs one batch; at_once: runs all batches of a turn, if the side takes several at once."""
     tokens = sum(map(len, texts))
     turns: Iterator[int] = count()
 
     def run() -> float:
-        done = 0
-        for ids, lengths in batches[next(turns) % case.every :: case.every]:
+        chosen = batches[next(turns) % case.every :: case.every]
+        if at_once is not None:
+            at_once([(ids.numpy(), lengths.numpy()) for ids, lengths in chosen])
+        for ids, lengths in chosen if at_once is None else ():
             encode(ids, lengths)
-            done += int(lengths.sum())
-        return done / tokens
+        return sum(int(lengths.sum()) for _, lengths in chosen) / tokens
 
     ids, lengths = padded(texts[: case.batch])
     real = torch.arange(ids.shape[1]) < lengths[:, None]
@@ -131,7 +141,7 @@ WORK = Work(
     cases={"16 x 128": Encoding(16, 128, 128), "1,000 texts of 8 to 128": Encoding(1000, 8, 128, every=16)},
     amount=lambda case: case.texts, least=least, ours=Side(precisions(), ours),
     peers={
-        "openvino": Side(openvino.ENCODING, with_openvino),
+        "openvino": Side({**openvino.ENCODING, **openvino.AT_ONCE}, with_openvino),
         "transformers": Side(hugging_face.COMPILED, with_transformers),
     },
     error=relative_error, error_is=RELATIVE, bounds=BOUNDS,

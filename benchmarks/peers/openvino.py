@@ -15,6 +15,8 @@ from manyheads.core.attention import Attention, attend
 from manyheads.models.gpt import GPT
 
 ENCODING: Mapping[str, str] = {"float32": "float32", "bf16": "bf16"}  # settings and their precisions
+# two requests at once, each with half of the threads
+AT_ONCE: Mapping[str, str] = {"float32 2x1": "float32", "bf16 2x1": "bf16"}
 DECODING: Mapping[str, str] = {**ENCODING, "int8": "int8", "int8 bf16": "int8"}
 HIDDEN = -3e4  # of a mask that is added: a mask of truth values gives NaN in bf16 (OpenVINO 2026.4, 16 prompts of 64)
 LEAST_COMPRESSED = 2**16  # numbers of a matrix that becomes int8
@@ -36,6 +38,26 @@ def encoder(
     converted = _converted(module, tuple(example), fixed)
     request = _compiled(converted, setting, threads)
     return lambda *inputs: next(iter(request.infer(list(inputs), share_inputs=True).values()))
+
+
+def encoder_at_once(
+    module: nn.Module, example: Sequence[Tensor], setting: str, threads: int
+) -> tuple[Network, Callable[[Sequence[Sequence[Array]]], None]]:
+    """The same for a setting of AT_ONCE: the network for one input, and a function that runs many, two at once."""
+    import openvino
+
+    for part in module.modules():
+        if isinstance(part, Attention):
+            part.explicit = False
+    model = _compiled_model(_converted(module, tuple(example)), setting.split()[0], threads, streams=2)
+    queue, request = openvino.AsyncInferQueue(model, 2), model.create_infer_request()
+
+    def run(batches: Sequence[Sequence[Array]]) -> None:
+        for inputs in batches:
+            queue.start_async(list(inputs), share_inputs=True)
+        queue.wait_all()
+
+    return lambda *inputs: next(iter(request.infer(list(inputs), share_inputs=True).values())), run
 
 
 def decoder(model: GPT, setting: str, threads: int) -> tuple[Callable[[], None], Network]:
@@ -129,6 +151,10 @@ def _converted(module: nn.Module, example: tuple[Tensor, ...], fixed: bool = Fal
 
 
 def _compiled(model: Any, setting: str, threads: int) -> Any:
+    return _compiled_model(model, setting, threads).create_infer_request()
+
+
+def _compiled_model(model: Any, setting: str, threads: int, streams: int = 1) -> Any:
     import openvino
 
     if setting.startswith("int8"):
@@ -136,12 +162,12 @@ def _compiled(model: Any, setting: str, threads: int) -> Any:
     precision = "bf16" if setting.endswith("bf16") else "f32"
     how: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
+        **({"PERFORMANCE_HINT": "LATENCY"} if streams == 1 else {"NUM_STREAMS": str(streams)}),
         "INFERENCE_PRECISION_HINT": precision,
     }
     if setting == "float32":
         how["KV_CACHE_PRECISION"] = "f32"  # the default stores keys and values in 8 bits
-    return openvino.compile_model(model, "CPU", how).create_infer_request()
+    return openvino.compile_model(model, "CPU", how)
 
 
 def _compress(model: Any) -> None:

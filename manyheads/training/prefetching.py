@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
+from manyheads.training.faults import batch_arrays
 from manyheads.training.task import Task
 
 
@@ -55,6 +59,7 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
     The last group of an epoch may be smaller, because no step spans two epochs. A smaller group is a full step,
     normalized by its number of tokens, so that no data is dropped.
     """
+    ready = pinned if any(parameter.is_cuda for parameter in task.model.parameters()) else lambda batch: batch
     while True:
         batches = task.batches(epoch)
         if ranks.world > 1 and not hasattr(batches, "part"):
@@ -65,11 +70,21 @@ def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: Distribu
             indices = range(start, min(start + accumulate, len(batches)))
             after = (epoch, indices.stop) if indices.stop < len(batches) else (epoch + 1, 0)
             if ranks.world == 1:
-                yield Group([batches[i] for i in indices], [True] * len(indices), *after)
+                yield Group([ready(batches[i]) for i in indices], [True] * len(indices), *after)
             else:
                 parts = [batches.part(i, ranks.rank, ranks.world) for i in indices]  # type: ignore[attr-defined]
-                yield Group([batch for batch, _ in parts], [counted for _, counted in parts], *after)
+                yield Group([ready(batch) for batch, _ in parts], [counted for _, counted in parts], *after)
         epoch, index = epoch + 1, 0
+
+
+def pinned(batch: Any) -> Any:
+    """Return the batch with its arrays in pinned memory. A GPU copies it several times as fast."""
+    if not is_dataclass(batch) or isinstance(batch, type):
+        return batch
+    arrays = batch_arrays(batch)
+    tensors = {name: torch.as_tensor(array).pin_memory() for name, array in arrays.items()}
+    changed = {name: t if isinstance(arrays[name], Tensor) else t.numpy() for name, t in tensors.items()}
+    return replace(batch, **changed)
 
 
 def _run_ahead(items: Iterator[Group]) -> Generator[Group, None, None]:

@@ -13,10 +13,12 @@ from manyheads.inference import graphs
 from manyheads.inference.graphs import RecordedStep, lower_for_gpu
 from manyheads.models.presets import build, preset
 
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
-def seeded(name: str, **settings: Any) -> Any:
+
+def seeded(name: str, device: str = "cpu", **settings: Any) -> Any:
     torch.manual_seed(0)
-    return build(preset(name, **settings)).eval()
+    return build(preset(name, **settings)).to(device).eval()
 
 
 @pytest.fixture
@@ -43,10 +45,13 @@ def continued(model: Any, compute: Any) -> list[list[tuple[int, int]]]:
         return list(steps)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_recorded_steps_of_a_language_model_write_the_same_tokens(precision: Any, replays: list[int]) -> None:
-    model = seeded("gpt2/nano")
-    compute = prepare(precision, device="cpu")
+def test_recorded_steps_of_a_language_model_write_the_same_tokens(
+    precision: Any, device: str, replays: list[int]
+) -> None:
+    model = seeded("gpt2/nano", device)
+    compute = prepare(precision, device=device)
     lowered, _ = lower_for_gpu(model, compute)
     wanted = continued(model, compute)
     assert continued(lowered, compute) == wanted
@@ -56,12 +61,13 @@ def test_recorded_steps_of_a_language_model_write_the_same_tokens(precision: Any
     assert len(replays) - first > first  # the recording takes over the memory, without a new one
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("beam", [1, 3])
-def test_recorded_steps_of_a_translator_find_the_same_hypotheses(beam: int, replays: list[int]) -> None:
-    model = seeded("transformer/tiny", source_vocab=40, target_vocab=40, pad=39, end=0, start=39)
-    compute = prepare("float32", device="cpu")
+def test_recorded_steps_of_a_translator_find_the_same_hypotheses(beam: int, device: str, replays: list[int]) -> None:
+    model = seeded("transformer/tiny", device, source_vocab=40, target_vocab=40, pad=39, end=0, start=39)
+    compute = prepare("float32", device=device)
     lowered, _ = lower_for_gpu(model, compute)
-    source, lengths = torch.arange(1, 13).view(3, 4), torch.tensor([4, 2, 3])
+    source, lengths = torch.arange(1, 13, device=device).view(3, 4), torch.tensor([4, 2, 3], device=device)
     how: dict[str, Any] = {"start": 39, "end": 0, "limits": torch.tensor([9, 5, 7]), "suppress": (39,)}
 
     def found(model: Any) -> Any:
@@ -79,12 +85,13 @@ def tokens(hypotheses: Any) -> Any:
     return [h.tokens for h in hypotheses] if isinstance(hypotheses, list) else hypotheses.tokens
 
 
-def test_matrices_in_bf16_give_the_results_of_autocast() -> None:
-    model = seeded("bert/tiny", vocab=50, head="none")
-    compute = prepare("bf16", device="cpu")
+@pytest.mark.parametrize("device", DEVICES)
+def test_matrices_in_bf16_give_the_results_of_autocast(device: str) -> None:
+    model = seeded("bert/tiny", device, vocab=50, head="none")
+    compute = prepare("bf16", device=device)
     lowered, config = lower_for_gpu(model, replace(compute, precision="auto"))
     assert config.precision == "bf16"
-    ids, lengths = torch.randint(1, 50, (2, 7)), torch.tensor([7, 5])
+    ids, lengths = torch.randint(1, 50, (2, 7), device=device), torch.tensor([7, 5], device=device)
     with torch.inference_mode(), compute.autocast():
         assert torch.equal(lowered(ids, lengths), model(ids, lengths))
     assert next(model.parameters()).dtype == torch.float32
