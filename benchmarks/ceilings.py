@@ -102,8 +102,8 @@ def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -
     if not has_kernels():
         return []
     from manyheads.inference.packed import get_team
+    from manyheads.inference.processor import HAS_BF16, HAS_INT8
     from manyheads.inference.stack import FusedLinear
-    from manyheads.inference.tile import HAS_BF16, HAS_INT8
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []

@@ -54,9 +54,10 @@ def _run(given: list[str]) -> None:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser, verbs = _parsers()
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    # the parser of the given command, or of all commands for help and for the error of an unknown command
+    parser, verbs = _parsers(arguments[:1] if {*arguments[:1]} & {*COMMANDS} else COMMANDS)
     options, extra = parser.parse_known_args(arguments)
     # Arguments after "--" are input text, even if they begin with a dash.
     marked = extra.index("--") if "--" in extra else len(extra)
@@ -74,7 +75,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
+def _parsers(commands: Sequence[str] = COMMANDS) -> tuple[Parser, dict[str, Parser]]:
     from manyheads import __version__
 
     parser = Parser(
@@ -84,11 +85,13 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = Verbs(parser)
-    for command in COMMANDS:
+    for command in commands:
         import_module(f"manyheads.cli.{command}").add(verbs)
     parser.epilog = "\n\n".join(
-        "\n".join([f"{group}:", *(f"  {command:<12}{verbs.parsers[command].description}" for command in commands)])
-        for group, commands in GROUPS.items()
+        "\n".join(
+            [f"{group}:", *(f"  {name:<12}{verbs.parsers[name].description}" for name in names if name in commands)]
+        )
+        for group, names in GROUPS.items()
     )
     parser.epilog += "\n\nmanyheads help VERB shows the options of a verb and an example"
     return parser, verbs.parsers

@@ -169,9 +169,14 @@ class Stack(nn.Module):
         return states
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
-        """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`."""
+        """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`.
+
+        Under autocast, it has the dtype in which autocast computes keys and values.
+        """
         layers, heads, head_width = self.cache_sizes
-        return KVCache(layers, batch, heads, capacity, head_width, dtype=like.dtype, device=like.device)
+        autocasts = like.dtype == torch.float32 and torch.is_autocast_enabled(like.device.type)
+        dtype = torch.get_autocast_dtype(like.device.type) if autocasts else like.dtype
+        return KVCache(layers, batch, heads, capacity, head_width, dtype=dtype, device=like.device)
 
     @property
     def cache_sizes(self) -> tuple[int, int, int]:

@@ -6,13 +6,16 @@ matrix product, the rows of each norm and the heads of each attention. They sync
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from manyheads.inference import amx
+from manyheads.inference.arguments import Memory, Scratch, Sizes, Weights
 from manyheads.inference.attending import attend, bf16_memory, float_memory
-from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, view, wait
-from manyheads.inference.tile import COLUMNS, to_bf16
+from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, wait
+from manyheads.inference.processor import COLUMNS, HAS_AMX
+from manyheads.inference.tile import to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
 # Numba recompiles a function for each Python int literal.
@@ -24,93 +27,6 @@ STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
 FIRST = np.int64(0)  # index of the first layer, or of the first matrix product
 FALSE, TRUE = np.bool_(False), np.bool_(True)
-
-
-class Sizes(NamedTuple):
-    """Sizes and options of a stack, which are the same in all calls."""
-
-    kind: int
-    layers: int
-    heads: int
-    width: int
-    cross: int  # 1 if the stack has cross-attention, else 0
-    cross_heads: int
-    norm_first: int
-    final_norm: int
-    activation: int
-
-
-class Weights(NamedTuple):
-    """Packed weights of all layers of a stack.
-
-    packed   weights of the matrix products, (layers, bytes)
-    floats   weights of the norms, then bias and scale factors of each product, (layers, count)
-    sums     column sums of 8-bit weights, (layers, count)
-    places   sizes and offsets of each product, (products, 6)
-    norm     weight and bias of the final norm, (2, width)
-    eps      epsilon of the layers' norms and of the final norm, (2,)
-    scales   factors of the attention scores of self-attention and cross-attention, (2,)
-    """
-
-    packed: Any
-    floats: Any
-    sums: Any
-    places: Any
-    norm: Any
-    eps: Any
-    scales: Any
-
-
-class Memory(NamedTuple):
-    """Cached keys and values of earlier positions, for all layers.
-
-    addresses  memory addresses of keys and values, 8 bytes each, (layers, 2)
-    halves     True for bf16, False for float32, (1,)
-    strides    distance in memory between slots, heads and positions, in elements, (3,)
-    slots      slot of each position of each sequence, (B, positions); or (B, 1), a single slot for all positions
-    lengths    number of cached positions of each sequence, (B,)
-    """
-
-    addresses: Any
-    halves: Any
-    strides: Any
-    slots: Any
-    lengths: Any
-
-
-class Scratch(NamedTuple):
-    """Scratch memory of all threads for a given number of rows. `work` and `tiles` have one part per thread."""
-
-    left: Any  # (rows, bytes)
-    scales: Any  # (rows,)
-    zeros: Any  # (rows,)
-    qkv: Any  # queries, keys and values of all rows, (rows, 3 * inner)
-    mixed: Any  # (rows, inner)
-    query: Any  # queries of cross-attention, (rows, inner)
-    hidden: Any  # (rows, feed-forward)
-    normed: Any  # (threads, width)
-    work: Any  # (threads, numbers)
-    tiles: Any  # (threads, ROWS, COLUMNS)
-
-
-@kernel
-def view_weights(w: Weights) -> Weights:
-    return Weights(
-        view(w.packed), view(w.floats), view(w.sums), view(w.places), view(w.norm), view(w.eps), view(w.scales)
-    )
-
-
-@kernel
-def view_memory(m: Memory) -> Memory:
-    return Memory(view(m.addresses), view(m.halves), view(m.strides), view(m.slots), view(m.lengths))
-
-
-@kernel
-def view_scratch(s: Scratch) -> Scratch:
-    return Scratch(
-        view(s.left), view(s.scales), view(s.zeros), view(s.qkv), view(s.mixed), view(s.query), view(s.hidden),
-        view(s.normed), view(s.work), view(s.tiles),
-    )  # fmt: skip
 
 
 @kernel
@@ -239,8 +155,6 @@ def run(
     cached   True if `memory` contains keys and values of earlier positions; new ones are then added
     source   keys and values of the encoder output, for cross-attention
     """
-    weights, x, starts, scratch = view_weights(weights), view(x), view(starts), view_scratch(scratch)
-    memory, source = view_memory(memory), view_memory(source)
     rows, width = x.shape
     turn, norms_first = 0, sizes.norm_first == 1
     for layer in range(sizes.layers):
@@ -288,6 +202,8 @@ def run(
             normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
         if sizes.final_norm == 1:
             normalize(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
+    if HAS_AMX:
+        amx.release()
 
 
 @kernel
@@ -295,7 +211,8 @@ def run_linear(
     thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, out: Any, scratch: Scratch
 ) -> None:
     """Compute one matrix product: x (rows, width) -> out (rows, columns)."""
-    weights, x, out, scratch = view_weights(weights), view(x), view(out), view_scratch(scratch)
     prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
     linear(QKV, FIRST, thread, threads, sizes, weights, scratch, FALSE, out)
+    if HAS_AMX:
+        amx.release()

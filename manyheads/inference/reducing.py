@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel, view
+from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel
 
 
 @kernel
@@ -17,7 +17,6 @@ def reduce_rows(
 
     Then compute the maximum of each block of columns, (R, blocks), and the log-sum-exp of each row, (R,).
     """
-    logits, suppress, maxima, log_sums = view(logits), view(suppress), view(maxima), view(log_sums)
     rows, columns = logits.shape
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):
         for column in suppress:

@@ -10,6 +10,8 @@ into all lanes of a vector register, and multiplies them with 4 bytes of each co
 
 So one memory layout of the weights and one loop serve all three precisions; only the instruction differs. All
 accumulators of a tile stay in registers. Compilers do not reliably generate these instructions from plain loops.
+
+Processors with AMX have another loop for bf16 and int8, in `amx.py`, which reads the same layout.
 """
 
 from __future__ import annotations
@@ -18,35 +20,23 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
-from numba.core import config
 from numba.extending import intrinsic
 
-# number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
-# AVX-512
-ROWS = 6
-LINE = 64  # size of a cache line in bytes
-
-# Supported head widths for attention that reads keys directly from memory, in vector registers per head.
-WIDTHS = (1, 2, 4, 8)
-FLOAT32, BF16, INT8 = range(3)
-
-# CPU features for which Numba compiles; empty if its environment variables name another processor
-_FEATURES = {} if config.CPU_NAME or config.CPU_FEATURES else binding.get_host_cpu_features()
-# PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
-# ATEN_CPU_CAPABILITY.
-_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
-LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
-VECTORS = 4 if _WIDE else 2  # number of vectors in a row of a tile; 16 registers hold 6 x 2 accumulators
-COLUMNS = LANES * VECTORS
-HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
-HAS_INT8 = (
-    _FEATURES.get("avx512vnni", False)
-    if _WIDE
-    else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
-)
+from manyheads.inference.processor import (
+    BF16,
+    COLUMNS,
+    FLOAT32,
+    HAS_BF16,
+    HAS_INT8,
+    INT8,
+    LANES,
+    LINE,
+    ROWS,
+    VECTORS,
+    WIDTHS,
+)  # fmt: skip
 
 _INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _FLOAT32 = ir.FloatType()
@@ -77,7 +67,7 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
     return f"llvm.x86.avx512.vpdpbusd.{bits}", ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, LANES * 4)
 
 
-def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
+def switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
     """Generate the LLVM code of a switch over a number: run the case with this value, or nothing."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
@@ -107,7 +97,7 @@ def multiply(
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         kind, rows, *rest = arguments
         loops = {ROWS * k + r: partial(_write_loop, b, k, r, *rest) for k in kinds for r in range(1, ROWS + 1)}
-        _switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
+        switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 10), write
@@ -194,7 +184,7 @@ def _make_gather(mixes: bool) -> Callable[..., None]:
             loops = {
                 2 * v + half: partial(_write_gather, b, v, mixes, bool(half), *rest) for v in WIDTHS for half in (0, 1)
             }
-            _switch(b, b.add(b.mul(vectors, _INT64(2)), halves), loops)
+            switch(b, b.add(b.mul(vectors, _INT64(2)), halves), loops)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 11), write

@@ -9,13 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from manyheads.data.images.labeled_images import ImageData
-from manyheads.data.readers.conll import Tagged
-from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.labeled import Labeled
-from manyheads.data.readers.parallel import Pairs
-from manyheads.data.readers.squad import Questions
-from manyheads.data.readers.texts import Texts
 from manyheads.training.record import Metrics
 
 MAX_WORDS = 12  # maximum number of words of an example text
@@ -53,6 +46,14 @@ def example_command(out: Path, held: Any) -> str:
 
 
 def _example(held: Any) -> list[str]:
+    from manyheads.data.images.labeled_images import ImageData
+    from manyheads.data.readers.conll import Tagged
+    from manyheads.data.readers.documents import Documents
+    from manyheads.data.readers.labeled import Labeled
+    from manyheads.data.readers.parallel import Pairs
+    from manyheads.data.readers.squad import Questions
+    from manyheads.data.readers.texts import Texts
+
     match held:
         case Pairs():
             return ["translate", _brief(held.sources)]

@@ -9,24 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from manyheads.analysis.figures.confusion import draw_sheet
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.labeled import label_order, label_sets
-from manyheads.data.sources.recorded import source_of
-from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 from manyheads.files import parse_json, replacing
 from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
 from manyheads.training.run_directory import saved_run
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from manyheads.data.sources.source import Source
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ class EvaluationResult:
 
     def save_errors(self, path: str | Path) -> None:
         """Write the wrong predictions as a table (.csv), or the first wrong images as a sheet of pictures (.png)."""
+        from manyheads.analysis.figures.confusion import draw_sheet
+
         errors = self.errors()
         if str(path).endswith(".csv"):
             with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
@@ -156,6 +158,8 @@ class LabelEvaluation(EvaluationResult):
 
         The recall of a label is also its accuracy: the fraction of its items that the model recognizes.
         """
+        from manyheads.data.readers.labeled import label_order, label_sets
+
         sets = [label_sets(texts, self.kind) for texts in (self.references, self.outputs)]
         expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
         right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
@@ -164,6 +168,8 @@ class LabelEvaluation(EvaluationResult):
 
     def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         """Return the labels that occur, and the number of items for each true label (row) and predicted label."""
+        from manyheads.data.readers.labeled import label_order
+
         labels = label_order({*self.references, *self.outputs})
         counts = Counter(zip(self.references, self.outputs, strict=True))
         return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
@@ -239,6 +245,8 @@ def scored_data(
     labels      labels of the model
     settings    options of the data source that replace the options of the training run
     """
+    from manyheads.data.sources.recorded import source_of
+
     if skip_bad_lines and data is None:
         raise UserError(
             "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."

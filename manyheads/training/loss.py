@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 # Number of token positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the
 # cache of a CPU.
 CHUNK = 512
+# The same on a GPU, where each chunk reads and writes the gradient of the whole matrix.
+GPU_CHUNK = 8192
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -89,9 +91,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_bias = None if bias is None else torch.zeros_like(bias)
         total = rows.new_zeros(())
         with torch.autocast(device, enabled=False):
-            buffer = product_rows.new_empty(min(CHUNK, len(rows)), len(table))
+            chunk = GPU_CHUNK if device == "cuda" else CHUNK
+            buffer = product_rows.new_empty(min(chunk, len(rows)), len(table))
             for h, n, t, grad in zip(
-                *(tensor.split(CHUNK) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
+                *(tensor.split(chunk) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
             ):
                 logits = torch.mm(n, product_table.T, out=buffer[: len(h)]).to(dtype)  # (n, V)
                 if bias is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from manyheads.analysis.maps.layers import RecordedMaps
-from manyheads.analysis.maps.page import frame, page
-from manyheads.analysis.maps.picture import draw
 from manyheads.files import write
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +23,8 @@ class AttentionMaps(RecordedMaps):
     """
 
     def _repr_html_(self) -> str:
+        from manyheads.analysis.maps.page import frame
+
         return frame([self])
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
@@ -36,6 +37,8 @@ class AttentionMaps(RecordedMaps):
 
             >>> notes = bert.attend("the cat sat").page("attention.html")
         """
+        from manyheads.analysis.maps.page import page
+
         html, left_out = page([self, *others], first)
         write(Path(path), html)
         return left_out
@@ -50,8 +53,10 @@ class AttentionMaps(RecordedMaps):
             >>> maps.image(axis="cross").format
             'PNG'
         """
+        from PIL import Image
+
         with TemporaryDirectory() as folder:
-            draw(self, path := Path(folder) / "maps.png", **choices)
+            self.draw(path := Path(folder) / "maps.png", **choices)
             with Image.open(path) as image:
                 image.load()
                 return image
@@ -65,4 +70,6 @@ class AttentionMaps(RecordedMaps):
 
             >>> notes = translator.attend("the cat", heads=[0]).draw("cross.png", axis="cross")
         """
+        from manyheads.analysis.maps.picture import draw
+
         return draw(self, Path(path), **choices)

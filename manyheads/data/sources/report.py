@@ -13,8 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.conll import Tagged
@@ -54,6 +52,8 @@ class Report(Generic[S]):
 
     def __init__(self, splits: Mapping[str, S], unit: str) -> None:
         """Create a report with an empty table. `unit` is the plural noun for the items, such as "pairs"."""
+        from rich.table import Table
+
         self.splits, self.unit = splits, unit
         self.warnings: list[str] = []
         self._table = Table("corpus", *splits)
@@ -133,6 +133,8 @@ class Report(Generic[S]):
             self.warnings.append(f"{count:,} training {self.unit} occur again with another label")
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(
             width=120, no_color=True, force_terminal=False, force_jupyter=False, markup=False, emoji=False
         )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
-
-from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.significance import PairedTest, Result
+from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
 from manyheads.training.record import Metrics
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU, CHRF
 
 TRANSLATION_METRICS = ("bleu_13a", "chrf")  # metrics of texts that a validation may measure, too
 
@@ -24,6 +24,8 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
     bleu_moses_lc  BLEU on lowercased text after Moses punctuation normalization and tokenization, as in the papers on
                    multimodal translation; only if sacremoses is installed
     """
+    from sacrebleu.metrics import BLEU, CHRF
+
     if len(hypotheses) != len(references):
         raise UserError(
             f"found {len(hypotheses):,} translations, but {len(references):,} references: expected equal numbers"
@@ -56,6 +58,8 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
 
 def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Return BLEU and chrF on raw text, 0 to 100, by the names in TRANSLATION_METRICS."""
+    from sacrebleu.metrics import BLEU, CHRF
+
     metrics: dict[str, BLEU | CHRF] = {"bleu_13a": BLEU(tokenize="13a"), "chrf": CHRF()}
     return {name: _score(metric, hypotheses, references)["value"] for name, metric in metrics.items()}
 
@@ -67,6 +71,9 @@ def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[
 
 def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Compare two translation models by a paired bootstrap test with 1,000 resamples of the test set (Koehn 2004)."""
+    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.significance import PairedTest, Result
+
     test = PairedTest(
         [("first", list(first)), ("second", list(second))],
         {"BLEU": BLEU(references=[list(references)]), "chrF": CHRF(references=[list(references)])},
@@ -93,5 +100,7 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
     """Return the chrF score of each sentence, 0 to 100."""
+    from sacrebleu.metrics import CHRF
+
     chrf = CHRF()
     return [chrf.sentence_score(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]

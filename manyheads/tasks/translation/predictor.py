@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.readers.parallel import Pairs
-from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, Sampling, score
@@ -38,6 +36,9 @@ from manyheads.tasks.translation.decoding import (
 from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
 from manyheads.tasks.translation.wording import Wording
 from manyheads.training.distributed_map import distributed_map
+
+if TYPE_CHECKING:
+    from manyheads.data.readers.parallel import Pairs
 
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
 SPLIT = "split it"
@@ -326,6 +327,8 @@ class Translator(ModelWithTokenizer):
 
         Decoding uses the beam width and length penalty of the run's recipe.
         """
+        from manyheads.data.sources.corpora import ParallelSource
+
         record = record_of(self.path)
         languages = _languages(self.path, record, data)
         pairs = scored_data(

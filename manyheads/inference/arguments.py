@@ -1,0 +1,89 @@
+"""Arguments of the inference kernels: sizes, packed weights, cached keys and values, and scratch memory.
+
+The module does not import Numba, like all modules that only call kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from manyheads.inference.processor import AMX_STEPS, COLUMNS, MAX_ROWS
+
+RELU, SILU, GELU, GELU_TANH = range(4)
+
+
+class Sizes(NamedTuple):
+    """Sizes and options of a stack, which are the same in all calls."""
+
+    kind: int
+    layers: int
+    heads: int
+    width: int
+    cross: int  # 1 if the stack has cross-attention, else 0
+    cross_heads: int
+    norm_first: int
+    final_norm: int
+    activation: int
+
+
+class Weights(NamedTuple):
+    """Packed weights of all layers of a stack.
+
+    packed   weights of the matrix products, (layers, bytes)
+    floats   weights of the norms, then bias and scale factors of each product, (layers, count)
+    sums     column sums of 8-bit weights, (layers, count)
+    places   sizes and offsets of each product, (products, 6)
+    norm     weight and bias of the final norm, (2, width)
+    eps      epsilon of the layers' norms and of the final norm, (2,)
+    scales   factors of the attention scores of self-attention and cross-attention, (2,)
+    """
+
+    packed: Any
+    floats: Any
+    sums: Any
+    places: Any
+    norm: Any
+    eps: Any
+    scales: Any
+
+
+class Memory(NamedTuple):
+    """Cached keys and values of earlier positions, for all layers.
+
+    addresses  memory addresses of keys and values, 8 bytes each, (layers, 2)
+    halves     True for bf16, False for float32, (1,)
+    strides    distance in memory between slots, heads and positions, in elements, (3,)
+    slots      slot of each position of each sequence, (B, positions); or (B, 1), a single slot for all positions
+    lengths    number of cached positions of each sequence, (B,)
+    """
+
+    addresses: Any
+    halves: Any
+    strides: Any
+    slots: Any
+    lengths: Any
+
+
+class Scratch(NamedTuple):
+    """Scratch memory of all threads for a given number of rows. `work` and `tiles` have one part per thread."""
+
+    left: Any  # (rows, bytes)
+    scales: Any  # (rows,)
+    zeros: Any  # (rows,)
+    qkv: Any  # queries, keys and values of all rows, (rows, 3 * inner)
+    mixed: Any  # (rows, inner)
+    query: Any  # queries of cross-attention, (rows, inner)
+    hidden: Any  # (rows, feed-forward)
+    normed: Any  # (threads, width)
+    work: Any  # (threads, numbers)
+    tiles: Any  # (threads, MAX_ROWS, COLUMNS)
+
+
+def work_size(total: int, width: int) -> int:
+    """Return the size of the scratch memory that `attend` needs for `total` keys.
+
+    The size is a count of float32 numbers.
+    """
+    across, down = -(-total // COLUMNS), -(-width // COLUMNS)
+    columns = across * width + down * (total + AMX_STEPS) + MAX_ROWS * (across + max(across, down) + 1)
+    return columns * COLUMNS + 2 * width + MAX_ROWS

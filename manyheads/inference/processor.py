@@ -1,0 +1,46 @@
+"""Sizes of tiles, vector instructions and number formats of the inference kernels on this processor.
+
+The module does not import Numba, so that programs which only call compiled kernels start fast.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from llvmlite import binding
+
+# number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
+# AVX-512
+ROWS = 6
+AMX_ROWS = 32  # number of rows of the largest product on the tile registers of AMX, which hold 16 rows each
+AMX_STEPS = 16  # number of steps that one AMX instruction computes, and of columns in a tile register
+LINE = 64  # size of a cache line in bytes
+
+# Supported head widths for attention that reads keys directly from memory, in vector registers per head.
+WIDTHS = (1, 2, 4, 8)
+FLOAT32, BF16, INT8 = range(3)
+
+# CPU features for which Numba compiles; empty if its environment variables name another processor
+_OTHER = os.environ.get("NUMBA_CPU_NAME") or os.environ.get("NUMBA_CPU_FEATURES")
+_FEATURES = {} if _OTHER else binding.get_host_cpu_features()
+# PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
+# ATEN_CPU_CAPABILITY.
+_WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
+LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
+VECTORS = 4 if _WIDE else 2  # number of vectors in a row of a tile; 16 registers hold 6 x 2 accumulators
+COLUMNS = LANES * VECTORS
+HAS_BF16 = _WIDE and _FEATURES.get("avx512bf16", False)
+HAS_INT8 = (
+    _FEATURES.get("avx512vnni", False)
+    if _WIDE
+    else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
+)
+
+# Products on tile registers, in bf16 and 8 bits. The operating system grants them to a process on request, and may
+# refuse. MANYHEADS_AMX=0 disables them.
+HAS_AMX = bool(
+    HAS_BF16 and HAS_INT8 and os.environ.get("MANYHEADS_AMX") != "0"
+    and all(_FEATURES.get(f"amx-{part}") for part in ("tile", "bf16", "int8")) and torch.cpu._init_amx()
+)  # fmt: skip
+MAX_ROWS = AMX_ROWS if HAS_AMX else ROWS
