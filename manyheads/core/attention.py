@@ -135,16 +135,14 @@ class _AttentionMap:
 
     def has_trained_products(self) -> bool:
         """Return True if `_TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return False
         if self.scores is not None or self.bias is not None or self.normalize != "softmax":
             return False
         inputs = [x for x in (self.query, self.key, self.value) if x is not None]
         kinds = {(x.device.type, x.dtype, x.dim(), x.shape[:2]) for x in inputs}
-        return (
-            torch.is_grad_enabled()
-            and any(x.requires_grad for x in inputs)
-            and not torch.compiler.is_compiling()
-            and kinds == {("cpu", self.query.dtype, 4, self.query.shape[:2])}
-        )
+        supported = {("cpu", self.query.dtype, 4, self.query.shape[:2])}
+        return kinds == supported and any(x.requires_grad for x in inputs)
 
     def trained(self, dropout: float) -> Tensor:
         """Return the weighted mean of the values for each query, with a gradient for training on a CPU."""

@@ -16,12 +16,13 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     Source: Srivastava 2014.
 
     On a CPU the probability is rounded to a multiple of 1/256, and the scale is computed from the rounded value in the
-    precision of x (in bf16 with an error of up to 0.4%, as in PyTorch). PyTorch's dropout is used on other devices, and
-    if rounding would change the probability by more than 2% (0.01 would become 0.012).
+    precision of x (in bf16 with an error of up to 0.4%, as in PyTorch). PyTorch's dropout is used on other devices, in
+    a compiled model, which cannot trace the faster generator, and if rounding would change the probability by more than
+    2% (0.01 would become 0.012).
     """
     if not training or probability == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
     return x * dropout_factors(x.shape, probability, x.dtype)
 

@@ -79,7 +79,7 @@ class Mask:
         Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
         share one mask.
         """
-        if torch.compiler.is_exporting():  # Sizes are symbols, which no dictionary takes as keys.
+        if torch.compiler.is_compiling():  # Sizes are symbols. As keys of a dictionary, each would be compiled again.
             return self._build_mask_table(queries, keys, device)
         key = (queries, keys, device)
         if key not in self._tables:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from manyheads.core.tap import edit, record
 from manyheads.models.transformer import Transformer
@@ -58,3 +59,14 @@ def test_edits_are_applied_under_compile() -> None:
         logits(compiled, given)
     assert states["decoder"][0].shape == (2, T, D)
     torch.testing.assert_close(logits(compiled, given), plain)
+
+
+def test_batches_of_many_sizes_train_on_one_graph() -> None:
+    """Neither dropout nor a mask breaks the graph, and no size of a batch is compiled again."""
+    model, counter = translator(dropout=0.1).train(), CompileCounter()
+    hidden = torch.compile(model.hidden, backend=counter, dynamic=True)
+    for rows, length, target_length in ((4, 7, 6), (3, 9, 11), (5, 13, 8), (6, 8, 10)):
+        tokens = torch.randint(3, 9, (rows, length + target_length))
+        lengths = torch.full((rows,), length)
+        hidden(tokens[:, :length], lengths, tokens[:, length:]).sum().backward()
+    assert counter.frame_count == 1
