@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from manyheads.core.cache import KVCache
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
-from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes
+from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
 from manyheads.inference.cache import FusedCache
 from manyheads.inference.compiled import Kernel
 from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
@@ -173,9 +174,13 @@ class FusedLinear(nn.Module):
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.out_features, self.in_features = weight.shape
         self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
-        self._weights = pack_weights([((), [(weight, bias)])], kind, None, (0.0, 0.0), (1.0, 1.0))
         self._team = team
         self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
+
+    @cached_property
+    def _weights(self) -> Weights:
+        """Weights of the kernel, packed at the first call. Most layers of a fused stack are never called."""
+        return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == torch.float64:
