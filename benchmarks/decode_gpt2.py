@@ -14,9 +14,10 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.ours import compiled, computing, generator, precisions, seeded
 from benchmarks.peers import llama_cpp, openvino
 from benchmarks.peers import transformers as hugging_face
-from benchmarks.work import Prepared, Side, Work, largest_difference
+from benchmarks.work import RELATIVE, Prepared, Side, Work, relative_error
 from manyheads.analysis import costs
 from manyheads.generation import Sampling, sample
+from manyheads.inference import BOUNDS
 from manyheads.models.gpt import GPT
 
 CHECKED = 3  # tokens behind the prompt, after which the sides' logits are compared
@@ -137,5 +138,5 @@ WORK = Work(
         "llama.cpp": Side(llama_cpp.SETTINGS, with_llama_cpp),
         "transformers": Side(hugging_face.SETTINGS, with_transformers),
     },
-    compare=largest_difference, agreement="largest absolute difference of logits",
+    error=relative_error, error_is=RELATIVE, bounds=BOUNDS,
 )  # fmt: skip

@@ -20,9 +20,10 @@ from benchmarks.ceilings import Ceilings
 from benchmarks.ours import compiled, computing, generator, precisions, seeded
 from benchmarks.peers import openvino
 from benchmarks.peers import transformers as hugging_face
-from benchmarks.work import Prepared, Side, Work, largest_difference
+from benchmarks.work import RELATIVE, Prepared, Side, Work, relative_error
 from manyheads.analysis import costs
 from manyheads.data.batching import pad, token_batches
+from manyheads.inference import BOUNDS
 from manyheads.models.bert import Bert
 
 Batch = tuple[Tensor, Tensor]  # ids (B, T), lengths (B,)
@@ -131,7 +132,7 @@ WORK = Work(
     amount=lambda case: case.texts, least=least, ours=Side(precisions(), ours),
     peers={
         "openvino": Side(openvino.ENCODING, with_openvino),
-        "transformers": Side(hugging_face.SETTINGS, with_transformers),
+        "transformers": Side(hugging_face.COMPILED, with_transformers),
     },
-    compare=largest_difference, agreement="largest absolute difference of states",
+    error=relative_error, error_is=RELATIVE, bounds=BOUNDS,
 )  # fmt: skip

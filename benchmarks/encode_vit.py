@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.ceilings import Ceilings
-from benchmarks.ours import compiled, generator, precisions, seeded
+from benchmarks.ours import compiled, computing, generator, precisions, seeded
 from benchmarks.peers import openvino
-from benchmarks.work import Prepared, Side, Work, largest_difference
+from benchmarks.peers import transformers as hugging_face
+from benchmarks.work import RELATIVE, Prepared, Side, Work, relative_error
 from manyheads.analysis import costs
+from manyheads.inference import BOUNDS
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,23 @@ def with_openvino(case: Seeing, setting: str, threads: int) -> Prepared:
     return Prepared(run, network(images.numpy()))
 
 
+def with_transformers(case: Seeing, setting: str, threads: int) -> Prepared:
+    model = seeded(case.preset)
+    images = case.inputs(model.config)
+    other = hugging_face.twin(model, "AutoModelForImageClassification", setting).eval()
+    images = images.to(next(other.parameters()).dtype)
+
+    def look() -> Tensor:
+        with torch.inference_mode(), computing(threads, "float32"):
+            logits: Tensor = other(images).logits
+            return logits
+
+    def run() -> None:
+        look()
+
+    return Prepared(run, look().float().numpy())
+
+
 def least(case: Seeing, precision: str, ceilings: Ceilings) -> float:
     """The products of all images, and the weights once."""
     model = costs.preset_model(case.preset)
@@ -62,6 +81,10 @@ def least(case: Seeing, precision: str, ceilings: Ceilings) -> float:
 
 WORK = Work(
     unit="images/s", cases={"16 images": Seeing(16)}, amount=lambda case: case.images, least=least,
-    ours=Side(precisions(), ours), peers={"openvino": Side(openvino.ENCODING, with_openvino)},
-    compare=largest_difference, agreement="largest absolute difference of logits",
+    ours=Side(precisions(), ours),
+    peers={
+        "openvino": Side(openvino.ENCODING, with_openvino),
+        "transformers": Side(hugging_face.COMPILED, with_transformers),
+    },
+    error=relative_error, error_is=RELATIVE, bounds=BOUNDS,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Our side: a model as it is run, and what this machine runs it in."""
+"""Our side: a model as it is run, what this machine runs it in, and the model in plain PyTorch as reference."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.inference import check, lower
 from manyheads.models.presets import build, preset
+
+# Settings of our side that are PyTorch's own modules, not lowered: "plain float32", "plain bf16". The error of every
+# output is its distance from the output of the first.
+PLAIN = "plain"
+REFERENCE = f"{PLAIN} float32"
+
+routes: list[str] = []  # of the models that were prepared in this process, in turn
 
 
 def precisions() -> Mapping[str, str]:
@@ -40,7 +47,17 @@ def seeded(name: str, **settings: Any) -> Any:
 
 def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConfig]:
     """The model as it runs fastest at a precision, and the route that its passes run on."""
-    return lower(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
+    if precision.startswith(PLAIN):
+        routes.append("plain")
+        return model.eval(), prepare(precision.split()[1], threads, device="cpu")  # type: ignore[arg-type]
+    model, compute = lower(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
+    routes.append(route(model, compute))
+    return model, compute
+
+
+def route(model: Any, compute: ComputeConfig) -> str:
+    """Return the route of a lowered model: "plain" for PyTorch's own modules, or "kernels"."""
+    return str(getattr(model, "route", "kernels" if compute.lowered else "plain"))
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -49,5 +66,5 @@ def generator(seed: int = 1) -> torch.Generator:
 
 def computing(threads: int, precision: str) -> AbstractContextManager[None]:
     """The route's kernels and autocast, as training runs in them; and peers on PyTorch, for it is the best for them."""
-    chosen: dict[str, Precision] = {"float32": "float32", "bf16": "bf16"}
-    return prepare(chosen[precision], threads, device="cpu").autocast()
+    chosen: Precision = "bf16" if precision.startswith("bf16") else "float32"
+    return prepare(chosen, threads, device="cpu").autocast()

@@ -73,6 +73,7 @@ def bench(
     import torch
 
     from benchmarks.ceilings import ceilings
+    from benchmarks.machine import features, kind, today
     from benchmarks.measure import measure, rows
     from manyheads.training.record import commit, hardware
 
@@ -90,19 +91,20 @@ def bench(
     limits = before.better(ceilings(threads))
     table_rows = [row for name, taken in measured.items() for row in rows(name, works[name], taken, limits)]
     return {
-        "bench": list(works), "rows": table_rows, "ceilings": limits.describe(), "versions": _versions(),
-        "hardware": {**hardware(), "threads": threads}, "commit": commit(),
+        "bench": list(works), "rows": table_rows, "ceilings": limits.describe(), "versions": versions(),
+        "hardware": {**hardware(), "threads": threads, "features": features()}, "kind": kind(), "date": today(),
+        "commit": commit(),
     }  # fmt: skip
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Of the peers that are installed, and of what they compute with."""
     from importlib.metadata import PackageNotFoundError, version
 
-    versions = {}
+    found = {}
     for package in ("torch", "openvino", "ctranslate2", "transformers", "llama-cpp-python"):
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions
+    return found

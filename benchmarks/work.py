@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ class Work:
     amount     units of one run of a case
     least      (case, precision, ceilings) -> the least seconds of a run on this machine
     ours       our side; `peers` by their names
-    compare    (our output, another's) -> how far they are apart, as one number
-    agreement  what that number is
+    error      (output of PyTorch in float32, another output) -> how far apart they are; None: nothing is compared
+    error_is   what that number is
+    bounds     largest errors of our settings, by precision, that count as the fastest; others are shown only
     """
 
     unit: str
@@ -57,14 +58,18 @@ class Work:
     least: Callable[[Any, str, Ceilings], float]
     ours: Side
     peers: Mapping[str, Side]
-    compare: Callable[[Any, Any], float]
-    agreement: str = "largest absolute difference"
+    error: Callable[[Any, Any], float] | None = None
+    error_is: str = "not compared"
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
-def largest_difference(ours: Any, theirs: Any) -> float:
-    """Of two arrays of one shape."""
-    assert ours.shape == theirs.shape, f"{ours.shape} against {theirs.shape}"
-    return float(abs(ours - theirs).max())
+RELATIVE = "root mean square of the difference from the output of PyTorch in float32, divided by its root mean square"
+
+
+def relative_error(reference: Any, output: Any) -> float:
+    """The norm of the difference of two arrays of one shape, divided by the norm of the first."""
+    assert reference.shape == output.shape, f"{reference.shape} against {output.shape}"
+    return float(((reference - output) ** 2).mean() ** 0.5 / ((reference**2).mean() ** 0.5 or 1.0))
 
 
 def three_digits(value: float | None) -> str:

@@ -41,10 +41,10 @@ class Worker:
         """Return the side's output for a case. Drops the state prepared for another case."""
         return self._ask("prepare", case, setting)
 
-    def seconds(self, setting: str) -> float:
-        """Of one run: the mean of a turn."""
+    def seconds(self, setting: str, turn: float | None = None) -> float:
+        """Of one run: the mean of a turn, which lasts at least so many seconds (default: TURN)."""
         time.sleep(SETTLE)
-        took: float = self._ask("time", setting, TURN)
+        took: float = self._ask("time", setting, TURN if turn is None else turn)
         return took
 
     def forget(self) -> None:

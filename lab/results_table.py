@@ -9,8 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.work import three_digits
-from lab import complexity_page, evidence_page, recipes_page, service_page, survival_page
+from lab import complexity_page, evidence_page, recipes_page, service_page, speed_page, survival_page
 from lab.best_results import best_of_each, rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
@@ -191,54 +190,6 @@ def costs_table() -> str:
     return f"## Cost of recording heads\n\n{_markdown(rows)}" if rows else ""
 
 
-def precision_table() -> str:
-    """Return the scores of trained models in each precision."""
-    rows: list[list[str]] = []
-    for record in (bench for bench in records("bench") if "precisions" in bench):
-        for run in record["precisions"]:
-            kinds = run["metrics"]
-            rows = rows or [["trained", "parameters", "metric", *kinds], ["---", "--:", "---", *["--:"] * len(kinds)]]
-            for metric in kinds["float32"]:
-                figures = (f"{scored[metric]:.4g}" for scored in kinds.values())
-                rows.append([f"`{run['recipe']}`", f"{run['parameters']:,}", metric, *figures])
-    return _markdown(rows)
-
-
-def speed_table() -> str:
-    """Return the results of `python -m benchmarks NAME --json`: ours, each other library at its best, and the limit."""
-    tables = []
-    for record in (bench for bench in records("bench") if "ceilings" in bench):
-        for name in record["bench"]:
-            cases = [row for row in record["rows"] if row["work"] == name]
-            rows = [
-                [f"`{name}`, {cases[0]['unit']}", "manyheads (range)", "peers", "ratio", "limit", "of limit"],
-                ["---", "--:", "---", "--:", "--:", "--:"],
-                *([r["case"], f"{three_digits(r['ours'])} ({' to '.join(map(three_digits, r['spread']))})",
-                   _best_of_each(r), *map(three_digits, (r["ratio"], r["limit"], r["share_of_limit"]))] for r in cases),
-            ]  # fmt: skip
-            tables.append(_markdown(rows))
-        rates = ", ".join(
-            f"{rate:,.0f} GFLOP/s in {kind}" for kind, rate in record["ceilings"]["products_gflop_per_second"].items()
-        )
-        memory = record["ceilings"]["memory_gb_per_second"]
-        versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
-        tables.append(
-            f"The speeds in this table were measured on this hardware: {_processor(record['hardware'])}. The machine "
-            f"reads memory at {memory:.0f} GB/s and multiplies matrices at {rates}. We used {versions}."
-        )
-    return "\n\n".join(tables) or "No record exists yet."
-
-
-def _best_of_each(row: dict[str, Any]) -> str:
-    """`openvino int8 94.2; transformers bf16 28.1`: of every peer the setting that is fastest here."""
-    best: dict[str, tuple[str, float]] = {}
-    for setting, figure in row["peers"].items():
-        peer = setting.split()[0]
-        if peer not in best or (figure < best[peer][1]) == (row["unit"] == "seconds"):
-            best[peer] = setting, figure
-    return "; ".join(f"{setting} {three_digits(figure)}" for setting, figure in best.values())
-
-
 def _machine(hardware: dict[str, Any]) -> str:
     return str(hardware.get("gpu") or _processor(hardware))
 
@@ -340,7 +291,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/evidence.md": evidence_page.PARTS,
     "docs/measured/survival.md": survival_page.PARTS,
     "docs/measured/serving.md": service_page.PARTS,
-    "docs/measured/speed.md": (speed_table, precision_table),
+    "docs/measured/speed.md": speed_page.PARTS,
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     **{

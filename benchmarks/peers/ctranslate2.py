@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,19 @@ from manyheads.errors import UserError
 from manyheads.export import export
 from manyheads.models.transformer import Transformer
 
-SETTINGS: Mapping[str, str] = {"float32": "float32", "int8": "int8", "int8 2x1": "int8"}
+# types of computation and their precisions
+KINDS: Mapping[str, str] = {"float32": "float32", "bfloat16": "bf16", "int8": "int8", "int8_bfloat16": "int8"}
+WORKERS = ("", " 1x1", " 2x1")  # one with all threads, one with one thread, two with half of the threads each
+
+
+def settings() -> dict[str, str]:
+    """The types that this processor computes in, each with one or two workers."""
+    if find_spec("ctranslate2") is None:
+        return {}
+    import ctranslate2
+
+    supported = ctranslate2.get_supported_compute_types("cpu")
+    return {kind + workers: precision for kind, precision in KINDS.items() if kind in supported for workers in WORKERS}
 
 
 def translator(model: Transformer, setting: str, threads: int, folder: str) -> Any:
@@ -24,9 +37,9 @@ def translator(model: Transformer, setting: str, threads: int, folder: str) -> A
     directory.save(Path(folder, "hf"), model, Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")))
     export(Path(folder, "hf"), Path(folder, "ct2"), "ctranslate2")
     kind, _, workers = setting.partition(" ")
-    if workers and threads < 2:
+    if workers == "2x1" and threads < 2:
         raise UserError(f"{setting}: two workers need two threads, got {threads}")
-    count, intra_threads = (2, threads // 2) if workers else (1, threads)
+    count, intra_threads = {"": (1, threads), "1x1": (1, 1), "2x1": (2, threads // 2)}[workers]
     return ctranslate2.Translator(
         str(Path(folder, "ct2")), device="cpu", compute_type=kind, inter_threads=count, intra_threads=intra_threads
     )

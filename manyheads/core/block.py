@@ -105,10 +105,18 @@ class Block(nn.Module):
     def _residual(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module, scale: Tensor | None = None
     ) -> Tensor:
-        added = sublayer(norm(x) if self.norm_first else x)
+        added = sublayer(_cast_once(norm(x) if self.norm_first else x))
         added = added if scale is None else added * scale
         x = x + drop_path(dropout(added, self.dropout, self.training), self.drop_path, self.training)
         return x if self.norm_first else norm(x)
+
+
+def _cast_once(x: Tensor) -> Tensor:
+    """Convert the input of a sublayer to the precision of autocast. Otherwise each linear layer would convert it."""
+    device = x.device.type
+    if x.dtype != torch.float32 or x.is_meta or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 class Stack(nn.Module):
@@ -161,9 +169,14 @@ class Stack(nn.Module):
         return states
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
-        """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`."""
+        """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`.
+
+        Under autocast, it has the dtype in which autocast computes keys and values.
+        """
         layers, heads, head_width = self.cache_sizes
-        return KVCache(layers, batch, heads, capacity, head_width, dtype=like.dtype, device=like.device)
+        autocasts = like.dtype == torch.float32 and torch.is_autocast_enabled(like.device.type)
+        dtype = torch.get_autocast_dtype(like.device.type) if autocasts else like.dtype
+        return KVCache(layers, batch, heads, capacity, head_width, dtype=dtype, device=like.device)
 
     @property
     def cache_sizes(self) -> tuple[int, int, int]:

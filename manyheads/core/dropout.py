@@ -19,18 +19,25 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
     precision of x (in bf16 with an error of up to 0.4%, as in PyTorch). PyTorch's dropout is used on other devices, and
     if rounding would change the probability by more than 2% (0.01 would become 0.012).
     """
-    assert 0.0 <= probability <= 1.0, f"expected a dropout probability from 0 to 1, found {probability}"
     if not training or probability == 0.0:
         return x
+    if x.device.type != "cpu":
+        return F.dropout(x, probability)
+    return x * dropout_factors(x.shape, probability, x.dtype)
+
+
+def dropout_factors(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
+    """Return the random factors of dropout on a CPU: zero with this probability, otherwise the scale."""
+    assert 0.0 <= probability <= 1.0, f"expected a dropout probability from 0 to 1, found {probability}"
     keep_count = 256 - round(probability * 256)
     coarse = abs(1 - keep_count / 256 - probability) > min(probability, 1 - probability) / 50
-    if x.device.type != "cpu" or coarse or not keep_count:
-        return F.dropout(x, probability)
-    count = x.numel()
+    if coarse or not keep_count:
+        return F.dropout(torch.ones(shape, dtype=dtype), probability)
+    count = shape.numel()
     # The method random_ fills all 64 bits of each number, which gives eight random bytes.
     random_words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    random_bytes = random_words.view(torch.uint8)[:count].view(x.shape)
-    return x * (random_bytes < keep_count).to(x.dtype).mul_(256 / keep_count)
+    random_bytes = random_words.view(torch.uint8)[:count].view(shape)
+    return (random_bytes < keep_count).to(dtype).mul_(256 / keep_count)
 
 
 def drop_path(x: Tensor, probability: float, training: bool = True) -> Tensor:

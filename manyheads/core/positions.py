@@ -89,7 +89,9 @@ class PositionTable(nn.Module):
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)
         at = offset[:, None] + torch.arange(x.shape[1], device=x.device)  # (B, T)
-        check_length(int(at.max()) + 1, self.length, cached=True)
+        # During the recording of a CUDA graph, no value can be read; the recorded step is checked before it runs.
+        if not (at.is_cuda and torch.cuda.is_current_stream_capturing()):
+            check_length(int(at.max()) + 1, self.length, cached=True)
         return x + self.table[self.before + at].to(x.dtype)
 
 

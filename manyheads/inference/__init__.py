@@ -13,17 +13,20 @@ from __future__ import annotations
 import copy
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.block import Block, Stack
+from manyheads.core.block import Stack
 from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig, is_bf16_faster
 from manyheads.errors import UserError
+
+if TYPE_CHECKING:
+    from manyheads.inference.routes import Routes
 
 logger = logging.getLogger(__name__)
 
@@ -56,42 +59,72 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
     """Return a model with fused kernels for this configuration, and the configuration to run it with.
 
     The new model has the same methods and shares unchanged modules with `model`, which is not modified. Compared with
-    float64, the precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the first of int8,
-    bf16 and float32 whose error is at most its value in `BOUNDS`.
+    float64, the precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the fastest of
+    int8, bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
-    if compute.precision == "auto":
-        if _can_lower(compute):
-            for precision in _available(compute.threads):
-                lowered, config = _lower_to(model, replace(compute, precision=precision))
-                # If the model contains no fused stack, no error can be measured.
-                if precision == "float32" or (config.lowered and _relative_error(model, lowered) <= BOUNDS[precision]):
-                    logger.info(f"precision auto: {precision}")
-                    return lowered, config
-        bf16 = compute.device == "cuda" or is_bf16_faster(compute.threads)
-        return model, replace(compute, precision="bf16" if bf16 else "float32")
-    lowered, config = _lower_to(model, compute)
-    if compute.precision == "int8" and not config.lowered:
-        from manyheads.inference.stack import FusedLinear
+    if compute.device == "cuda":
+        from manyheads.inference.graphs import lower_for_gpu
 
-        layers = sum(isinstance(module, FusedLinear) for module in lowered.modules())
-        found = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
-        logger.warning(f"precision int8: {found}")
-    return lowered, config
+        return lower_for_gpu(model, compute)
+    if not _can_lower(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
+        return model, _unlowered(compute)
+    if compute.precision != "auto":
+        return _lowered(model, _plan(model, compute))
+    from manyheads.inference.measuring import relative_error
+
+    plans = [_plan(model, replace(compute, precision=precision)) for precision in _available()]
+    for plan in sorted((plan for plan in plans if plan.routes), key=lambda plan: plan.seconds):
+        lowered, config = _lowered(model, plan)
+        precision = plan.compute.precision
+        if precision == "float32" or relative_error(model, lowered) <= BOUNDS[precision]:
+            logger.info(f"precision auto: {precision}")
+            return lowered, config
+    return model, replace(compute, precision="float32")  # no stack whose error could be measured
 
 
 def _can_lower(compute: ComputeConfig) -> bool:
     return compute.device == "cpu" and has_kernels()
 
 
-def _lower_to(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    """Return a model with fused kernels, and the configuration to run it with, for a precision other than `auto`."""
-    if not _can_lower(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
-        return model, compute
-    fusible = any(type(module) is Stack and not module.biased for module in model.modules())
-    if not fusible and compute.precision != "int8":
-        return model, compute
-    return _lower_modules(model, compute)
+def _unlowered(compute: ComputeConfig) -> ComputeConfig:
+    """Return the settings of a model that keeps PyTorch's modules."""
+    if compute.precision != "auto":
+        return compute
+    return replace(compute, precision="bf16" if is_bf16_faster(compute.threads) else "float32")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Routes of the stacks of a model in the precision of `compute`.
+
+    routes   by the identity of the stack, for stacks that the kernels support
+    seconds  time of one call of all stacks: a cached step for models that generate, whole sequences for others
+    """
+
+    compute: ComputeConfig
+    routes: Mapping[int, Routes]
+    seconds: float
+
+
+def _plan(model: Any, compute: ComputeConfig) -> _Plan:
+    from manyheads.inference.measuring import measured_routes
+    from manyheads.inference.packed import get_team
+    from manyheads.inference.processor import HAS_BF16
+    from manyheads.inference.stack import fusible
+
+    precision, routes, seconds = compute.precision, {}, 0.0
+    if precision == "bf16" and not HAS_BF16:
+        # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
+        return _Plan(compute, {}, 0.0)
+    team, steps = get_team(compute.threads or torch.get_num_threads()), hasattr(model, "project")
+    plain = replace(compute, precision="float32") if precision == "int8" else compute
+    for module in model.modules():
+        if isinstance(module, Stack) and fusible(module, precision):
+            found = routes[id(module)] = measured_routes(module, precision, plain, team, steps=steps)
+            times = found.steps if steps else found.sequences
+            seconds += len(module.blocks) * min(times.values())
+    return _Plan(compute, routes, seconds)
 
 
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
@@ -99,31 +132,28 @@ def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor
     return getattr(getattr(model, "project", None), "reduced", None)
 
 
-def _available(threads: int | None) -> Iterator[Precision]:
-    """Yield the available precisions, the fastest first.
-
-    bf16 is yielded only if a measurement shows that it is faster than float32. The measurement is not made if the
-    caller accepts int8.
-    """
+def _available() -> Iterator[Precision]:
+    """Yield the precisions that the kernels have on this processor."""
     from manyheads.inference.processor import HAS_BF16, HAS_INT8
 
     if HAS_INT8:
         yield "int8"
-    if HAS_BF16 and is_bf16_faster(threads):
+    if HAS_BF16:
         yield "bf16"
     yield "float32"
 
 
-def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
+def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
+    """Return a model with fused stacks and linear layers, or the same model if PyTorch's modules are faster."""
     from manyheads.inference.packed import get_team
-    from manyheads.inference.processor import HAS_BF16
-    from manyheads.inference.stack import FusedLinear, FusedStack, divisible, fusible
+    from manyheads.inference.stack import FusedLinear, FusedStack, divisible
 
-    if compute.precision == "bf16" and not HAS_BF16:
-        # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
-        return model, compute
-    precision = compute.precision
+    compute, precision = plan.compute, plan.compute.precision
+    used = [route for routes in plan.routes.values() for route in routes.used()]
+    if all(route == "plain" for route in used) and (precision != "int8" or used):
+        return model, replace(compute, precision="float32") if precision == "int8" else compute
     team = get_team(compute.threads or torch.get_num_threads())
+    plain = replace(compute, precision="float32") if precision == "int8" else compute
     converted: dict[int, nn.Module] = {}
 
     def convert(module: nn.Module) -> nn.Module:
@@ -134,10 +164,10 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
             result = FusedLinear(module.weight, module.bias, precision, team)
         else:
             children = {name: convert(child) for name, child in module.named_children()}
-            if isinstance(module, Stack) and fusible(module, precision):
+            if isinstance(module, Stack) and id(module) in plan.routes:
                 blocks = children["blocks"]
                 assert isinstance(blocks, nn.ModuleList)
-                result = FusedStack(module, blocks, precision, team)
+                result = FusedStack(module, blocks, precision, team, plain, plan.routes[id(module)])
             elif any(children[name] is not child for name, child in module.named_children()):
                 result = copy.copy(module)
                 result._modules = {**module._modules, **children}
@@ -145,52 +175,14 @@ def _lower_modules(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConf
         return result
 
     lowered: Any = convert(model)
-    if not any(isinstance(module, FusedStack) for module in lowered.modules()):
-        return (lowered, replace(compute, precision="float32")) if precision == "int8" else (model, compute)
+    if not plan.routes:  # int8
+        layers = sum(isinstance(module, FusedLinear) for module in lowered.modules())
+        found = f"found no blocks that can run in 8 bits: using int8 for {layers} linear layers, and float32 otherwise"
+        logger.warning(f"precision int8: {found}")
+        return lowered, plain
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
         # The replaced method is an attribute of the instance, which hides the method of the class.
         lowered.__dict__["project"] = FusedLinear(model.output_weight, bias, precision, team)
     # Limit PyTorch to one thread: little work is left for it, and idle PyTorch threads would keep the processors busy.
     return lowered, replace(compute, precision="float32", threads=1, lowered=precision)
-
-
-@torch.no_grad()
-def _relative_error(model: nn.Module, lowered: nn.Module) -> float:
-    """Return the maximum relative error of the fused stacks compared with float32.
-
-    It is measured on a few embeddings of the model, or on random numbers.
-    """
-    from manyheads.inference.stack import FusedStack
-
-    generator, worst = torch.Generator().manual_seed(0), 0.0
-    for module in lowered.modules():
-        if not isinstance(module, FusedStack):
-            continue
-        first = module.plain.blocks[0]
-        assert isinstance(first, Block)
-        width = first.attention.output.out_features
-        x = torch.randn(2, 8, width, generator=generator)  # (B, T, D)
-        for embedding in model.modules():
-            if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
-                x = embedding(torch.randint(embedding.num_embeddings, (2, 8), generator=generator)).float()
-                break
-        plain, fused = (stack(x, **_cross_inputs(stack, module.plain.blocks, x)) for stack in (module.plain, module))
-        worst = max(
-            worst, float((fused - plain).norm() / plain.norm()), key=lambda error: (error != error, error)
-        )  # an error that is NaN is above every bound
-    return worst
-
-
-def _cross_inputs(stack: Stack, blocks: nn.ModuleList, x: Tensor) -> dict[str, Any]:
-    """For a stack with cross-attention, return a cache and masks with which x is also the encoder output.
-
-    For other stacks, the result is empty.
-    """
-    cache = stack.new_cache(len(x), x.shape[1], x)
-    for layer, block in enumerate(blocks):
-        assert isinstance(block, Block)
-        if block.cross is None:
-            return {}
-        cache.set_cross(layer, *block.cross.project_keys_values(x), None)
-    return {"cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from manyheads.inference.processor import COLUMNS, ROWS
+from manyheads.inference.processor import AMX_STEPS, COLUMNS, MAX_ROWS
 
 RELU, SILU, GELU, GELU_TANH = range(4)
 
@@ -76,7 +76,7 @@ class Scratch(NamedTuple):
     hidden: Any  # (rows, feed-forward)
     normed: Any  # (threads, width)
     work: Any  # (threads, numbers)
-    tiles: Any  # (threads, ROWS, COLUMNS)
+    tiles: Any  # (threads, MAX_ROWS, COLUMNS)
 
 
 def work_size(total: int, width: int) -> int:
@@ -85,5 +85,5 @@ def work_size(total: int, width: int) -> int:
     The size is a count of float32 numbers.
     """
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
-    columns = across * width + down * total + ROWS * (across + max(across, down) + 1)
-    return columns * COLUMNS + 2 * width + ROWS
+    columns = across * width + down * (total + AMX_STEPS) + MAX_ROWS * (across + max(across, down) + 1)
+    return columns * COLUMNS + 2 * width + MAX_ROWS

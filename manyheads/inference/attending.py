@@ -12,9 +12,9 @@ import numpy as np
 from numba import carray
 
 from manyheads.inference import tile
-from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, HAS_BF16, LANES, ROWS
-from manyheads.inference.tile import float_of, pointer, to_bf16
+from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply, order, rows_at_once
+from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES
+from manyheads.inference.tile import bits_of, float_of, pointer, to_bf16
 
 
 @kernel
@@ -23,9 +23,12 @@ def exponentials(scores: Any, scale: Any) -> Any:
 
     Returns the factor that makes their sum one (softmax).
     """
-    highest = scores[0]
+    # Compared as integers, because a loop over comparisons of floats, which treat NaN specially, is not vectorized.
+    top = order(bits_of(scores[0]))
     for i in range(len(scores)):
-        highest = scores[i] if scores[i] > highest else highest
+        number = order(bits_of(scores[i]))
+        top = number if number > top else top
+    highest = float_of(order(top))
     total = ZERO
     for i in range(len(scores)):
         scores[i] = exp_bounded((scores[i] - highest) * scale)
@@ -85,15 +88,18 @@ def attend(
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
     # number of values of this precision that fit into 32 bits
     kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1
+    height = rows_at_once(kind)
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
-    deep, long = width // per_word, (total + per_word - 1) // per_word
+    # AMX needs whole numbers of steps. Keys after the last are zero.
+    round_to = AMX_STEPS if HAS_AMX and paired else 1
+    deep, long = width // per_word, (total + per_word * round_to - 1) // (per_word * round_to) * round_to
     work, packed_keys = take(work, (across, deep, COLUMNS))
     work, packed_values = take(work, (down, long, COLUMNS))
-    work, scores = take(work, (ROWS, across * COLUMNS))
-    work, left_side = take(work, (ROWS, max(deep, across * COLUMNS)))
-    work, mixed = take(work, (ROWS, COLUMNS))
+    work, scores = take(work, (height, across * COLUMNS))
+    work, left_side = take(work, (height, max(deep, across * COLUMNS)))
+    work, mixed = take(work, (height, COLUMNS))
     work, rows = take(work, (2, width))
-    work, factors = take(work, (ROWS,))
+    work, factors = take(work, (height,))
     words, key_words, value_words = left_side.view(np.int32), packed_keys.view(np.int32), packed_values.view(np.int32)
     for s in range(total):
         shift = size * ((slots[s] * slot if slot else 0) + s * step)
@@ -119,10 +125,13 @@ def attend(
                 first = g * COLUMNS
                 for d in range(min(COLUMNS, width - first)):
                     packed_values[g, s, d] = rows[1, first + d]
-    tiles = (count + ROWS - 1) // ROWS
+    for g in range(down):
+        packed_values[g, (total + per_word - 1) // per_word :] = ZERO
+    tiles = (count + height - 1) // height
     for t in range(tiles):
         begin, end = t * count // tiles, (t + 1) * count // tiles
         max_keys = total - (count - end) if causal else total
+        value_steps = (max_keys + per_word * round_to - 1) // (per_word * round_to) * round_to
         a, a_stride = query.ctypes.data + begin * query.strides[0] + 4 * left, query.strides[0]
         if paired:
             for i in range(begin, end):
@@ -135,16 +144,16 @@ def attend(
         for i in range(begin, end):
             seen = total - (count - 1 - i) if causal else total
             factors[i - begin] = exponentials(scores[i - begin, :seen], scale)
-            scores[i - begin, seen : max_keys + max_keys % per_word] = ZERO
+            scores[i - begin, seen : value_steps * per_word] = ZERO
         a, a_stride = scores.ctypes.data, scores.strides[0]
         if paired:
             for i in range(end - begin):
-                pair(scores[i, : max_keys + max_keys % 2], words[i])
+                pair(scores[i, : value_steps * per_word], words[i])
             a, a_stride = left_side.ctypes.data, left_side.strides[0]
         for group in range(down):
             w = packed_values[group].ctypes.data
-            multiply(kind, end - begin, a, a_stride, w, (max_keys + per_word - 1) // per_word, mixed.ctypes.data,
-                     mixed.strides[0], w, 0)  # fmt: skip
+            multiply(kind, end - begin, a, a_stride, w, value_steps, mixed.ctypes.data, mixed.strides[0],
+                     w, 0)  # fmt: skip
             columns_here = min(COLUMNS, width - group * COLUMNS)
             for i in range(begin, end):
                 line = floats_at(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), columns_here)

@@ -56,7 +56,7 @@ class Kernel:
             raise RuntimeError(f"kernel {self.name} failed with status {status}")
 
     def _load(self, arguments: Iterable[Any]) -> Callable[..., int]:
-        file = _cache_directory() / f"{self.name}-{fingerprint(_version())}"
+        file = cache_directory() / f"{self.name}-{source_version()}"
         code = _read(file)
         if code is None:
             _log_compilation()
@@ -86,16 +86,16 @@ def _words(arguments: Iterable[Any]) -> Iterator[int]:
             yield int(argument)
 
 
-def _version() -> list[str | Path]:
-    """Return everything that determines the machine code: source code, processor and versions."""
+def source_version() -> str:
+    """Return a fingerprint of everything that determines the machine code: source code, processor and versions."""
     constants = [(name, value) for name, value in vars(processor).items() if name.isupper()]
     names = [os.environ.get(name) for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     machine = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.platform, *names)
     versions = (version("numba"), version("llvmlite"), object.__basicsize__)
-    return [*sorted(Path(__file__).parent.glob("*.py")), repr((constants, machine, versions))]
+    return fingerprint([*sorted(Path(__file__).parent.glob("*.py")), repr((constants, machine, versions))])
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
     """Return the directory of compiled kernels. NUMBA_CACHE_DIR or XDG_CACHE_HOME change its location."""
     caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(caches) / "manyheads" / "kernels"

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from manyheads.inference import amx
 from manyheads.inference.arguments import Memory, Scratch, Sizes, Weights
 from manyheads.inference.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, wait
-from manyheads.inference.processor import COLUMNS
+from manyheads.inference.processor import COLUMNS, HAS_AMX
 from manyheads.inference.tile import to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
@@ -201,6 +202,8 @@ def run(
             normalize(x[row], floats[at : at + width], floats[at + width : at + 2 * width], weights.eps[0], x[row])
         if sizes.final_norm == 1:
             normalize(x[row], weights.norm[0], weights.norm[1], weights.eps[1], x[row])
+    if HAS_AMX:
+        amx.release()
 
 
 @kernel
@@ -211,3 +214,5 @@ def run_linear(
     prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)
     wait(counter, 0, threads)
     linear(QKV, FIRST, thread, threads, sizes, weights, scratch, FALSE, out)
+    if HAS_AMX:
+        amx.release()

@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numba import carray, types
 
-from manyheads.inference import tile
+from manyheads.inference import amx, tile
 from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, LINE, ROWS
+from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
 from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
 # Compile a function with Numba when another one calls it. Sums may be reordered and fused with products; infinities and
@@ -136,6 +136,12 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
+def order(bits: Any) -> Any:
+    """Convert the bits of a float32 number to an integer that sorts as the number does, or such an integer back."""
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@kernel
 def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
     """Convert one row to the precision of a matrix product, and write it into the bytes `out`.
 
@@ -153,14 +159,12 @@ def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int)
     else:
         low, high = np.int32(0), np.int32(0)
         for i in range(count):
-            bits = bits_of(x[i])
-            # The bits of the numbers are read as integers, which sort in the same order as the numbers.
-            order = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
-            low = order if order < low else low
-            high = order if order > high else high
-        minimum = float_of(low ^ ((low >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+            number = order(bits_of(x[i]))
+            low = number if number < low else low
+            high = number if number > high else high
+        minimum = float_of(order(low))
         # The result is NaN if the row contains NaN, because the integer of NaN is larger than those of all numbers.
-        scale = (float_of(high) - minimum) / LEVELS
+        scale = (float_of(order(high)) - minimum) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
         zero = np.floor(-minimum * inverse + HALF)
@@ -176,15 +180,34 @@ def multiply(
     kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
     ahead_step: int,
 ) -> None:  # fmt: skip
-    """Call `tile.multiply`. It is called only here, so that its long loops are compiled once."""
-    tile.multiply(kind, rows, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
+    """Multiply up to MAX_ROWS rows; see `tile.multiply`, whose loops are compiled once because only this calls it."""
+    if HAS_AMX and kind != FLOAT32 and rows >= MIN_AMX_ROWS and steps % AMX_STEPS == 0:
+        for half in range(2):
+            shift = half * 2 * LINE  # two tile registers of columns
+            amx.multiply(kind, rows, a, a_stride, w + shift, steps, out + shift, out_stride)
+        return
+    while rows > 0:
+        count = min(rows, ROWS)
+        tile.multiply(kind, count, a, a_stride, w, steps, out, out_stride, ahead, ahead_step)
+        rows -= count
+        a += count * a_stride
+        out += count * out_stride
 
 
+@kernel
+def rows_at_once(kind: int) -> int:
+    """Return the maximum number of rows of a product in this precision."""
+    return MAX_ROWS if kind != FLOAT32 else ROWS
+
+
+# minimum number of rows for which AMX is faster than vector instructions
+MIN_AMX_ROWS = 4
 # Distance in bytes between the weight in use and the weight that is prefetched, if every weight is read once.
 AHEAD = 4096
 
 
-CACHED_BYTES = 1 << 19  # bytes of a block of activations that is read repeatedly: half of a core's L2 cache
+# Bytes of a block of activations that is read repeatedly: half of a core's L2 cache, which has 2 MiB with AMX.
+CACHED_BYTES = 1 << 20 if HAS_AMX else 1 << 19
 
 
 @kernel
@@ -196,13 +219,14 @@ def product(
 
     a        activations written by `quantize_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
     weight   address of the weights from `pack`, with scale factors (N,) and column sums (N,) of 8-bit weights
-    scratch  scratch memory of this thread, (ROWS, COLUMNS)
+    scratch  scratch memory of this thread, (MAX_ROWS, COLUMNS)
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
-    block = max(ROWS, CACHED_BYTES // (4 * steps))
+    height = rows_at_once(kind)
+    block = max(height, CACHED_BYTES // (4 * steps) // height * height)
     for top in range(0, rows, block):
         count = min(block, rows - top)
-        tiles = (count + ROWS - 1) // ROWS
+        tiles = (count + height - 1) // height
         for group in range(first, last):
             w, left = weight + group * steps * stride, group * COLUMNS
             columns = min(COLUMNS, width - left)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.inference.arguments import Scratch, Weights, work_size
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, ROWS
+from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
@@ -117,7 +117,7 @@ class Workspace:
         return Scratch(
             np.zeros((rows, left), np.uint8), floats(rows), np.zeros(rows, np.int32), floats(rows, qkv),
             floats(rows, mixed), floats(rows, query), floats(rows, hidden), floats(self._threads, self._width),
-            floats(self._threads, work), floats(self._threads, ROWS, COLUMNS),
+            floats(self._threads, work), floats(self._threads, MAX_ROWS, COLUMNS),
         )  # fmt: skip
 
 

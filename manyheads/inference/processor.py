@@ -13,6 +13,8 @@ from llvmlite import binding
 # number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
 # AVX-512
 ROWS = 6
+AMX_ROWS = 32  # number of rows of the largest product on the tile registers of AMX, which hold 16 rows each
+AMX_STEPS = 16  # number of steps that one AMX instruction computes, and of columns in a tile register
 LINE = 64  # size of a cache line in bytes
 
 # Supported head widths for attention that reads keys directly from memory, in vector registers per head.
@@ -34,3 +36,11 @@ HAS_INT8 = (
     if _WIDE
     else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
 )
+
+# Products on tile registers, in bf16 and 8 bits. The operating system grants them to a process on request, and may
+# refuse. MANYHEADS_AMX=0 disables them.
+HAS_AMX = bool(
+    HAS_BF16 and HAS_INT8 and os.environ.get("MANYHEADS_AMX") != "0"
+    and all(_FEATURES.get(f"amx-{part}") for part in ("tile", "bf16", "int8")) and torch.cpu._init_amx()
+)  # fmt: skip
+MAX_ROWS = AMX_ROWS if HAS_AMX else ROWS

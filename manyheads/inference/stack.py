@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,14 +14,19 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
+from manyheads.core.config import Precision
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
+from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
+from manyheads.inference import onednn
 from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
 from manyheads.inference.cache import FusedCache
 from manyheads.inference.compiled import Kernel
+from manyheads.inference.onednn import ACTIVATION_NAMES, OneDnnBlock
 from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
 from manyheads.inference.processor import FLOAT32
+from manyheads.inference.routes import Routes
 
 run, run_linear, reduce_rows = Kernel("fused.run"), Kernel("fused.run_linear"), Kernel("reducing.reduce_rows")
 
@@ -30,6 +35,7 @@ CODES: dict[Callable[[Tensor], Tensor], int] = {
 }
 # maximum number of rows per call for whole sequences, so that intermediate results stay in the CPU caches
 ROWS_AT_ONCE = 768
+MIN_ONEDNN_ROWS = 64  # minimum number of rows of each thread for oneDNN
 MANY_LOGITS = 100_000  # number of logits above which several threads process them
 MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 NO_MEMORY = Memory(
@@ -44,28 +50,30 @@ NO_MEMORY = Memory(
 class FusedStack(Stack):
     """Stack of blocks with fused kernels. It keeps the original stack for features that the kernels do not support.
 
-    blocks  blocks whose linear layers are also used outside the fused function, such as for the keys of the encoder
-            output
+    blocks   blocks whose linear layers are also used outside the fused function, such as for the keys of the encoder
+             output
+    compute  settings for the original stack
+    routes   how the stack runs (`routes.py`)
     """
 
-    def __init__(self, stack: Stack, blocks: nn.ModuleList, precision: str, team: Team) -> None:
+    def __init__(
+        self, stack: Stack, blocks: nn.ModuleList, precision: Precision, team: Team, compute: ComputeConfig,
+        routes: Routes,
+    ) -> None:  # fmt: skip
         super().__init__([], None)
         self.plain, self.tap = stack, stack.tap
         self.blocks, self.norm = blocks, stack.norm
-        self._team = team
+        self._team, self._compute = team, compute
+        (self.sequences, self.steps), self._lead = routes.best(), routes.lead
         first = stack.blocks[0]
         assert isinstance(first, Block)
         cross, width = first.cross, first.attention.output.out_features
+        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         kind = KINDS[precision]
-        norm = None if stack.norm is None else _affine(stack.norm)
+        norm = stack.norm
         self._sizes = Sizes(
             kind, len(stack.blocks), first.attention.heads, width, int(cross is not None), cross.heads if cross else 1,
             int(first.norm_first), int(norm is not None), CODES[first.feed_forward.activation],
-        )  # fmt: skip
-        self._weights = pack_weights(
-            [_parts(block) for block in stack.blocks if isinstance(block, Block)], kind, norm,
-            (first.attention_norm.eps, 0.0 if stack.norm is None else stack.norm.eps),
-            (first.attention.head_width**-0.5, cross.head_width**-0.5 if cross else 1.0),
         )  # fmt: skip
         inner, hidden = first.attention.value.out_features, first.feed_forward.expand.out_features
         cross_width = cross.value.out_features if cross else 1
@@ -73,9 +81,32 @@ class FusedStack(Stack):
         left = -(-max(width, inner, hidden, cross_width) // PER_WORD[kind]) * 4
         self._workspace = Workspace(team.size, left, 3 * inner, inner, cross_width, hidden, width)
         self._taps = [module for module in stack.modules() if isinstance(module, Tap)]
-        self._products = (
-            int(self._weights.places[:, 1] @ self._weights.places[:, 0]) * PER_WORD[kind] * len(stack.blocks)
-        )
+        self._products = sum(
+            module.weight.numel() for block in stack.blocks for module in block.modules()
+            if isinstance(module, nn.Linear)
+        )  # fmt: skip
+
+    @cached_property
+    def _weights(self) -> Weights:
+        """Weights of the kernels, packed at the first call that needs them."""
+        blocks, norm = [block for block in self.plain.blocks if isinstance(block, Block)], self.plain.norm
+        first, cross = blocks[0], blocks[0].cross
+        return pack_weights(
+            [_parts(block) for block in blocks], self._sizes.kind, None if norm is None else _affine(norm),
+            (first.attention_norm.eps, 0.0 if norm is None else norm.eps),
+            (first.attention.head_width**-0.5, cross.head_width**-0.5 if cross else 1.0),
+        )  # fmt: skip
+
+    @cached_property
+    def _onednn_blocks(self) -> list[OneDnnBlock]:
+        """Blocks with weights in the layout of oneDNN, packed at the first call that needs them."""
+        return [
+            OneDnnBlock(
+                [block.attention_norm, block.feed_forward_norm], [part for part in _parts(block)[1] if len(part[0])],
+                block.attention.heads, block.norm_first, ACTIVATION_NAMES[block.feed_forward.activation], self._dtype,
+            )
+            for block in self.plain.blocks if isinstance(block, Block)
+        ]  # fmt: skip
 
     def forward(
         self,
@@ -87,7 +118,7 @@ class FusedStack(Stack):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Return the same result as `Stack.forward`, from the compiled function if possible.
+        """Return the same result as `Stack.forward`, by the fastest route.
 
         The compiled function supports two mask rules: causal order and key lengths. The original stack computes
         everything else: any bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.
@@ -97,12 +128,19 @@ class FusedStack(Stack):
         unsupported = bias is not None or memory is not None or any(
             part is not None for part in (rule.window, rule.segments, rule.dense)
         ) or (cache is None and rule.offset is not None)  # fmt: skip
-        if tapped or unsupported or x.dtype == torch.float64 or not x.numel():
-            return self.plain(x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache)  # (B, T, D)
+        is_plain = self.sequences == "plain" if cache is None else not isinstance(cache, FusedCache)
+        if tapped or unsupported or is_plain or x.dtype == torch.float64 or not x.numel():
+            # Recorded and edited values are those of the original stack, without rounding to bf16.
+            with self._compute.settings() if tapped else self._compute.autocast():
+                return self.plain(
+                    x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache
+                ).to(x.dtype)  # (B, T, D)  # fmt: skip
         x = x.detach().float()
         return self._read(x, rule) if cache is None else self._step(x, cache)
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
+        if self.steps == "plain":
+            return self.plain.new_cache(batch, capacity, like)
         layers, heads, head_width = self.plain.cache_sizes
         return FusedCache(layers, batch, heads, capacity, head_width, half=self._sizes.kind != FLOAT32)
 
@@ -116,15 +154,31 @@ class FusedStack(Stack):
             real = torch.arange(longest) < torch.from_numpy(lengths)[:, None]  # (B, T)
             rows = x[real]  # (N, D)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        begin = 0
-        while begin < batch:
-            end = max(begin + 1, int(np.searchsorted(starts, starts[begin] + ROWS_AT_ONCE, "right")) - 1)
-            part = rows[starts[begin] : starts[end]]
-            self._run(part, starts[begin : end + 1] - starts[begin], int(lengths[begin:end].max()), rule.causal)
-            begin = end
+        # Each thread computes whole sequences with oneDNN, and all threads divide the kernels.
+        workers = min(self._team.size, batch, len(rows) // MIN_ONEDNN_ROWS)
+        if self.sequences == "onednn" and workers and self._lead * workers >= self._team.size:
+            self._team.run(self._run_onednn, workers, rows, starts, rule.causal)
+        else:
+            for begin, end in _pieces(starts, 0, batch, ROWS_AT_ONCE):
+                part = rows[starts[begin] : starts[end]]
+                self._run(part, starts[begin : end + 1] - starts[begin], int(lengths[begin:end].max()), rule.causal)
         if real is None:
             return rows.view_as(x)
         return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
+
+    @torch.inference_mode()
+    def _run_onednn(self, thread: int, threads: int, counter: int, rows: Tensor, starts: Any, causal: bool) -> None:
+        """Apply the stack to the sequences of this thread, in place: about the same number of rows for each thread."""
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)
+        first, last = np.searchsorted(starts, [len(rows) * i // threads for i in (thread, thread + 1)])
+        for begin, end in _pieces(starts, int(first), int(last), onednn.ROWS_AT_ONCE):
+            part = rows[starts[begin] : starts[end]]
+            x = F.pad(part, (0, 0, 0, -len(part) % onednn.ROW_STEP))
+            for block in self._onednn_blocks:
+                x = block(x, np.diff(starts[begin : end + 1]).tolist(), causal)
+            x = x if self.norm is None else self.norm(x)
+            part.copy_(x[: len(part)])
 
     def _step(self, x: Tensor, cache: KVCache) -> Tensor:
         """Apply the stack to the next positions of every row, using the key-value cache."""
@@ -206,6 +260,14 @@ class FusedLinear(nn.Module):
             np.array(suppress, np.int64), np.int64(block), maxima.numpy(), log_sums.numpy(),
         )  # fmt: skip
         return logits, maxima, log_sums
+
+
+def _pieces(starts: Any, begin: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield pieces of the sequences from `begin` to `last`, each of at most `rows` rows or a single sequence."""
+    while begin < last:
+        end = max(begin + 1, min(last, int(np.searchsorted(starts, starts[begin] + rows, "right")) - 1))
+        yield begin, end
+        begin = end
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:

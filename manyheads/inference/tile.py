@@ -10,6 +10,8 @@ into all lanes of a vector register, and multiplies them with 4 bytes of each co
 
 So one memory layout of the weights and one loop serve all three precisions; only the instruction differs. All
 accumulators of a tile stay in registers. Compilers do not reliably generate these instructions from plain loops.
+
+Processors with AMX have another loop for bf16 and int8, in `amx.py`, which reads the same layout.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
     return f"llvm.x86.avx512.vpdpbusd.{bits}", ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, LANES * 4)
 
 
-def _switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
+def switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
     """Generate the LLVM code of a switch over a number: run the case with this value, or nothing."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
@@ -95,7 +97,7 @@ def multiply(
     def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
         kind, rows, *rest = arguments
         loops = {ROWS * k + r: partial(_write_loop, b, k, r, *rest) for k in kinds for r in range(1, ROWS + 1)}
-        _switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
+        switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 10), write
@@ -182,7 +184,7 @@ def _make_gather(mixes: bool) -> Callable[..., None]:
             loops = {
                 2 * v + half: partial(_write_gather, b, v, mixes, bool(half), *rest) for v in WIDTHS for half in (0, 1)
             }
-            _switch(b, b.add(b.mul(vectors, _INT64(2)), halves), loops)
+            switch(b, b.add(b.mul(vectors, _INT64(2)), halves), loops)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 11), write

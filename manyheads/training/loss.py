@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 # Number of token positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the
 # cache of a CPU.
 CHUNK = 512
+# The same on a GPU, where each chunk reads and writes the gradient of the whole matrix.
+GPU_CHUNK = 8192
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -81,16 +83,18 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         product_rows, product_table = rows.to(product_dtype), table.to(product_dtype)
         confidence, spread = 1.0 - smoothing, smoothing / (weight.shape[0] - 1)
         excluded = [] if pad is None else [pad]
-        weight_sum = table.sum(0) - table[excluded].sum(0)  # (D,)
-        bias_sum = 0.0 if bias is None else bias.sum() - bias[excluded].sum()
+        # Without smoothing, the terms with e are skipped: they read the whole weight several times.
+        weight_sum = table.sum(0) - table[excluded].sum(0) if spread else None  # (D,)
+        bias_sum = 0.0 if bias is None or not spread else bias.sum() - bias[excluded].sum()
         grad_hidden = torch.empty_like(rows)
-        grad_weight = torch.zeros_like(table)
+        grad_weight = None
         grad_bias = None if bias is None else torch.zeros_like(bias)
         total = rows.new_zeros(())
         with torch.autocast(device, enabled=False):
-            buffer = product_rows.new_empty(min(CHUNK, len(rows)), len(table))
+            chunk = GPU_CHUNK if device == "cuda" else CHUNK
+            buffer = product_rows.new_empty(min(chunk, len(rows)), len(table))
             for h, n, t, grad in zip(
-                *(tensor.split(CHUNK) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
+                *(tensor.split(chunk) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
             ):
                 logits = torch.mm(n, product_table.T, out=buffer[: len(h)]).to(dtype)  # (n, V)
                 if bias is not None:
@@ -100,8 +104,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 log_p = logits.log_softmax(-1)
                 at = torch.arange(len(t), device=t.device)
                 true_log_p, true_logit = log_p[at, t], logits[at, t]
-                smooth = h @ weight_sum + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
-                total -= (confidence * true_log_p + spread * smooth).sum()
+                total -= confidence * true_log_p.sum()
+                if weight_sum is not None:
+                    smooth = h @ weight_sum + bias_sum - (len(table) - 1) * (true_logit - true_log_p)
+                    total -= spread * smooth.sum()
                 if not any(ctx.needs_input_grad):
                     continue  # Without gradients, as in validation, only the loss is computed.
                 probability = log_p.exp_()
@@ -109,13 +115,21 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 if grad_bias is not None:
                     grad_bias += probability.sum(0)
                 p = probability.to(product_dtype)
-                grad.copy_(p @ product_table).sub_(weight_sum, alpha=spread)
-                if product_dtype == dtype:
+                grad.copy_(p @ product_table)
+                if weight_sum is not None:
+                    grad.sub_(weight_sum, alpha=spread)
+                if grad_weight is None:
+                    grad_weight = (p.T @ n).to(dtype)
+                elif product_dtype == dtype:
                     grad_weight.addmm_(p.T, n)
                 else:
                     grad_weight += p.T @ n
-            correction = spread * rows.sum(0)  # (D,)
-            grad_weight -= correction
+            if not any(ctx.needs_input_grad):
+                return total
+            if grad_weight is None:  # There are no rows.
+                grad_weight = torch.zeros_like(table)
+            if spread:
+                grad_weight -= spread * rows.sum(0)
             grad_weight[excluded] = 0.0
             if grad_bias is not None:
                 grad_bias -= spread * len(rows)
@@ -127,6 +141,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (factor,) = gradients
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        scaled = None if grad_bias is None else grad_bias * factor
-        return grad_hidden * factor, grad_weight * factor, scaled, None, None, None
+        saved = ctx.saved_tensors
+        if torch._C._autograd._get_current_graph_task_keep_graph():  # another backward pass may follow
+            saved = [None if gradient is None else gradient.clone() for gradient in saved]
+        return (*(None if gradient is None else gradient.mul_(factor) for gradient in saved), None, None, None)

@@ -65,5 +65,5 @@ MADE_UP = Work(
         "openvino": Side({"float32": "float32", "int8": "int8"}, quick),
         "ctranslate2": Side({"int8": "int8"}, failing),
     },
-    compare=apart,
+    error=apart, bounds={"int8": 0.5},
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ from benchmarks.decode_gpt2 import Decoding
 from benchmarks.decode_translation import Translating
 from benchmarks.encode_bert import Encoding
 from benchmarks.encode_vit import Seeing
-from benchmarks.ours import training_precisions
+from benchmarks.machine import KINDS, features, kind, today
+from benchmarks.ours import REFERENCE, training_precisions
 from benchmarks.train_translation import Corpus
 from benchmarks.training import Batch
 from benchmarks.work import Side, Work
@@ -60,12 +62,16 @@ def test_all_sides_of_a_benchmark_agree(name: str) -> None:
         work.ours.prepare(case, setting, 1).run()
     ours = work.ours.prepare(case, "float32", 1)
     ours.run()
+    if work.error is not None:
+        assert work.error(work.ours.prepare(case, REFERENCE, 1).output, ours.output) <= 1e-5
     assert work.amount(case) / work.least(case, "float32", LIMITS) > 0
     if name in NEAR:
         peer, near = NEAR[name]
         theirs = work.peers[peer].prepare(case, "float32", 1)
         theirs.run()
-        assert work.compare(ours.output, theirs.output) <= near
+        assert work.error is not None
+        error = work.error(ours.output, theirs.output)
+        assert error <= near or error != error  # NaN: nothing is compared
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,8 @@ def test_openvino_gives_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
             work, case = TINY[name]
             output = started["openvino"].prepare((name, case), setting)
             assert started["openvino"].seconds(setting) > 0
-            assert work.compare(work.ours.prepare(case, "float32", 1).output, output) <= near
+            assert work.error is not None
+            assert work.error(work.ours.prepare(case, REFERENCE, 1).output, output) <= near
 
 
 def test_llama_cpp_gives_equal_results() -> None:
@@ -118,24 +125,27 @@ def test_llama_cpp_gives_equal_results() -> None:
     work, case = TINY["decode-gpt2"]
     theirs = work.peers["llama.cpp"].prepare(case, "q8_0", 1)
     theirs.run()
-    assert work.compare(work.ours.prepare(case, "float32", 1).output, theirs.output) <= 0.1
+    assert work.error is not None
+    assert work.error(work.ours.prepare(case, REFERENCE, 1).output, theirs.output) <= 0.1
 
 
 def test_a_row_describes_its_measurement(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("benchmarks.workers.SETTLE", 0.0)
     monkeypatch.setattr("benchmarks.workers.TURN", 0.0)
     measured = measure.measure("made-up", MADE_UP, MADE_UP.peers, 1, repeats=2)
-    precise, coarse = measure.rows("made-up", MADE_UP, measured, LIMITS)
+    precise, coarse, fastest = measure.rows("made-up", MADE_UP, measured, LIMITS)
+    assert fastest["case"].startswith("a, fastest: ")
     assert list(precise)[:9] == ["work", "case", "unit", "ours", "peers", "ratio", "limit", "share_of_limit", "spread"]
     assert (precise["work"], precise["case"], precise["unit"]) == ("made-up", "a, float32", "things/s")
     assert list(precise["peers"]) == ["openvino float32"]  # coarser ones are no peers of a precise row
     assert list(coarse["peers"]) == ["openvino float32", "openvino int8"]
-    for row in (precise, coarse):
+    for row in (precise, coarse, fastest):
         assert row["ratio"] == pytest.approx(row["ours"] / max(row["peers"].values()))
         assert row["limit"] == 2.0
         assert row["share_of_limit"] == pytest.approx(row["ours"] / row["limit"])
         assert row["spread"][0] <= row["ours"] <= row["spread"][1]
         assert row["repeats"] == 2
+        assert row["errors"] == {"ours": 0.0, **dict.fromkeys(row["peers"], 0.0)}
     assert "made-up, a: ctranslate2 int8 is left out: OSError: no such file\n" in capsys.readouterr().err
 
 
@@ -149,7 +159,8 @@ def test_a_dead_peer_is_left_out_and_reported(
     peers = {"openvino": MADE_UP.peers["openvino"], "ctranslate2": Side(settings, died)}
     work = replace(MADE_UP, cases={"a": 1.0, "b": 2.0}, peers=peers)
     rows = measure.rows("made-up", work, measure.measure("made-up", work, peers, 1, repeats=2), LIMITS)
-    assert [list(row["peers"]) for row in rows] == [["openvino float32"], ["openvino float32", "openvino int8"]] * 2
+    both = ["openvino float32", "openvino int8"]
+    assert [list(row["peers"]) for row in rows] == [["openvino float32"], both, both] * 2
     told = capsys.readouterr().err
     for case in work.cases:
         for setting in settings:
@@ -164,9 +175,23 @@ def test_the_startup_time_covers_our_imports_only(peer: str) -> None:
 
 def test_the_minimum_time_is_best() -> None:
     work = replace(MADE_UP, unit="seconds")
-    row = measure.row("n", "c", work, [3.0, 1.0, 2.0], {"slow": (8.0, 0.0), "compiled": (4.0, float("nan"))}, 1.0)
+    others = {"slow": (8.0, 0.0), "compiled": (4.0, None)}
+    row = measure.row("n", "c", work, ([3.0, 1.0, 2.0], 0.5), others, 1.0)
     assert (row["ratio"], row["share_of_limit"], row["spread"], row["repeats"]) == (0.5, 2.0, [1.0, 3.0], 3)
-    assert row["agreement"]["compiled"] is None
+    assert row["errors"] == {"ours": 0.5, "slow": 0.0, "compiled": None}
+
+
+def test_only_settings_within_the_bounds_are_the_fastest() -> None:
+    def of(ours: float, error: float, peers: dict[str, float]) -> dict[str, Any]:
+        errors = {"ours": error, **{peer: 0.1 for peer in peers if "wrong" in peer}}
+        return {"ours": ours, "peers": peers, "errors": errors, "ratio": None, "case": "a, x"}
+
+    by_setting = {"float32": of(1.0, 0.0, {"fast": 2.0}), "bf16": of(3.0, 0.005, {"fast": 2.0}),
+                  "int8": of(9.0, 0.05, {"fast": 2.0, "wrong": 4.0})}  # fmt: skip
+    work = replace(MADE_UP, bounds={"bf16": 0.01, "int8": 0.04})
+    row = measure.fastest("a", work, by_setting)
+    assert (row["case"], row["ours"], row["peers"], row["ratio"]) == ("a, fastest: bf16", 3.0, {"fast": 2.0}, 1.5)
+    assert measure.fastest("", replace(work, bounds={}), by_setting)["ratio"] == 9 / 4
 
 
 def test_ceilings_are_positive_rates() -> None:
@@ -175,6 +200,19 @@ def test_ceilings_are_positive_rates() -> None:
     rates = found["products_gflop_per_second"]
     assert all(rate > 0 for rate in rates.values())
     assert {*rates} - {"int8"} == {*training_precisions()}
+
+
+@pytest.mark.parametrize(
+    ("line", "of"),
+    [("flags\t: fpu avx2 avx512f amx_tile amx_bf16", "amx"), ("flags : avx2 avx512f", "avx512"),
+     ("flags : avx2", "avx2"), ("Features : asimd bf16", "arm"), ("model : avx2", "other")],
+)  # fmt: skip
+def test_a_record_names_the_kind_of_its_machine(line: str, of: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\n")
+    found = features(tmp_path / "cpuinfo")
+    assert kind(found) == of
+    assert ("bf16" in found) == ("asimd" in line)
+    assert features(tmp_path / "missing") == []
 
 
 def test_the_higher_ceiling_counts() -> None:
@@ -197,7 +235,11 @@ def test_the_command_prints_one_document_and_reports_omissions(
     document = json.loads(told.out)
     assert document["bench"] == ["startup"]
     assert document["ceilings"]["memory_gb_per_second"] == 30.0  # measured before and after the rows
-    assert [row["case"] for row in document["rows"]] == ["a, float32", "a, int8"]
+    cases = [row["case"] for row in document["rows"]]
+    assert cases[:2] == ["a, float32", "a, int8"]
+    assert cases[2].startswith("a, fastest: ")
+    assert document["kind"] in KINDS
+    assert document["date"] == today()
     assert all(row["peers"] == {} and row["ratio"] is None for row in document["rows"])
     assert "openvino is left out: openvino not installed: pip install 'manyheads[bench]'\n" in told.err
     assert main(["startup", "--repeats", "1", "--against"]) == 0

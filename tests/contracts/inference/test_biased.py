@@ -8,8 +8,9 @@ from manyheads.models.presets import build, preset
 
 
 @pytest.mark.parametrize("precision", ["float32", "auto"])
-def test_a_stack_with_a_bias_is_not_reported_as_compiled(precision: str) -> None:
+def test_a_stack_with_a_bias_is_not_reported_as_compiled(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The textbook's classifier counts its padding with a bias; the corrected one masks it."""
+    monkeypatch.setenv("MANYHEADS_ROUTE", "kernels")
     sizes = {"vocab": 50, "width": 16, "heads": 2, "head_width": 8, "feed_forward": 32}
     textbook, corrected = (build(preset(f"text-classifier/{name}", **sizes)) for name in ("textbook", "corrected"))
     biased, plain = (lower(model, prepare(precision, threads=2))[1] for model in (textbook, corrected))  # type: ignore[arg-type]

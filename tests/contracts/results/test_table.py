@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lab import best_results, survival_page
+from lab import best_results, speed_page, survival_page
 from lab import records as results
 from lab import results_plot as plot
 from lab import results_table as table
@@ -141,13 +141,21 @@ def test_speed_is_shown_next_to_the_best_setting_of_each_library(monkeypatch: py
     ceilings = {"memory_gb_per_second": 40.2, "products_gflop_per_second": {"float32": 200.0}}
     record = {"bench": ["startup"], "rows": [row], "ceilings": ceilings, "versions": {"torch": "2"},
               "hardware": {"cpu": "Some CPU", "threads": 2}}  # fmt: skip
-    monkeypatch.setattr(table, "records", lambda kind="runs": [record])
-    text = table.speed_table()
+    other = record | {"kind": "amx", "date": "2026-11-27", "rows": [row | {
+        "spread": None, "errors": {"ours": 0.0123, "other b": 0.004}, "errors_are": "how far off"}]}  # fmt: skip
+    lowered = {"bench": ["lowered"], "rows": [
+        {"case": "bert", "precision": "int8", "route": "kernels", "ratio": 1.5, "error": 0.0}]}  # fmt: skip
+    kept = {"bench/avx512": [record], "bench/amx": [other, lowered]}
+    monkeypatch.setattr(speed_page, "records", lambda kind: kept.get(kind, []))
+    amx, text = speed_page.speed_tables().split("### AVX-512 without AMX")
+    assert amx.startswith("### AMX\n\n| `startup`, seconds | manyheads (range) | error | peers (error) | ratio |")
+    assert "| first line | 2 | 0.01 | fast 4; other b 8 (0.004) | 0.5 |  |  |\n\nError: how far off.\n" in amx
+    assert "on this hardware on 2026-11-27: 2 threads, Some CPU" in amx
+    assert "| bert | int8 | kernels | 1.50 | 0 |" in amx
     assert "| `startup`, seconds | manyheads (range) | peers | ratio | limit | of limit |" in text
     assert "| first line | 2 (1.5 to 1,234) | fast 4; other b 8 | 0.5 |  |  |" in text
     assert "on this hardware: 2 threads, Some CPU. The machine reads memory at 40 GB/s" in text
     assert text.endswith("multiplies matrices at 200 GFLOP/s in float32. We used torch 2.")
-    assert table.models_table() == ""
 
 
 def test_accuracy_is_drawn_against_size_and_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

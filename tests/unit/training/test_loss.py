@@ -133,6 +133,7 @@ def test_without_a_padding_token_negative_targets_are_ignored() -> None:
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("small_chunks")
 def test_a_validation_computes_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight, bias, target = inputs(11, 2)
     made = []

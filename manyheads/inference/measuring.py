@@ -1,0 +1,141 @@
+"""Measurement of the routes that can run a stack of blocks (`routes.py`), and of the errors of the precisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.core.block import Block, Stack
+from manyheads.core.config import Precision
+from manyheads.core.runtime import ComputeConfig
+from manyheads.inference import onednn, routes
+from manyheads.inference.compiled import cache_directory, source_version
+from manyheads.inference.packed import Team
+from manyheads.inference.routes import Route, Routes
+from manyheads.inference.stack import MIN_ONEDNN_ROWS, FusedStack
+
+SEQUENCES, LENGTH = 4, 128  # measured sequences, at least one for each thread, and their tokens
+ROWS, CACHED = 16, 32  # rows of a measured step, and their cached positions
+ROUNDS, MAX_SECONDS = 5, 0.2  # minimum number of measurements, and time after which no more are made
+STEADY = 1.3  # maximum ratio of median and minimum of undisturbed measurements
+KERNELS = Routes({"kernels": 1.0}, {"kernels": 1.0})
+MAX_TRIES = 3  # number of processes that repeat a disturbed measurement
+
+
+def measured_routes(stack: Stack, precision: Precision, compute: ComputeConfig, team: Team, *, steps: bool) -> Routes:
+    """Return the times of one block of the stack by route. They are read from the cache, or measured and stored.
+
+    compute  settings for PyTorch's modules
+    steps    also measure steps with cached keys and values
+    """
+    has_onednn = precision != "int8" and onednn.is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
+    if (chosen := routes.forced()) is not None:
+        return chosen if has_onednn or "onednn" not in chosen.sequences else KERNELS
+    file = cache_directory() / f"routes-{source_version()}.json"
+    name = routes.key(stack, precision, team.size, steps=steps)
+    before, missing = routes.stored(file, name) or (None, MAX_TRIES)
+    if before is not None and not missing:
+        return before
+    seconds = partial(_seconds, stack, precision, compute, team)
+    candidates: list[Route] = ["plain", "onednn", "kernels"] if has_onednn else ["plain", "kernels"]
+    width = _first(stack).attention.output.out_features
+    x = torch.randn(max(SEQUENCES, team.size), LENGTH, width)
+    step = torch.randn(ROWS, CACHED, width)
+    with torch.inference_mode():
+        none: tuple[dict[Route, float], bool] = {}, True
+        read, is_steady = none if _first(stack).cross else seconds(candidates, lambda fused: partial(fused, x))
+        steps_read, steps_steady = seconds(["plain", "kernels"], partial(_step, step)) if steps else none
+    found = Routes(read, steps_read)
+    found = found if before is None else found.merge(before)
+    # If other work disturbed the measurement, the next processes repeat it.
+    routes.store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
+    return found
+
+
+def _seconds(
+    stack: Stack, precision: Precision, compute: ComputeConfig, team: Team, candidates: Sequence[Route],
+    work: Callable[[FusedStack], Callable[[], object]],
+) -> tuple[dict[Route, float], bool]:  # fmt: skip
+    """Measure the work of the first block by each route. Returns the shortest times, and whether they are reliable.
+
+    The routes alternate, so that a disturbance affects all of them. Each call that counts follows another call with
+    the same settings, because PyTorch starts threads when their number changes.
+    """
+    runs = {}
+    for route in candidates:
+        block = Stack([_first(stack)])
+        fused = FusedStack(block, block.blocks, precision, team, compute, Routes({route: 1.0}, {route: 1.0}))
+        runs[route] = (compute if route == "plain" else replace(compute, threads=1), work(fused))
+    times: dict[Route, list[float]] = {route: [] for route in candidates}
+    start = time.perf_counter()
+    while True:
+        for route, (settings, call) in runs.items():
+            with settings.settings():
+                call()
+                begin = time.perf_counter()
+                call()
+                times[route].append(time.perf_counter() - begin)
+        is_steady = all(sorted(taken)[len(taken) // 2] < STEADY * min(taken) for taken in times.values())
+        rounds, elapsed = len(times["kernels"]), time.perf_counter() - start
+        if rounds >= ROUNDS and (is_steady or elapsed > MAX_SECONDS):
+            return {route: min(taken) for route, taken in times.items()}, is_steady
+
+
+def _step(x: Tensor, fused: FusedStack) -> Callable[[], object]:
+    """Cache all positions of x (B, T, D). Return a function that runs the next position."""
+    inputs = _cached(fused, fused.blocks, x, 2 * x.shape[1])
+    fused(x, **inputs)
+    inputs["cache"].advance(x.shape[1])
+    return partial(fused, x[:, :1], **{**inputs, "mask": inputs["cache"].mask(1)})
+
+
+@torch.no_grad()
+def relative_error(model: nn.Module, lowered: nn.Module) -> float:
+    """Return the maximum relative error of the fused stacks compared with float32.
+
+    It is measured on a few embeddings of the model, or on random numbers.
+    """
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for module in lowered.modules():
+        if not isinstance(module, FusedStack):
+            continue
+        first = _first(module.plain)
+        width = first.attention.output.out_features
+        x = torch.randn(2, MIN_ONEDNN_ROWS // 2, width, generator=generator)  # (B, T, D)
+        for embedding in model.modules():
+            if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
+                x = embedding(torch.randint(embedding.num_embeddings, x.shape[:2], generator=generator)).float()
+                break
+        plain, fused = (
+            stack(x, **(_cached(stack, module.plain.blocks, x, x.shape[1]) if first.cross else {}))
+            for stack in (module.plain, module)
+        )
+        worst = max(
+            worst, float((fused - plain).norm() / plain.norm()), key=lambda error: (error != error, error)
+        )  # an error that is NaN is above every bound
+    return worst
+
+
+def _cached(stack: Stack, blocks: nn.ModuleList, x: Tensor, capacity: int) -> dict[str, Any]:
+    """Return an empty cache and masks for x. For cross-attention, x is also the encoder output."""
+    cache = stack.new_cache(len(x), capacity, x)
+    for layer, block in enumerate(blocks):
+        assert isinstance(block, Block)
+        if block.cross is not None:
+            cache.set_cross(layer, *block.cross.project_keys_values(x), None)
+    has_cross = isinstance(blocks[0], Block) and blocks[0].cross is not None
+    return {
+        "cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask() if has_cross else None,
+    }  # fmt: skip
+
+
+def _first(stack: Stack) -> Block:
+    first = stack.blocks[0]
+    assert isinstance(first, Block)
+    return first

@@ -1,0 +1,87 @@
+"""A stack of Transformer blocks with packed products of oneDNN, called through PyTorch, for whole sequences.
+
+Processors with AMX multiply large bf16 matrices many times faster through oneDNN than with the vector instructions of
+the fused kernels. The rows of all sequences are concatenated without padding. Products are in float32 or bf16; the
+residual stream and the norms are in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.layers import ACTIVATIONS
+
+# oneDNN's name and algorithm of each activation function
+ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
+    ACTIVATIONS["relu"]: ("relu", ""),
+    ACTIVATIONS["silu"]: ("swish", ""),
+    ACTIVATIONS["gelu"]: ("gelu", "none"),
+    ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"),
+}
+ROWS_AT_ONCE = 2048  # maximum number of rows per call, except for a longer sequence
+# Rows are padded to a multiple of this number, because oneDNN compiles a product for each number of rows.
+ROW_STEP = 64
+
+Product = tuple[Tensor, Tensor | None]  # weight (N, K) and bias (N,)
+
+
+def is_available(dtype: torch.dtype) -> bool:
+    """Return True if this PyTorch and this processor have packed products of this type."""
+    has_ops = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return has_ops and (dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class OneDnnBlock:
+    """Self-attention and a feed-forward network, with weights in the layout of oneDNN.
+
+    norms       norms of self-attention and of the feed-forward network
+    products    queries, keys and values in one; output; expanding and contracting product
+    activation  oneDNN's name and algorithm
+    """
+
+    def __init__(
+        self, norms: Sequence[nn.LayerNorm], products: Sequence[Product], heads: int, norm_first: bool,
+        activation: tuple[str, str], dtype: torch.dtype,
+    ) -> None:  # fmt: skip
+        self._attention_norm, self._feed_forward_norm = norms
+        self._products = [
+            (torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), ROWS_AT_ONCE),
+             None if bias is None else bias.detach().to(dtype))
+            for weight, bias in products
+        ]  # fmt: skip
+        self._heads, self._norm_first, self._activation, self._dtype = heads, norm_first, activation, dtype
+
+    def __call__(self, x: Tensor, lengths: Sequence[int], causal: bool) -> Tensor:
+        """Apply the block to x (rows, D), the rows of sequences with these lengths. May change x in place."""
+        left = self._attention_norm(x) if self._norm_first else x
+        mixed = self._attend(self._linear(0, left), lengths, causal)
+        x = self._add(x, self._linear(1, mixed), self._attention_norm)
+        left = self._feed_forward_norm(x) if self._norm_first else x
+        return self._add(x, self._linear(3, self._linear(2, left, *self._activation)), self._feed_forward_norm)
+
+    def _linear(self, index: int, x: Tensor, activation: str = "none", algorithm: str = "") -> Tensor:
+        weight, bias = self._products[index]
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self._dtype), weight, bias, activation, [], algorithm)
+        return product
+
+    def _add(self, x: Tensor, added: Tensor, norm: nn.LayerNorm) -> Tensor:
+        x = x.add_(added)
+        return x if self._norm_first else norm(x)
+
+    def _attend(self, qkv: Tensor, lengths: Sequence[int], causal: bool) -> Tensor:
+        """Return attention within each sequence, (rows, H * Dh). Equal lengths that follow each other are a batch."""
+        out = qkv.new_zeros(len(qkv), qkv.shape[1] // 3)
+        begin = 0
+        for length, group in groupby(lengths):
+            count = len(list(group))
+            end = begin + count * length
+            query, key, value = qkv[begin:end].view(count, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)  # (B, H, T, Dh)
+            out[begin:end].view(count, length, self._heads, -1).copy_(mixed.transpose(1, 2))
+            begin = end
+        return out
