@@ -5,7 +5,7 @@ import gc
 import sys
 
 # number of new objects after which Python looks for unused cycles of objects
-OBJECTS = 50_000
+OBJECTS = 100_000
 
 
 def main() -> int:

@@ -150,7 +150,7 @@ class skip_init(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
+RANDOM_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def xavier_uniform(module: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -23,16 +24,14 @@ RELEASE = 1 << 62  # counter value that ends every wait, because it is larger th
 MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 
-def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pack the weight matrix (N, K) into bytes of the layout (N / COLUMNS, K / numbers, COLUMNS, numbers).
+def pack(weight: Tensor, kind: int, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Pack the weight matrix (N, K) into 32-bit words `out`, (N / COLUMNS, K / numbers, COLUMNS).
 
-    `numbers` is the number of values in 4 bytes. Returns the bytes, and the scale factor and the sum of each row of the
-    matrix, (N,) each. In 8 bits, a row is stored as round(weight / factor), where the largest number is +-127. The sums
-    are sums of the 8-bit numbers.
+    `numbers` is the number of values in a word. Returns the scale factor and the sum of each row of the matrix, (N,)
+    each. In 8 bits, a row is stored as round(weight / factor), where the largest number is +-127. The sums are sums of
+    the 8-bit numbers.
     """
-    rows, width = weight.shape
-    numbers = PER_WORD[kind]
-    assert width % numbers == 0, f"{width} columns are not divisible by {numbers}"
+    rows = len(weight)
     factors, sums = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
     weight = weight.detach().float()
     if kind == INT8:
@@ -41,11 +40,12 @@ def pack(weight: Tensor, kind: int) -> tuple[Tensor, Tensor, Tensor]:
         weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
         sums = weight.sum(1, dtype=torch.int32)
     elif kind == BF16:
-        weight = weight.bfloat16().view(torch.int16)
-    groups = -(-rows // COLUMNS)
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, groups * COLUMNS - rows))
-    layout = padded.view(groups, COLUMNS, width // numbers, numbers).transpose(1, 2).contiguous()
-    return layout.view(torch.uint8).flatten(), factors, sums
+        weight = weight.bfloat16()
+    words, full = weight.contiguous().view(torch.int32), rows // COLUMNS
+    out[:full].copy_(words[: full * COLUMNS].view(full, COLUMNS, words.shape[1]).transpose(1, 2))
+    out[full:] = 0
+    out[full:, :, : rows - full * COLUMNS] = words[full * COLUMNS :].T
+    return factors, sums
 
 
 Layer: TypeAlias = tuple[Sequence[Tensor], Sequence[tuple[Tensor, Tensor | None]]]
@@ -62,42 +62,36 @@ def pack_weights(
 
     All layers have one shape.
     """
-    packed, floats, sums = [], [], []
+    shapes = [(-(-len(weight) // COLUMNS), weight.shape[1] // PER_WORD[kind], COLUMNS) for weight, _ in layers[0][1]]
+    # memory that NumPy allocates: it uses large pages, which are read a third faster
+    packed = np.empty((len(layers), 4 * sum(map(math.prod, shapes))), np.uint8)
+    floats, sums = [], []
     places: list[list[int]] = []
-    for norms, products in layers:
-        all_bytes: list[Tensor] = []
+    for row, (norms, products) in zip(packed, layers, strict=True):
+        words, begin = torch.from_numpy(row).view(torch.int32), 0
         all_floats = [tensor.detach().float() for tensor in norms]
         all_sums: list[Tensor] = []
         places = []
-        for weight, bias in products:
-            layout, factors, columns = pack(weight, kind)
+        for (weight, bias), shape in zip(products, shapes, strict=True):
+            end = begin + math.prod(shape)
+            factors, columns = pack(weight, kind, words[begin:end].view(shape))
             size, at = weight.shape[0], _numbers(all_floats)
-            offsets = (_numbers(all_bytes), at, at + size, _numbers(all_sums))
-            places.append([weight.shape[1] // PER_WORD[kind], size, *offsets])
-            all_bytes.append(layout)
+            places.append([shape[1], size, 4 * begin, at, at + size, _numbers(all_sums)])
             all_floats += [torch.zeros(size) if bias is None else bias.detach().float(), factors]
             all_sums.append(columns)
-        packed.append(torch.cat(all_bytes))
+            begin = end
         floats.append(torch.cat(all_floats))
         sums.append(torch.cat(all_sums))
     width = len(layers[0][0][0]) if layers[0][0] else 1
     final = torch.zeros(2, width) if norm is None else torch.stack([tensor.detach().float() for tensor in norm])
     return Weights(
-        _stack_bytes(packed), torch.stack(floats).numpy(), torch.stack(sums).numpy(), np.array(places, np.int64),
-        final.numpy(), np.array(eps, np.float32), np.array(scales, np.float32),
+        packed, torch.stack(floats).numpy(), torch.stack(sums).numpy(), np.array(places, np.int64), final.numpy(),
+        np.array(eps, np.float32), np.array(scales, np.float32),
     )  # fmt: skip
 
 
 def _numbers(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
-
-
-def _stack_bytes(layers: Sequence[Tensor]) -> NDArray[np.uint8]:
-    """Stack the layers in memory that NumPy allocates. It uses large pages, which are read a third faster."""
-    stacked = np.empty((len(layers), len(layers[0])), np.uint8)
-    for row, layer in zip(stacked, layers, strict=True):
-        row[:] = layer.numpy()
-    return stacked
 
 
 class Workspace:

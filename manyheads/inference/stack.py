@@ -233,7 +233,7 @@ class FusedLinear(nn.Module):
 
     @cached_property
     def _weights(self) -> Weights:
-        """Weights of the kernel, packed at the first call."""
+        """Weights of the kernel, packed at the first call. Most layers of a fused stack are never called."""
         return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:

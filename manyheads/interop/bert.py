@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
-from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
+from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, numbered
 from manyheads.models.bert import LABELED, POOLED, Bert, BertConfig
 
 _OLD = {"weight": "gamma", "bias": "beta"}  # names of the LayerNorm parameters in the original release of BERT
@@ -89,7 +88,7 @@ class _Names:
 
     def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
         """Return the tensors that only files of older versions contain: position ids, and poolers that no head uses."""
-        numbers = torch.arange(config.max_positions + config.position_offset)[None]
+        numbers = numbered(config.max_positions + config.position_offset)[None]
         tensors: dict[str, Tensor | None] = {
             f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)
         }

@@ -23,7 +23,7 @@ from torch import Tensor
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
-from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight
+from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, concatenated
 from manyheads.models.gpt import GPT, GPTConfig
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
     rows = [
         _row("embedding.weight", f"{tokens}.weight", "lm_head.weight"),
         _row("positions.table", f"{positions}.weight"),
-        _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: torch.cat(qkv).t(),
+        _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: concatenated(*qkv).t(),
              to_ours=lambda whole: whole.t().chunk(3)),
-        _row(biases, f"{_LAYER}.attn.c_attn.bias", to_theirs=lambda *qkv: torch.cat(qkv),
+        _row(biases, f"{_LAYER}.attn.c_attn.bias", to_theirs=concatenated,
              to_ours=lambda whole: whole.chunk(3)),
         *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight", **matrix) for ours, theirs in _MATRICES.items()),
         *(_row(f"{ours}.bias", f"{_LAYER}.{theirs}.bias") for ours, theirs in (_MATRICES | _NORMS).items()),

@@ -25,6 +25,21 @@ COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # uns
 SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 
+# On the meta device, torch.cat and torch.arange would import PyTorch's compiler, which takes a second. There, the next
+# two functions return tensors without values.
+
+
+def concatenated(*parts: Tensor) -> Tensor:
+    """Return the tensors, concatenated in their first dimension."""
+    return parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:]) if parts[0].is_meta else torch.cat(parts)
+
+
+def numbered(count: int) -> Tensor:
+    """Return the integers from 0 to `count` - 1."""
+    meta = torch.get_default_device().type == "meta"
+    return torch.empty(count, dtype=torch.long) if meta else torch.arange(count)
+
+
 @dataclass(frozen=True)
 class Setting:
     """Row for a setting that the Manyheads configuration and the file contain with the same value.

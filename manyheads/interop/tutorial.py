@@ -24,7 +24,7 @@ from manyheads.core.positions import sinusoidal
 from manyheads.errors import UserError
 from manyheads.files import parse_json, regular
 from manyheads.interop.family import saved_tensors
-from manyheads.interop.table import Weight, check_shapes, weights_and_biases, weights_to_ours
+from manyheads.interop.table import Weight, check_shapes, concatenated, weights_and_biases, weights_to_ours
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer, TransformerConfig
 
@@ -47,7 +47,7 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
     return [
         *(
             Weight(tuple(f"{ours}.{part}.{leaf}" for part in ("query", "key", "value")), f"{theirs}.in_proj_{leaf}",
-                   to_theirs=lambda *parts: torch.cat(parts), to_ours=lambda t: t.chunk(3))
+                   to_theirs=concatenated, to_ours=lambda t: t.chunk(3))
             for leaf in ("weight", "bias")
         ),
         *weights_and_biases({f"{ours}.output": f"{theirs}.out_proj"}),

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from manyheads.errors import UserError
@@ -24,7 +23,7 @@ from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
-from manyheads.interop.table import Setting, SettingRow, Settings, Weight, weights_and_biases
+from manyheads.interop.table import Setting, SettingRow, Settings, Weight, concatenated, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig
 
 _BLOCK = "encoder.blocks.{}"
@@ -256,7 +255,7 @@ _TIMM_FIXED = {"class_token": True, "global_pool": "token", "dynamic_img_size": 
 def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
     fused = [
         Weight(tuple(f"{_BLOCK}.attention.{part}.{leaf}" for part in ("query", "key", "value")),
-               f"blocks.{{}}.attn.qkv.{leaf}", to_theirs=lambda *parts: torch.cat(parts), to_ours=lambda t: t.chunk(3))
+               f"blocks.{{}}.attn.qkv.{leaf}", to_theirs=concatenated, to_ours=lambda t: t.chunk(3))
         for leaf in ("weight", "bias")
     ]  # fmt: skip
     return [

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.squad import Questions
-from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
@@ -121,4 +120,6 @@ class QuestionAnswerer(TextPredictor):
 
         `data` is a JSON file in SQuAD's format, or a directory with a test file.
         """
+        from manyheads.data.sources.corpora import QuestionSource
+
         return self.evaluate(scored_data(self.path, data, QuestionSource(), skip_bad_lines=skip_bad_lines))

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, overload
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
-from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.tasks.classification.task import label_logits
@@ -175,6 +174,8 @@ class Classifier(TextPredictor):
         return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
 
     def _test_data(self, data: Any, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
+        from manyheads.data.sources.corpora import LabeledSource
+
         settings: dict[str, Any] = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings

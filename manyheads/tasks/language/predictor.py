@@ -16,7 +16,6 @@ from tokenizers import Encoding
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.data.readers.texts import Texts
-from manyheads.data.sources.running_text import TextSource
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
@@ -230,6 +229,8 @@ class LanguageModel(ModelWithTokenizer):
 
         The result has one value for each piece of the test text, so that two models can be compared piece by piece.
         """
+        from manyheads.data.sources.running_text import TextSource
+
         record = record_of(self.path)
         windows = record.get("windows", {})
         # Training records of earlier versions store this setting under "data".

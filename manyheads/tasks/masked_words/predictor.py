@@ -16,7 +16,6 @@ from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
-from manyheads.data.sources.running_text import DocumentSource
 from manyheads.data.text.pretraining import (
     Epoch,
     PretrainingData,
@@ -224,6 +223,8 @@ class MaskedLanguageModel(TextPredictor):
 
     def _masked_data(self, data: Any, skip_bad_lines: bool) -> Epoch:
         """Mask words of the validation documents, or of the documents in `data`, as in the first epoch of training."""
+        from manyheads.data.sources.running_text import DocumentSource
+
         record = record_of(self.path)
         # Training records of earlier versions store the masking settings under "data".
         rules = record.get("rules") or record.get("data", {}).get("rules")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, overload
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
-from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
 from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
@@ -169,6 +168,8 @@ class Tagger(TextPredictor):
 
         `data` is a file in CoNLL's column format, or a directory with a test file.
         """
+        from manyheads.data.sources.corpora import TaggedSource
+
         labels = self.model.config.labels
         return self.evaluate(scored_data(self.path, data, TaggedSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 

@@ -48,15 +48,30 @@ def test_every_row_names_a_class(row: Any) -> None:
     assert isinstance(getattr(import_module(f"manyheads.tasks.{module}"), name), type)
 
 
-def test_only_needed_modules_are_imported(tmp_path: Path) -> None:
-    bert(tmp_path, head="token", labels=("O", "B-X"))
-    code = f"""import sys, manyheads
-print(type(manyheads.load({str(tmp_path)!r})).__name__)
-print(*(name for name in sys.modules if name.startswith("manyheads.tasks.") and name.count(".") == 3))"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    kind, modules = done.stdout.splitlines()
-    assert kind == "Tagger"
-    assert {name.split(".")[2] for name in modules.split()} == {"tagging"}
+# Each takes 20 to 1,000 ms to import, and none is needed for predictions.
+SLOW = ("torch._dynamo", "sympy", "sacrebleu", "rich", "pandas", "pyarrow", "manyheads.data.sources.recorded",
+        "manyheads.training.loop", "manyheads.analysis.maps.page")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "save", "verb"),
+    [
+        ("tagging", lambda path: bert(path, head="token", labels=("O", "B-X")), "tag"),
+        ("translation", translator, "translate"), ("language", language_model, "generate"),
+    ],
+)  # fmt: skip
+def test_only_needed_modules_are_imported(task: str, save: Any, verb: str, tmp_path: Path) -> None:
+    save(tmp_path)
+    code = f"""import sys
+sys.modules["numba"] = None
+from manyheads.cli import main
+main([{verb!r}, {str(tmp_path)!r}, "a"])
+print(*(name for name in sys.modules if name.startswith("manyheads.tasks.") and name.count(".") == 3))
+print(*(name for name in {SLOW!r} if sys.modules.get(name) is not None))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    *_, modules, slow, _ = done.stdout.decode(errors="replace").split("\n")
+    assert {name.split(".")[2] for name in modules.split()} == {task}
+    assert slow == ""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Feed-forward activations, token embeddings, initialization."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from manyheads.core.layers import (
     PatchEmbedding,
     TokenEmbedding,
     count_patches,
+    skip_init,
     xavier_uniform,
 )
 
@@ -112,3 +114,14 @@ def test_sides_must_be_divisible_by_the_patch(side: int, nearest: str) -> None:
         PatchEmbedding(4, 5)(torch.zeros(1, 3, 32, side))
     with pytest.raises(ValueError, match=r"expected images of shape \(B, 3, Y, X\), found \(1, 1, 8, 8\)"):
         PatchEmbedding(4, 5)(torch.zeros(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: nn.Linear(4, 4), lambda: nn.Embedding(4, 4), lambda: PatchEmbedding(2, 3, 4)]
+)
+def test_initialization_is_skipped_while_weights_are_loaded(build: Callable[[], nn.Module]) -> None:
+    before = torch.get_rng_state()
+    with skip_init():
+        layer = build()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(parameter.any() for parameter in layer.parameters())
