@@ -10,7 +10,7 @@ import torch
 
 from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig, prepare
-from manyheads.inference import check, lower
+from manyheads.inference import check, has_kernels, lower
 from manyheads.models.presets import build, preset
 
 # Settings of our side that are PyTorch's own modules, not lowered: "plain float32", "plain bf16". The error of every
@@ -56,8 +56,13 @@ def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConf
 
 
 def route(model: Any, compute: ComputeConfig) -> str:
-    """Return the route of a lowered model: "plain" for PyTorch's own modules, or "kernels"."""
-    return str(getattr(model, "route", "kernels" if compute.lowered else "plain"))
+    """Return what the stacks of a lowered model run on: "onednn/kernels" for sequences and steps, or "plain"."""
+    if compute.device != "cpu" or not has_kernels():
+        return "plain"
+    from manyheads.inference.stack import FusedStack
+
+    stacks = [module for module in model.modules() if isinstance(module, FusedStack)]
+    return "/".join(dict.fromkeys(str(name) for s in stacks for name in (s.sequences, s.steps) if name)) or "plain"
 
 
 def generator(seed: int = 1) -> torch.Generator:
