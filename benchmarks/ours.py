@@ -10,7 +10,7 @@ import torch
 
 from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig, prepare
-from manyheads.inference import check, has_kernels, lower
+from manyheads.inference import check, lower
 from manyheads.models.presets import build, preset
 
 # Settings of our side that are PyTorch's own modules, not lowered: "plain float32", "plain bf16". The error of every

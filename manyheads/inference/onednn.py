@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.core.attention import attend
 from manyheads.core.layers import ACTIVATIONS
+from manyheads.core.masks import Mask
 
 # oneDNN's name and algorithm of each activation function
 ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
@@ -27,6 +28,7 @@ ROWS_AT_ONCE = 2048  # maximum number of rows per call, except for a longer sequ
 # Rows are padded to a multiple of this number, because oneDNN compiles a product for each number of rows.
 ROW_STEP = 64
 
+CAUSAL = Mask(causal=True)
 Product = tuple[Tensor, Tensor | None]  # weight (N, K) and bias (N,)
 
 
@@ -81,7 +83,7 @@ class OneDnnBlock:
             count = len(list(group))
             end = begin + count * length
             query, key, value = qkv[begin:end].view(count, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)  # (B, H, T, Dh)
+            mixed = attend(query, key, value, mask=CAUSAL if causal else None)  # (B, H, T, Dh)
             out[begin:end].view(count, length, self._heads, -1).copy_(mixed.transpose(1, 2))
             begin = end
         return out

@@ -79,7 +79,7 @@ def test_every_route_computes_the_same(route: str, precision: Any, monkeypatch: 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_onednn_divides_sequences_of_any_length(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long sequences, pieces of at most so many rows, and a number of threads that does not divide the batch."""
+    """Long sequences, pieces with a limit of rows, and a number of threads that does not divide the batch."""
     monkeypatch.setenv("MANYHEADS_ROUTE", "onednn")
     monkeypatch.setattr(onednn, "ROWS_AT_ONCE", 150)
     model, lengths = bert(), torch.tensor([100, 100, 3, 60, 100, 128, 1])
