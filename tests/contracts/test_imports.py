@@ -141,13 +141,16 @@ NO_ATTENTION = {
 
 
 def normalizations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (qualified name of the function, name that it uses) for every softmax and every fused attention kernel."""
+    """Yield (qualified name of the function, name that it uses) for every softmax and every fused attention kernel.
+
+    The gradient of a softmax is no normalization.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield from normalizations(node, f"{outer}.{node.name}".removeprefix("."))
             continue
         name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
-        if outer and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
+        if outer and "backward" not in name and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
             yield outer, name
         yield from normalizations(node, outer)
 
