@@ -20,8 +20,9 @@ from benchmarks.peers import ctranslate2
 from benchmarks.work import Prepared, Side, Work
 from manyheads.analysis import costs
 from manyheads.generation import beam_search, greedy
-from manyheads.inference import reduction
+from manyheads.inference import map_parts, reduction
 from manyheads.models.transformer import Transformer
+from manyheads.tasks.translation.decoding import WORKER_ROWS
 
 END = 0  # as in Marian's vocabularies, whose last id is the padding token that decoding begins from
 OTHERS = "share of tokens that PyTorch in float32 does not choose; CTranslate2 ranks beams with another last token"
@@ -61,16 +62,21 @@ def ours(case: Translating, setting: str, threads: int) -> Prepared:
     lengths = torch.full((case.sentences,), case.source)
     model, compute = compiled(case.model(), setting, threads)
     c = model.config
-    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,),
-                           "limits": torch.full((case.sentences,), case.target - 1),
-                           "reduce": reduction(model)}  # fmt: skip
+    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,), "reduce": reduction(model)}
+
+    def part(rows: list[int]) -> list[list[int]]:
+        with torch.inference_mode(), compute.autocast():
+            cache, limits = (
+                model.start(source[rows], lengths[rows], case.target),
+                torch.full((len(rows),), case.target - 1),
+            )
+            if case.beam == 1:
+                return [hypothesis.tokens for hypothesis in greedy(model.step, cache, **how, limits=limits)]
+            return [best[0].tokens for best in beam_search(model.step, cache, **how, limits=limits, beam=case.beam)]
 
     def translate() -> list[list[int]]:
-        with torch.inference_mode(), compute.autocast():
-            cache = model.start(source, lengths, case.target)
-            if case.beam == 1:
-                return [hypothesis.tokens for hypothesis in greedy(model.step, cache, **how)]
-            return [best[0].tokens for best in beam_search(model.step, cache, **how, beam=case.beam)]
+        """As `tasks.translation.decoding.decode`, which stops at the end of a sentence."""
+        return map_parts(model, part, [*range(case.sentences)], -(-WORKER_ROWS // case.beam))
 
     def run() -> None:
         translate()

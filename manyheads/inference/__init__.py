@@ -15,7 +15,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from manyheads.inference.routes import Routes
 
 logger = logging.getLogger(__name__)
+R = TypeVar("R")
+S = TypeVar("S")
 
 # Maximum errors that the precision `auto` accepts for a stack: root mean square difference from float32, relative to
 # the root mean square of the values. Typical errors are 0.01 to 0.03 in 8 bits and 0.003 to 0.005 in bf16.
@@ -130,6 +132,25 @@ def _plan(model: Any, compute: ComputeConfig) -> _Plan:
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
     """Return a faster replacement for `generation.protocol.reduced`, or None for a model without fused kernels."""
     return getattr(getattr(model, "project", None), "reduced", None)
+
+
+def map_parts(model: Any, function: Callable[[list[R]], list[S]], rows: list[R], least: int) -> list[S]:
+    """Return function(rows). With fused kernels, workers that use one processor each share the rows if that is faster.
+
+    least  minimum number of rows for each worker; with fewer, all processors compute the same rows together
+    """
+    team = getattr(getattr(model, "project", None), "team", None)
+    parts = [rows] if team is None or len(rows) < team.threads * least else [
+        rows[start :: team.threads] for start in range(team.threads)
+    ]  # fmt: skip
+    if len(parts) == 1:
+        return function(rows)
+    from manyheads.inference.packed import map_workers
+
+    results: list[Any] = [None] * len(rows)
+    for start, part in enumerate(map_workers(function, parts)):
+        results[start :: len(parts)] = part
+    return results
 
 
 def speeds(model: nn.Module, threads: int | None = None) -> list[dict[str, Any]]:

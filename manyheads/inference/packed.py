@@ -6,9 +6,10 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import cache
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -94,19 +95,64 @@ def _numbers(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
+class _Stopped(Exception):
+    """Raised in a worker after another one has failed."""
+
+
+class _Worker(threading.local):
+    """State of a thread: the event that stops it, if the thread runs kernels on its own, without a team."""
+
+    stop: threading.Event | None = None
+
+
+_worker = _Worker()
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def map_workers(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """Apply a function to all items at once, each in a thread of its own, whose kernels use one processor.
+
+    Threads that do not wait for each other are faster than a team, if each of them has enough work. If one fails, or
+    the user presses Ctrl-C, the others stop at their next kernel.
+    """
+    stop = threading.Event()
+
+    def run(item: A) -> B:
+        _worker.stop = stop
+        return function(item)
+
+    with ThreadPoolExecutor(len(items), "worker") as pool:
+        results = [pool.submit(run, item) for item in items]
+        try:
+            wait(results, return_when=FIRST_EXCEPTION)
+        finally:
+            if not all(result.done() for result in results):
+                stop.set()
+    # The first error is raised, not those of workers that were stopped.
+    errors = [error for result in results if (error := result.exception()) and not isinstance(error, _Stopped)]
+    if errors:
+        raise errors[0]
+    return [result.result() for result in results]
+
+
 class Workspace:
-    """Scratch memory for intermediate results of the kernels. It is as large as the largest request so far."""
+    """Scratch memory for intermediate results of the kernels. It is as large as the largest request so far.
+
+    A worker (`map_workers`) has scratch memory of its own. All other threads share theirs, one kernel after another.
+    """
 
     def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
         self._threads, self._widths, self._width = threads, (left, qkv, mixed, query, hidden), width
-        self._scratch = self._new(0, 0)
+        self._shared, self._own = SimpleNamespace(), threading.local()
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
         """Return scratch memory for exactly `rows` rows, and for attention over at most `keys` keys."""
+        place: Any = self._shared if _worker.stop is None else self._own
         # A local variable, because another thread may replace the attribute meanwhile.
-        s, work = self._scratch, work_size(keys, head_width)
+        s, work = getattr(place, "scratch", None) or self._new(0, 0), work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
-            s = self._scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
+            s = place.scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
         return s._replace(qkv=s.qkv[:rows], mixed=s.mixed[:rows], query=s.query[:rows], hidden=s.hidden[:rows])
 
     def _new(self, rows: int, work: int) -> Scratch:
@@ -146,11 +192,17 @@ class Team:
         self._pool: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._reset)
 
-    def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
-        """Run kernel(thread, threads, counter, *arguments) on several threads. The calling thread is one of them.
+    @property
+    def threads(self) -> int:
+        """Number of threads for a kernel that the current thread calls: one in a worker (`map_workers`)."""
+        return self.size if _worker.stop is None else 1
 
-        Uses `threads` threads, but at most `size`.
-        """
+    def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
+        """Run kernel(thread, threads, counter, *arguments) on `threads` threads. The calling thread is one of them."""
+        if _worker.stop is not None:
+            if _worker.stop.is_set():
+                raise _Stopped
+            return kernel(0, 1, self._counter.ctypes.data, *arguments)
         with Team._turn:
             self._counter[0] = 0
             address = self._counter.ctypes.data

@@ -155,8 +155,8 @@ class FusedStack(Stack):
             rows = x[real]  # (N, D)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         # Each thread computes whole sequences with oneDNN, and all threads divide the kernels.
-        workers = min(self._team.size, batch, len(rows) // MIN_ONEDNN_ROWS)
-        if self.sequences == "onednn" and workers and self._lead * workers >= self._team.size:
+        workers = min(self._team.threads, batch, len(rows) // MIN_ONEDNN_ROWS)
+        if self.sequences == "onednn" and workers and self._lead * workers >= self._team.threads:
             self._team.run(self._run_onednn, workers, rows, starts, rule.causal)
         else:
             for begin, end in _pieces(starts, 0, batch, ROWS_AT_ONCE):
@@ -211,7 +211,7 @@ class FusedStack(Stack):
             memory = NO_MEMORY._replace(slots=np.zeros((len(starts) - 1, 1), np.int64))
         if not len(rows):
             return
-        threads = 1 if len(rows) * self._products < MAX_SERIAL else self._team.size
+        threads = 1 if len(rows) * self._products < MAX_SERIAL else self._team.threads
         scratch = self._workspace.of(len(rows), keys, self._head_width)
         self._team.run(
             run, threads, self._sizes, self._weights, rows.numpy(), starts, causal,
@@ -228,7 +228,7 @@ class FusedLinear(nn.Module):
         self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
         self.out_features, self.in_features = weight.shape
         self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
-        self._team = team
+        self.team = team
         self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
 
     @cached_property
@@ -242,8 +242,8 @@ class FusedLinear(nn.Module):
         rows = x.detach().float().reshape(-1, self.in_features).contiguous()
         out = torch.empty(len(rows), self.out_features)
         if len(rows):
-            threads = 1 if rows.numel() * self.out_features < MAX_SERIAL else self._team.size
-            self._team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
+            threads = 1 if rows.numel() * self.out_features < MAX_SERIAL else self.team.threads
+            self.team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
                            self._workspace.of(len(rows), 1, 1))  # fmt: skip
         return out.view(*x.shape[:-1], self.out_features)
 
@@ -255,8 +255,8 @@ class FusedLinear(nn.Module):
         assert logits.dtype == torch.float32, f"expected float32 logits, found {logits.dtype}"
         logits = logits.contiguous()
         maxima, log_sums = torch.empty(len(logits), -(-logits.shape[1] // block)), torch.empty(len(logits))
-        self._team.run(
-            reduce_rows, 1 if logits.numel() < MANY_LOGITS else self._team.size, logits.numpy(),
+        self.team.run(
+            reduce_rows, 1 if logits.numel() < MANY_LOGITS else self.team.threads, logits.numpy(),
             np.array(suppress, np.int64), np.int64(block), maxima.numpy(), log_sums.numpy(),
         )  # fmt: skip
         return logits, maxima, log_sums

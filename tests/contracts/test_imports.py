@@ -150,7 +150,8 @@ def normalizations(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, str]]:
             yield from normalizations(node, f"{outer}.{node.name}".removeprefix("."))
             continue
         name = getattr(node, "attr", getattr(node, "id", "")) if isinstance(node, ast.expr) else ""
-        if outer and "backward" not in name and ("softmax" in name.lower() or name.startswith(("scaled_dot_product", "flex_attention"))):
+        is_fused = name.startswith(("scaled_dot_product", "flex_attention"))
+        if outer and (is_fused or ("softmax" in name.lower() and "backward" not in name)):
             yield outer, name
         yield from normalizations(node, outer)
 

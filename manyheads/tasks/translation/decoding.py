@@ -12,12 +12,15 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.generation import Hypothesis, Sampling, beam_search, greedy
 from manyheads.generation.constraints import Constraints, forced_search
-from manyheads.inference import reduction
+from manyheads.inference import map_parts, reduction
 from manyheads.training.distributed_map import distributed_map
 
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
 DECODING_TOKENS = 4096  # maximum number of source tokens in a batch times beam width
+# Minimum number of rows, sentences times beam width, of a worker that decodes a part of a batch. Each worker reads all
+# weights, which takes most of the time of fewer rows.
+WORKER_ROWS = 16
 # maximum number of target tokens in a batch: target length x beam width x number of texts. The KV cache then takes
 # about 3 GB for the base model of Vaswani 2017.
 MAX_POSITIONS = 65_536
@@ -69,7 +72,9 @@ def decode(
         batches = [[row] for row, ids in enumerate(sources) if ids]  # the search handles one sentence at a time
     else:
         batches = [*source_batches(model, sources, beam if sampling is None else nbest)]
-    for rows, results in zip(batches, distributed_map(batches, decode_rows), strict=True):
+    least = -(-WORKER_ROWS // (beam if sampling is None else nbest))
+    decoded = distributed_map(batches, lambda rows: map_parts(model, decode_rows, rows, least))
+    for rows, results in zip(batches, decoded, strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
     return hypotheses

@@ -1,0 +1,73 @@
+"""Threads that run kernels side by side, instead of one kernel together."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from manyheads.core.runtime import prepare
+from manyheads.inference import lower, map_parts
+from manyheads.models.presets import build, preset
+from manyheads.tasks.translation import decoding
+
+if importlib.util.find_spec("numba") is None:
+    pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
+
+from manyheads.inference import packed
+
+SOURCES = [[3, 4, 5, 1], [6, 1], [], *([number % 20 + 3, 4, 1] for number in range(9))]
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANYHEADS_ROUTE", "kernels")
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_workers_decode_the_same(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(preset("transformer/tiny", source_vocab=40, target_vocab=40, end=1, start=0, pad=0)).eval()
+    model, compute = lower(model, prepare("float32", 2, device="cpu"))
+    together = decoding.decode(model, compute, SOURCES, beam=beam)
+    seen: list[int] = []
+    mapped = packed.map_workers
+
+    def counted(function: Any, parts: Any) -> Any:
+        seen.append(len(parts))
+        return mapped(function, parts)
+
+    monkeypatch.setattr(packed, "map_workers", counted)
+    monkeypatch.setattr(decoding, "WORKER_ROWS", 4)
+    assert decoding.decode(model, compute, SOURCES, beam=beam) == together
+    assert seen == [2]
+    assert decoding.decode(model, compute, SOURCES[:1], beam=beam) == together[:1]
+    assert seen == [2]  # too few rows for two workers
+
+
+def test_a_model_without_kernels_has_no_workers() -> None:
+    assert map_parts(torch.nn.Linear(2, 2), lambda rows: [row + 1 for row in rows], [1, 2, 3], 1) == [2, 3, 4]
+
+
+def test_a_failing_worker_stops_the_others() -> None:
+    team, started = packed.get_team(2), threading.Event()
+
+    def kernel(*_: Any) -> None:
+        started.set()
+        time.sleep(0.001)
+
+    def endless(name: str) -> None:
+        if name == "fails":
+            started.wait(10)
+            raise ValueError(name)
+        for _ in range(10_000):
+            team.run(kernel, 2)
+        pytest.fail("the worker was not stopped")
+
+    with pytest.raises(ValueError, match="fails"):
+        packed.map_workers(endless, ["goes on", "fails"])
+    assert team.threads == 2
