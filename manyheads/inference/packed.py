@@ -111,7 +111,7 @@ B = TypeVar("B")
 
 
 def map_workers(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """Apply a function to all items at once, each in a thread of its own, whose kernels use one processor.
+    """Apply a function to all items at once, each in a separate thread, whose kernels use one processor.
 
     Threads that do not wait for each other are faster than a team, if each of them has enough work. If one fails, or
     the user presses Ctrl-C, the others stop at their next kernel.
@@ -139,7 +139,7 @@ def map_workers(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
 class Workspace:
     """Scratch memory for intermediate results of the kernels. It is as large as the largest request so far.
 
-    A worker (`map_workers`) has scratch memory of its own. All other threads share theirs, one kernel after another.
+    Each worker (`map_workers`) has separate scratch memory. All other threads share it, one kernel after another.
     """
 
     def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
