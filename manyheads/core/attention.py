@@ -11,17 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from manyheads.core.dropout import dropout as drop
-from manyheads.core.dropout import dropout_factors
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Calculation, Tap
+from manyheads.core.trained_attention import TrainedAttention
 from manyheads.errors import UserError
 
 Normalize = Literal["softmax", "count"]
@@ -34,9 +33,6 @@ SMALL_MAP = 32 * 32
 # matrix products (26 ms against 16 ms for a layer of ViT-Ti with 197 tokens). With dropout, the fused kernel also
 # stores the whole attention matrix and uses PyTorch's slow random generator.
 TRAINED_MAP = 256 * 256
-# Number of attention scores that training computes at a time on a CPU. In float32 they take 2 MiB, which fits into the
-# cache of two cores. Measured for ViT-Ti: 2 MiB are faster than 0.5 MiB and than the scores of a whole batch.
-CHUNK = 2**19
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +130,7 @@ class _AttentionMap:
         return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
 
     def has_trained_products(self) -> bool:
-        """Return True if `_TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""
+        """Return True if `TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
         if self.scores is not None or self.bias is not None or self.normalize != "softmax":
@@ -146,7 +142,16 @@ class _AttentionMap:
 
     def trained(self, dropout: float) -> Tensor:
         """Return the weighted mean of the values for each query, with a gradient for training on a CPU."""
-        mixed = _TrainedAttention.apply(self.query, self.key, self.value, self.allowed(), self.scale, dropout)
+        query, key, allowed = self.query, self.key, self.allowed()
+        assert key is not None
+
+        def weights(items: slice) -> Tensor:
+            """Return the attention weights of some items of the batch, (b, H, Tq, Tk)."""
+            has_items = allowed is not None and allowed.shape[:-3] == query.shape[:1]
+            hidden = allowed[items] if allowed is not None and has_items else allowed
+            return _normalize(_scaled_products(query[items], key[items], self.scale), hidden, "softmax", False)
+
+        mixed = TrainedAttention.apply(query, key, self.value, weights, self.scale, dropout)
         assert isinstance(mixed, Tensor)
         return mixed
 
@@ -248,69 +253,6 @@ def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has
     # in a row without allowed keys; the result of other rows is the same.
     lowest = torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, torch.finfo(scores.dtype).min)
     return (scores + lowest).softmax(-1) * allowed.any(-1, keepdim=True).to(scores.dtype)
-
-
-class _TrainedAttention(torch.autograd.Function):
-    """Explicit attention with a hand-written gradient, for training on a CPU.
-
-    With the weights P, their dropout factors M and the gradient G of the output:
-
-        output = (P * M) V        dV = (P * M)^T G
-        dP = G V^T * M            dS = P * (dP - rowsum(dP * P))        dQ = scale * dS K        dK = scale * dS^T Q
-
-    Scores are computed in chunks of items that stay in the cache. In bf16, scores and their softmax are float32. All
-    other products read bf16 and sum in float32, as in PyTorch's fused kernel.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float, dropout: float
-    ) -> Tensor:
-        batch, heads, queries, _ = query.shape
-        weights = query.new_empty(batch, heads, queries, key.shape[2])
-        factors = dropout_factors(weights.shape, dropout, weights.dtype) if dropout else None
-        mixed = _by_position(value, queries)
-        ctx.items = max(1, CHUNK // max(1, weights[:1].numel()))
-        with torch.autocast("cpu", enabled=False):
-            for part in _chunks(batch, ctx.items):
-                scores = _scaled_products(query[part], key[part], scale)
-                shown = allowed[part] if allowed is not None and allowed.shape[:-3] == (batch,) else allowed
-                weights[part] = _normalize(scores, shown, "softmax", has_hidden_scores=False)
-                kept = weights[part] if factors is None else weights[part] * factors[part]
-                mixed[part] = kept @ value[part]
-        ctx.save_for_backward(query, key, value, weights, factors)
-        ctx.scale = scale
-        return mixed
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, factors = ctx.saved_tensors
-        grad_query, grad_key, grad_value = (_by_position(x, x.shape[2]) for x in (query, key, value))
-        with torch.autocast("cpu", enabled=False):
-            for part in _chunks(len(query), ctx.items):
-                gradient, kept = gradients[0][part].contiguous(), weights[part]
-                grad_weights = gradient @ value[part].transpose(-2, -1)
-                if factors is not None:
-                    kept = kept * factors[part]
-                    grad_weights *= factors[part]
-                grad_value[part] = kept.transpose(-2, -1) @ gradient
-                grad_scores = torch._softmax_backward_data(grad_weights, weights[part], -1, query.dtype)
-                grad_query[part] = (grad_scores @ key[part]).mul_(ctx.scale)
-                grad_key[part] = grad_scores.transpose(-2, -1) @ (query[part] * ctx.scale)
-        return grad_query, grad_key, grad_value, None, None, None
-
-
-def _chunks(batch: int, items: int) -> list[slice]:
-    return [slice(start, start + items) for start in range(0, batch, items)]
-
-
-def _by_position(x: Tensor, length: int) -> Tensor:
-    """Return an empty tensor (B, H, length, Dh) for x (B, H, T, Dh), whose memory has the order (B, length, H, Dh).
-
-    Projections have this order, so they need no copy of it.
-    """
-    return x.new_empty(x.shape[0], length, x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 class Attention(nn.Module):

@@ -1,11 +1,11 @@
-"""Conversion of a loaded model to fused CPU kernels with the function `lower`.
+"""Conversion of a loaded model to the fastest form for this machine with the function `lower`.
 
-The stacks of Transformer blocks in a model are replaced by fused functions (`fused.py`, built from `kernels.py` and
-`tile.py`) with packed weights (`packed.py`). `stack.py` contains the modules that replace the stacks. The saved model
-does not change. The original modules run if a feature is not supported by the kernels, such as recording or editing of
-activations.
+On a CPU, the stacks of Transformer blocks are replaced by modules (`stack.py`) that run them by a measured route
+(`routes.py`): fused kernels (`fused.py`, built from `kernels.py`, `tile.py` and `amx.py`) with packed weights
+(`packed.py`), or products of oneDNN (`onednn.py`). The original modules run where they are faster, and for features
+that the routes do not support, such as recording or editing of activations. The saved model does not change.
 
-Numba (extra `fast`) compiles the kernels. Without it, and on a GPU, models run unchanged.
+Numba (extra `fast`) compiles the kernels. Without it, models run unchanged. `graphs.py` is for GPUs.
 """
 
 from __future__ import annotations
@@ -185,9 +185,10 @@ def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
 
     compute, precision = plan.compute, plan.compute.precision
     plain = replace(compute, precision="float32") if precision == "int8" else compute
-    if not plan.routes and precision == "int8":
-        logger.warning("precision int8: found no blocks that can run in 8 bits: using float32")
     if all(route == "plain" for routes in plan.routes.values() for route in routes.used()):
+        if precision == "int8":
+            reason = "PyTorch is faster in float32" if plan.routes else "found no blocks that can run in 8 bits"
+            logger.warning(f"precision int8: {reason}: using float32")
         return model, plain
     team = get_team(compute.threads or torch.get_num_threads())
     converted: dict[int, nn.Module] = {}

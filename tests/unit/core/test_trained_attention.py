@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import manyheads.core.attention as module
+import manyheads.core.trained_attention as module
 from manyheads.core.attention import attend
 from manyheads.core.masks import Mask
 
@@ -35,7 +35,7 @@ def run(dropout: float, mask: Mask | None, bias: Tensor | None, dtype: torch.dty
     parts = inputs(dtype)
     torch.manual_seed(1)
     out = attend(*parts, mask=mask, bias=bias, dropout=dropout, explicit=True)
-    uses_own_gradient = out.grad_fn is not None and out.grad_fn.name() == "_TrainedAttentionBackward"
+    uses_own_gradient = out.grad_fn is not None and out.grad_fn.name() == "TrainedAttentionBackward"
     assert uses_own_gradient == (bias is None)
     (out * torch.linspace(-1, 1, VALUE, dtype=dtype)).square().sum().backward()
     return [out.detach(), *(part.grad for part in parts if part.grad is not None)]
