@@ -19,7 +19,7 @@ from manyheads.inference import onednn, routes
 from manyheads.inference.compiled import cache_directory, source_version
 from manyheads.inference.packed import Team, get_team
 from manyheads.inference.routes import WORKS, Route, Routes
-from manyheads.inference.stack import MIN_ONEDNN_ROWS, FusedStack, fusible
+from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, fusible
 
 SEQUENCES, LENGTH = 4, 128  # measured sequences, at least one for each thread, and their tokens
 ROWS, CACHED = 16, 32  # rows of a measured step, and their cached positions
@@ -139,7 +139,7 @@ def relative_error(model: nn.Module, lowered: nn.Module) -> float:
             continue
         first = _first(module.plain)
         width = first.attention.output.out_features
-        x = torch.randn(2, MIN_ONEDNN_ROWS // 2, width, generator=generator)  # (B, T, D)
+        x = torch.randn(2, MIN_WORKER_ROWS // 2, width, generator=generator)  # (B, T, D)
         for embedding in model.modules():
             if isinstance(embedding, nn.Embedding) and embedding.embedding_dim == width:
                 x = embedding(torch.randint(embedding.num_embeddings, x.shape[:2], generator=generator)).float()

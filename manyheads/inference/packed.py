@@ -223,6 +223,21 @@ class Team:
             for other in others:
                 other.result()
 
+    def work(self, function: Callable[[int, int], None], workers: int) -> None:
+        """Run function(worker, workers) on as many threads, each of which runs its kernels on one processor."""
+
+        def alone(thread: int, threads: int, _: int) -> None:
+            _worker.stop = threading.Event()
+            try:
+                function(thread, threads)
+            finally:
+                _worker.stop = None
+
+        if _worker.stop is None:
+            self.run(alone, workers)
+        else:
+            function(0, 1)
+
     def _reset(self) -> None:
         """Discard the thread pool in a process created by fork, because threads do not survive a fork."""
         self._pool, Team._turn = None, threading.Lock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
 }
 # maximum number of rows per call for whole sequences, so that intermediate results stay in the CPU caches
-ROWS_AT_ONCE = 768
-MIN_ONEDNN_ROWS = 64  # minimum number of rows of each thread for oneDNN
+ROWS_AT_ONCE = 512
+MIN_WORKER_ROWS = 64  # minimum number of rows of each thread that computes whole sequences
 MANY_LOGITS = 100_000  # number of logits above which several threads process them
 MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 NO_MEMORY = Memory(
@@ -154,29 +154,35 @@ class FusedStack(Stack):
             real = torch.arange(longest) < torch.from_numpy(lengths)[:, None]  # (B, T)
             rows = x[real]  # (N, D)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        # Each thread computes whole sequences with oneDNN, and all threads divide the kernels.
-        workers = min(self._team.threads, batch, len(rows) // MIN_ONEDNN_ROWS)
-        if self.sequences == "onednn" and workers and self._lead * workers >= self._team.threads:
-            self._team.run(self._run_onednn, workers, rows, starts, rule.causal)
+        # If there is enough work for each thread, threads compute whole sequences and never wait for each other.
+        threads = self._team.threads
+        workers = min(threads, batch, len(rows) // MIN_WORKER_ROWS)
+        by_onednn = self.sequences == "onednn" and workers > 0 and self._lead * workers >= threads
+        if by_onednn or (workers == threads and len(rows) >= MIN_WORKER_ROWS * threads**2):
+            self._team.work(partial(self._read_part, rows, starts, rule.causal, by_onednn), workers)
         else:
-            for begin, end in _pieces(starts, 0, batch, ROWS_AT_ONCE):
-                part = rows[starts[begin] : starts[end]]
-                self._run(part, starts[begin : end + 1] - starts[begin], int(lengths[begin:end].max()), rule.causal)
+            self._read_part(rows, starts, rule.causal, False, 0, 1)
         if real is None:
             return rows.view_as(x)
         return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
 
     @torch.inference_mode()
-    def _run_onednn(self, thread: int, threads: int, counter: int, rows: Tensor, starts: Any, causal: bool) -> None:
-        """Apply the stack to the sequences of this thread, in place: about the same number of rows for each thread."""
-        if torch.get_num_threads() != 1:
-            torch.set_num_threads(1)
-        first, last = np.searchsorted(starts, [len(rows) * i // threads for i in (thread, thread + 1)])
-        for begin, end in _pieces(starts, int(first), int(last), onednn.ROWS_AT_ONCE):
-            part = rows[starts[begin] : starts[end]]
+    def _read_part(
+        self, rows: Tensor, starts: Any, causal: bool, by_onednn: bool, worker: int, workers: int
+    ) -> None:  # fmt: skip
+        """Apply the stack to the sequences of a worker, in place: about the same number of rows for each worker."""
+        first, last = np.searchsorted(starts, [len(rows) * i // workers for i in (worker, worker + 1)])
+        most = onednn.ROWS_AT_ONCE if by_onednn else ROWS_AT_ONCE
+        for begin, end in _pieces(starts, int(first), int(last), most):
+            part, lengths = rows[starts[begin] : starts[end]], np.diff(starts[begin : end + 1])
+            if not by_onednn:
+                self._run(part, starts[begin : end + 1] - starts[begin], int(lengths.max()), causal)
+                continue
+            if torch.get_num_threads() != 1:
+                torch.set_num_threads(1)
             x = F.pad(part, (0, 0, 0, -len(part) % onednn.ROW_STEP))
             for block in self._onednn_blocks:
-                x = block(x, np.diff(starts[begin : end + 1]).tolist(), causal)
+                x = block(x, lengths.tolist(), causal)
             x = x if self.norm is None else self.norm(x)
             part.copy_(x[: len(part)])
 
