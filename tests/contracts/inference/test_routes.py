@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from manyheads import inference
+from manyheads.cli import main
 from manyheads.core.block import Stack
 from manyheads.core.runtime import prepare
 from manyheads.errors import UserError
@@ -194,3 +196,33 @@ def test_an_unknown_route_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANYHEADS_ROUTE", "fastest")
     with pytest.raises(UserError, match="MANYHEADS_ROUTE is 'fastest': expected plain, onednn, kernels"):
         lower(bert(), prepare("float32", device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("bert/tiny", [r"encoder +float32 +sequences +4\.00 +2\.00 +onednn"]),
+        ("gpt2/nano", [r"decoder +float32 +sequences", r"decoder +float32 +steps +3\.00 +1\.00 +kernels"]),
+        ("text-classifier/textbook", [r"encoder +float32 .*plain: attention has a bias"]),
+        ("resnet/18", [r"resnet/18 runs in PyTorch: it has no stack of Transformer blocks"]),
+    ],
+)
+def test_summary_shows_the_speed_of_each_route(
+    name: str, shown: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def times(*_: Any, steps: bool) -> Routes:
+        return Routes({"plain": 4e-3, "onednn": 2e-3}, {"plain": 3e-3, "kernels": 1e-3} if steps else {})
+
+    monkeypatch.setattr(measuring, "measured_routes", times)
+    assert main(["summary", name, "--speed"]) == 0
+    out = capsys.readouterr().out
+    for pattern in shown:
+        assert re.search(pattern, out), out
+    assert main(["summary", name, "--speed", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["seconds"]
+    assert all("reason" in row or row["route"] in ROUTES for row in rows)
+
+
+def test_the_speed_of_no_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "--speed"]) == 2
+    assert "--speed needs a MODEL" in capsys.readouterr().err
