@@ -2,7 +2,7 @@
 
 On a CPU, the stacks of Transformer blocks are replaced by modules (`stack.py`) that run them by a measured route
 (`routes.py`): fused kernels (`fused.py`, built from `kernels.py`, `tile.py` and `amx.py`) with packed weights
-(`packed.py`), or products of oneDNN (`onednn.py`). The original modules run where they are faster, and for features
+(`packed.py`), or products of oneDNN (`onednn.py`). The original modules run if they are faster, and for features
 that the routes do not support, such as recording or editing of activations. The saved model does not change.
 
 Numba (extra `fast`) compiles the kernels. Without it, models run unchanged. `graphs.py` is for GPUs.
