@@ -77,8 +77,10 @@ def lower(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
 
     plans = [_plan(model, replace(compute, precision=precision)) for precision in _available()]
     for plan in sorted((plan for plan in plans if plan.routes), key=lambda plan: plan.seconds):
-        lowered, config = _lowered(model, plan)
         precision = plan.compute.precision
+        if precision == "int8" and plan.is_plain:
+            continue
+        lowered, config = _lowered(model, plan)
         if precision == "float32" or relative_error(model, lowered) <= BOUNDS[precision]:
             logger.info(f"precision auto: {precision}")
             return lowered, config
@@ -107,6 +109,11 @@ class _Plan:
     compute: ComputeConfig
     routes: Mapping[int, Routes]
     seconds: float
+
+    @property
+    def is_plain(self) -> bool:
+        """True if PyTorch's modules do all the work. They have no 8-bit products."""
+        return all(route == "plain" for routes in self.routes.values() for route in routes.used())
 
 
 def _plan(model: Any, compute: ComputeConfig) -> _Plan:
@@ -185,7 +192,7 @@ def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
 
     compute, precision = plan.compute, plan.compute.precision
     plain = replace(compute, precision="float32") if precision == "int8" else compute
-    if all(route == "plain" for routes in plan.routes.values() for route in routes.used()):
+    if plan.is_plain:
         if precision == "int8":
             reason = "PyTorch is faster in float32" if plan.routes else "found no blocks that can run in 8 bits"
             logger.warning(f"precision int8: {reason}: using float32")

@@ -145,6 +145,15 @@ def test_auto_takes_the_fastest_precision_of_the_work(encoder: str, decoder: str
     assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == decoder
 
 
+def test_auto_does_not_report_8_bits_for_pytorchs_modules(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MANYHEADS_ROUTE", "plain")
+    _, compute = lower(bert(), prepare("auto", device="cpu"))
+    assert compute.precision in PRECISIONS
+    assert f"precision auto: {compute.precision}" in log.text
+
+
 def test_times_are_measured_once_for_each_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MANYHEADS_ROUTE", raising=False)
     monkeypatch.setattr(measuring, "cache_directory", lambda: tmp_path)
