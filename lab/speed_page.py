@@ -62,6 +62,7 @@ def _machine(record: Record) -> str:
         f"The speeds in {tables} were measured on this hardware{when}: "
         f"{what}. The machine reads memory at "
         f"{_rate(ceilings['memory_gb_per_second'])} GB/s and multiplies matrices at {rates}. We used {versions}."
+        + (f" {record['remark']}" if "remark" in record else "")
     )
 
 
