@@ -21,7 +21,7 @@ TIMES = 10
 
 
 def measure(session: Session) -> None:
-    """Write one entry, `machine`: what it is, and its rates."""
+    """Write the entry `machine`: name, driver and rates of the device."""
     size, numbers = (256, 2**20) if session.tiny else (8192, 2**29)
     rates = {"bf16": _products(session, size, torch.bfloat16), "float32": _products(session, size, torch.float32)}
     name, driver = _gpu() if session.device == "cuda" else (processor(), "")

@@ -56,8 +56,8 @@ def _run(given: list[str]) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    # the parser of the given command, or of all commands for help and for the error of an unknown command
-    parser, verbs = _parsers(arguments[:1] if {*arguments[:1]} & {*COMMANDS} else COMMANDS)
+    # Build only the parser of the given command. Help, and the error of an unknown command, need all parsers.
+    parser, verbs = _parsers(arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS)
     options, extra = parser.parse_known_args(arguments)
     # Arguments after "--" are input text, even if they begin with a dash.
     marked = extra.index("--") if "--" in extra else len(extra)

@@ -10,7 +10,6 @@ Numba (extra `fast`) compiles the kernels. Without it, models run unchanged. `gr
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +117,6 @@ class _Plan:
 
 def _plan(model: Any, compute: ComputeConfig) -> _Plan:
     from manyheads.inference.measuring import measured_routes
-    from manyheads.inference.packed import get_team
     from manyheads.inference.processor import HAS_BF16
     from manyheads.inference.stack import fusible
 
@@ -126,11 +124,10 @@ def _plan(model: Any, compute: ComputeConfig) -> _Plan:
     if precision == "bf16" and not HAS_BF16:
         # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
         return _Plan(compute, {}, 0.0)
-    team, steps = get_team(compute.threads or torch.get_num_threads()), hasattr(model, "project")
-    plain = replace(compute, precision="float32") if precision == "int8" else compute
+    steps = hasattr(model, "project")
     for module in model.modules():
         if isinstance(module, Stack) and fusible(module, precision):
-            found = routes[id(module)] = measured_routes(module, precision, plain, team, steps=steps)
+            found = routes[id(module)] = measured_routes(module, compute, steps=steps)
             times = found.steps if steps else found.sequences
             seconds += len(module.blocks) * min(times.values())
     return _Plan(compute, routes, seconds)
@@ -147,16 +144,14 @@ def map_parts(model: Any, function: Callable[[list[R]], list[S]], rows: list[R],
     least  minimum number of rows for each worker; with fewer, all processors compute the same rows together
     """
     team = getattr(getattr(model, "project", None), "team", None)
-    parts = [rows] if team is None or len(rows) < team.threads * least else [
-        rows[start :: team.threads] for start in range(team.threads)
-    ]  # fmt: skip
-    if len(parts) == 1:
+    if team is None or len(rows) < team.threads * least:
         return function(rows)
-    from manyheads.inference.packed import map_workers
-
     results: list[Any] = [None] * len(rows)
-    for start, part in enumerate(map_workers(function, parts)):
-        results[start :: len(parts)] = part
+
+    def run(worker: int, workers: int) -> None:
+        results[worker::workers] = function(rows[worker::workers])
+
+    team.work(run, team.threads)
     return results
 
 
@@ -187,38 +182,28 @@ def _available() -> Iterator[Precision]:
 
 def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
     """Return a model with fused stacks and linear layers, or the same model if PyTorch's modules are faster."""
+    from manyheads.inference.conversion import convert
     from manyheads.inference.packed import get_team
-    from manyheads.inference.stack import FusedLinear, FusedStack, divisible
+    from manyheads.inference.stack import FusedLinear, FusedStack, divisible, plain_settings
 
     compute, precision = plan.compute, plan.compute.precision
-    plain = replace(compute, precision="float32") if precision == "int8" else compute
     if plan.is_plain:
         if precision == "int8":
             reason = "PyTorch is faster in float32" if plan.routes else "found no blocks that can run in 8 bits"
             logger.warning(f"precision int8: {reason}: using float32")
-        return model, plain
-    team = get_team(compute.threads or torch.get_num_threads())
-    converted: dict[int, nn.Module] = {}
+        return model, plain_settings(compute)
+    team = get_team(compute.threads)
 
-    def convert(module: nn.Module) -> nn.Module:
-        if id(module) in converted:
-            return converted[id(module)]
-        result = module
+    def fuse(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module | None:
         if type(module) is nn.Linear and divisible(module, precision):
-            result = FusedLinear(module.weight, module.bias, precision, team)
-        else:
-            children = {name: convert(child) for name, child in module.named_children()}
-            if isinstance(module, Stack) and id(module) in plan.routes:
-                blocks = children["blocks"]
-                assert isinstance(blocks, nn.ModuleList)
-                result = FusedStack(module, blocks, precision, team, plain, plan.routes[id(module)])
-            elif any(children[name] is not child for name, child in module.named_children()):
-                result = copy.copy(module)
-                result._modules = {**module._modules, **children}
-        converted[id(module)] = result
-        return result
+            return FusedLinear(module.weight, module.bias, precision, team)
+        if isinstance(module, Stack) and id(module) in plan.routes:
+            blocks = children["blocks"]
+            assert isinstance(blocks, nn.ModuleList)
+            return FusedStack(module, blocks, compute, plan.routes[id(module)])
+        return None
 
-    lowered: Any = convert(model)
+    lowered: Any = convert(model, fuse, {})
     if hasattr(model, "output_weight") and hasattr(model, "project"):
         bias = getattr(model, "output_bias", None)
         # The replaced method is an attribute of the instance, which hides the method of the class.

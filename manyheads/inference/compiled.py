@@ -97,7 +97,13 @@ def source_version() -> str:
     names = [os.environ.get(name) for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
     machine = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.platform, *names)
     versions = (version("numba"), version("llvmlite"), object.__basicsize__)
-    return fingerprint([*(Path(__file__).with_name(name) for name in SOURCES), repr((constants, machine, versions))])
+    return fingerprint([_sources(), repr((constants, machine, versions))])
+
+
+@cache
+def _sources() -> str:
+    """Return a fingerprint of the source code of the kernels."""
+    return fingerprint(Path(__file__).with_name(name) for name in SOURCES)
 
 
 def cache_directory() -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from manyheads.core.cache import KVCache
 from manyheads.core.positions import PositionTable
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
+from manyheads.inference.conversion import convert
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ def lower_for_gpu(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfi
     The results are those of `model` under autocast: only the conversion of the weights in each call is saved.
     """
     compute = replace(compute, precision="bf16") if compute.precision == "auto" else compute
-    lowered = _with_bf16_matrices(model, {}) if compute.precision == "bf16" else model
+    lowered = convert(model, _in_bf16, {}) if compute.precision == "bf16" else model
     lowered = copy.copy(model) if lowered is model else lowered
     if compute.precision == "bf16" and hasattr(model, "output_weight") and hasattr(model, "project"):
         weight, bias = model.output_weight.detach().bfloat16(), getattr(model, "output_bias", None)
@@ -46,22 +48,16 @@ def lower_for_gpu(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfi
     return lowered, compute
 
 
-def _with_bf16_matrices(module: nn.Module, converted: dict[int, nn.Module]) -> nn.Module:
-    """Return the module with float32 weights of linear layers in bf16; all other parts are shared."""
-    if id(module) not in converted:
-        result = module
-        changed: dict[str, Any] = {n: _with_bf16_matrices(child, converted) for n, child in module.named_children()}
-        if type(module) is nn.Linear and module.weight.dtype == torch.float32:
-            result = copy.copy(module)
-            result._parameters = {
-                name: None if tensor is None else nn.Parameter(tensor.detach().bfloat16(), requires_grad=False)
-                for name, tensor in module._parameters.items()
-            }
-        elif any(changed[name] is not child for name, child in module.named_children()):
-            result = copy.copy(module)
-            result._modules = {**module._modules, **changed}
-        converted[id(module)] = result
-    return converted[id(module)]
+def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module | None:
+    """Return a float32 linear layer with its weights in bf16, or None for any other module."""
+    if type(module) is not nn.Linear or module.weight.dtype != torch.float32:
+        return None
+    result = copy.copy(module)
+    result._parameters = {
+        name: None if tensor is None else nn.Parameter(tensor.detach().bfloat16(), requires_grad=False)
+        for name, tensor in module._parameters.items()
+    }
+    return result
 
 
 class RecordedStep:

@@ -17,7 +17,7 @@ from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig
 from manyheads.inference import onednn, routes
 from manyheads.inference.compiled import cache_directory, source_version
-from manyheads.inference.packed import Team, get_team
+from manyheads.inference.packed import get_team
 from manyheads.inference.routes import WORKS, Route, Routes
 from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, fusible
 
@@ -29,24 +29,24 @@ KERNELS = Routes({"kernels": 1.0}, {"kernels": 1.0})
 MAX_TRIES = 3  # number of processes that repeat a disturbed measurement
 
 
-def measured_routes(stack: Stack, precision: Precision, compute: ComputeConfig, team: Team, *, steps: bool) -> Routes:
+def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Routes:
     """Return the times of one block of the stack by route. They are read from the cache, or measured and stored.
 
-    compute  settings for PyTorch's modules
-    steps    also measure steps with cached keys and values
+    steps  also measure steps with cached keys and values
     """
+    precision, threads = compute.precision, get_team(compute.threads).size
     has_onednn = precision != "int8" and onednn.is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
     if (chosen := routes.forced()) is not None:
         return chosen if has_onednn or "onednn" not in chosen.sequences else KERNELS
     file = cache_directory() / f"routes-{source_version()}.json"
-    name = routes.key(stack, precision, team.size, steps=steps)
+    name = routes.key(stack, precision, threads, steps=steps)
     before, missing = routes.stored(file, name) or (None, MAX_TRIES)
     if before is not None and not missing:
         return before
-    seconds = partial(_seconds, stack, precision, compute, team)
+    seconds = partial(_seconds, stack, compute)
     candidates: list[Route] = ["plain", "onednn", "kernels"] if has_onednn else ["plain", "kernels"]
     width = _first(stack).attention.output.out_features
-    x = torch.randn(max(SEQUENCES, team.size), LENGTH, width)
+    x = torch.randn(max(SEQUENCES, threads), LENGTH, width)
     step = torch.randn(ROWS, CACHED, width)
     with torch.inference_mode():
         none: tuple[dict[Route, float], bool] = {}, True
@@ -66,21 +66,20 @@ def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[
     weights.
     """
     rows: list[dict[str, Any]] = []
-    team, steps = get_team(compute.threads or torch.get_num_threads()), hasattr(model, "project")
+    steps = hasattr(model, "project")
     for name, stack in model.named_modules():
         if not isinstance(stack, Stack):
             continue
         first: Any = copy.deepcopy(stack.blocks[0]).to_empty(device=compute.device).eval()
         for parameter in first.parameters():
             nn.init.normal_(parameter, std=0.02)
-        one = type(stack)([first], biased=stack.biased) if type(stack) is Stack else stack
+        one = Stack([first], biased=stack.biased) if type(stack) is Stack else stack
         for precision in precisions:
             if not fusible(one, precision):
                 reason = "attention has a bias" if stack.biased else "other blocks than those of the kernels"
                 rows.append({"stack": name, "precision": precision, "reason": reason})
                 continue
-            plain = replace(compute, precision="float32" if precision == "int8" else precision)
-            found = measured_routes(one, precision, plain, team, steps=steps)
+            found = measured_routes(one, replace(compute, precision=precision), steps=steps)
             for work, seconds, route in zip(WORKS, (found.sequences, found.steps), found.best(), strict=True):
                 if seconds:
                     rows.append(
@@ -91,7 +90,7 @@ def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[
 
 
 def _seconds(
-    stack: Stack, precision: Precision, compute: ComputeConfig, team: Team, candidates: Sequence[Route],
+    stack: Stack, compute: ComputeConfig, candidates: Sequence[Route],
     work: Callable[[FusedStack], Callable[[], object]],
 ) -> tuple[dict[Route, float], bool]:  # fmt: skip
     """Measure the work of the first block by each route. Returns the shortest times, and whether they are reliable.
@@ -102,7 +101,7 @@ def _seconds(
     runs = {}
     for route in candidates:
         block = Stack([_first(stack)])
-        fused = FusedStack(block, block.blocks, precision, team, compute, Routes({route: 1.0}, {route: 1.0}))
+        fused = FusedStack(block, block.blocks, compute, Routes({route: 1.0}, {route: 1.0}))
         runs[route] = (compute if route == "plain" else replace(compute, threads=1), work(fused))
     times: dict[Route, list[float]] = {route: [] for route in candidates}
     start = time.perf_counter()
@@ -156,12 +155,12 @@ def relative_error(model: nn.Module, lowered: nn.Module) -> float:
 
 def _cached(stack: Stack, blocks: nn.ModuleList, x: Tensor, capacity: int) -> dict[str, Any]:
     """Return an empty cache and masks for x. For cross-attention, x is also the encoder output."""
-    cache = stack.new_cache(len(x), capacity, x)
+    cache, has_cross = stack.new_cache(len(x), capacity, x), False
     for layer, block in enumerate(blocks):
         assert isinstance(block, Block)
         if block.cross is not None:
             cache.set_cross(layer, *block.cross.project_keys_values(x), None)
-    has_cross = isinstance(blocks[0], Block) and blocks[0].cross is not None
+            has_cross = True
     return {
         "cache": cache, "mask": cache.mask(x.shape[1]), "memory_mask": cache.cross_mask() if has_cross else None,
     }  # fmt: skip

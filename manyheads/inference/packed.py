@@ -6,10 +6,10 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -106,40 +106,12 @@ class _Worker(threading.local):
 
 
 _worker = _Worker()
-A = TypeVar("A")
-B = TypeVar("B")
-
-
-def map_workers(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-    """Apply a function to all items at once, each in a separate thread, whose kernels use one processor.
-
-    Threads that do not wait for each other are faster than a team, if each of them has enough work. If one fails, or
-    the user presses Ctrl-C, the others stop at their next kernel.
-    """
-    stop = threading.Event()
-
-    def run(item: A) -> B:
-        _worker.stop = stop
-        return function(item)
-
-    with ThreadPoolExecutor(len(items), "worker") as pool:
-        results = [pool.submit(run, item) for item in items]
-        try:
-            wait(results, return_when=FIRST_EXCEPTION)
-        finally:
-            if not all(result.done() for result in results):
-                stop.set()
-    # The first error is raised, not those of workers that were stopped.
-    errors = [error for result in results if (error := result.exception()) and not isinstance(error, _Stopped)]
-    if errors:
-        raise errors[0]
-    return [result.result() for result in results]
 
 
 class Workspace:
     """Scratch memory for intermediate results of the kernels. It is as large as the largest request so far.
 
-    Each worker (`map_workers`) has separate scratch memory. All other threads share it, one kernel after another.
+    Each worker (`Team.work`) has separate scratch memory. All other threads share it, one kernel after another.
     """
 
     def __init__(self, threads: int, left: int, qkv: int, mixed: int, query: int, hidden: int, width: int) -> None:
@@ -167,20 +139,24 @@ class Workspace:
         )  # fmt: skip
 
 
-@cache
-def get_team(threads: int) -> Team:
-    """Return the team of `threads` threads of this process that runs the kernels.
+def get_team(threads: int | None) -> Team:
+    """Return the team of `threads` threads of this process that runs the kernels; None: PyTorch's number of threads.
 
-    Kernels of all models run one after another, even in different teams. Otherwise a kernel could wait for threads that
-    have no processor.
+    Kernels of several threads run one after another, even in different teams. Otherwise a kernel could wait for threads
+    that have no processor.
     """
+    return _team(threads or torch.get_num_threads())
+
+
+@cache
+def _team(threads: int) -> Team:
     return Team(threads)
 
 
 class Team:
     """Team of threads that run one kernel together.
 
-    The threads synchronize inside a kernel, so all of them must run it at the same time. Only one kernel runs at a
+    The threads synchronize inside a kernel, so all of them must run it at the same time. Only one such kernel runs at a
     time.
     """
 
@@ -190,11 +166,12 @@ class Team:
         self.size = size
         self._counter: NDArray[Any] = np.zeros(1, np.int64)
         self._pool: ThreadPoolExecutor | None = None
+        self._workers: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._reset)
 
     @property
     def threads(self) -> int:
-        """Number of threads for a kernel that the current thread calls: one in a worker (`map_workers`)."""
+        """Number of threads for a kernel that the current thread calls: one in a worker (`work`)."""
         return self.size if _worker.stop is None else 1
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
@@ -224,20 +201,40 @@ class Team:
                 other.result()
 
     def work(self, function: Callable[[int, int], None], workers: int) -> None:
-        """Run function(worker, workers) on as many threads, each of which runs its kernels on one processor."""
+        """Run function(worker, workers) on as many threads, each of which runs its kernels on one processor.
 
-        def alone(thread: int, threads: int, _: int) -> None:
-            _worker.stop = threading.Event()
+        Threads that do not wait for each other are faster than a team, if each of them has enough work. If one fails,
+        or the user presses Ctrl-C, the others stop at their next kernel.
+        """
+        if _worker.stop is not None:
+            return function(0, 1)
+        stop = threading.Event()
+
+        def run(worker: int) -> None:
+            _worker.stop = stop
             try:
-                function(thread, threads)
+                function(worker, workers)
+            except _Stopped:
+                pass  # Another worker has failed. Its error is raised below.
+            except BaseException:
+                stop.set()
+                raise
             finally:
                 _worker.stop = None
 
-        if _worker.stop is None:
-            self.run(alone, workers)
-        else:
-            function(0, 1)
+        if workers > 1 and self._workers is None:
+            self._workers = ThreadPoolExecutor(self.size - 1, "worker")
+        others = [self._workers.submit(run, i) for i in range(1, workers)] if self._workers else []
+        try:
+            run(0)
+            wait(others)
+        except BaseException:
+            stop.set()
+            wait(others)
+            raise
+        for other in others:
+            other.result()
 
     def _reset(self) -> None:
-        """Discard the thread pool in a process created by fork, because threads do not survive a fork."""
-        self._pool, Team._turn = None, threading.Lock()
+        """Discard the thread pools in a process created by fork, because threads do not survive a fork."""
+        self._pool, self._workers, Team._turn = None, None, threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Precision
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.runtime import ComputeConfig
@@ -24,7 +24,7 @@ from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, S
 from manyheads.inference.cache import FusedCache
 from manyheads.inference.compiled import Kernel
 from manyheads.inference.onednn import ACTIVATION_NAMES, OneDnnBlock
-from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, pack_weights
+from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, get_team, pack_weights
 from manyheads.inference.processor import FLOAT32
 from manyheads.inference.routes import Routes
 
@@ -52,28 +52,25 @@ class FusedStack(Stack):
 
     blocks   blocks whose linear layers are also used outside the fused function, such as for the keys of the encoder
              output
-    compute  settings for the original stack
+    compute  settings of the model
     routes   how the stack runs (`routes.py`)
     """
 
-    def __init__(
-        self, stack: Stack, blocks: nn.ModuleList, precision: Precision, team: Team, compute: ComputeConfig,
-        routes: Routes,
-    ) -> None:  # fmt: skip
+    def __init__(self, stack: Stack, blocks: nn.ModuleList, compute: ComputeConfig, routes: Routes) -> None:
         super().__init__([], None)
         self.plain, self.tap = stack, stack.tap
         self.blocks, self.norm = blocks, stack.norm
-        self._team, self._compute = team, compute
+        team = self._team = get_team(compute.threads)
+        self._plain_compute = plain_settings(compute)
         (self.sequences, self.steps), self._lead = routes.best(), routes.lead
         first = stack.blocks[0]
         assert isinstance(first, Block)
         cross, width = first.cross, first.attention.output.out_features
-        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        kind = KINDS[precision]
-        norm = stack.norm
+        self._dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
+        kind = KINDS[compute.precision]
         self._sizes = Sizes(
             kind, len(stack.blocks), first.attention.heads, width, int(cross is not None), cross.heads if cross else 1,
-            int(first.norm_first), int(norm is not None), CODES[first.feed_forward.activation],
+            int(first.norm_first), int(stack.norm is not None), CODES[first.feed_forward.activation],
         )  # fmt: skip
         inner, hidden = first.attention.value.out_features, first.feed_forward.expand.out_features
         cross_width = cross.value.out_features if cross else 1
@@ -131,7 +128,7 @@ class FusedStack(Stack):
         is_plain = self.sequences == "plain" if cache is None else not isinstance(cache, FusedCache)
         if tapped or unsupported or is_plain or x.dtype == torch.float64 or not x.numel():
             # Recorded and edited values are those of the original stack, without rounding to bf16.
-            with self._compute.settings() if tapped else self._compute.autocast():
+            with self._plain_compute.settings() if tapped else self._plain_compute.autocast():
                 return self.plain(
                     x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache
                 ).to(x.dtype)  # (B, T, D)  # fmt: skip
@@ -159,29 +156,33 @@ class FusedStack(Stack):
         workers = min(threads, batch, len(rows) // MIN_WORKER_ROWS)
         by_onednn = self.sequences == "onednn" and workers > 0 and self._lead * workers >= threads
         if by_onednn or (workers == threads and len(rows) >= MIN_WORKER_ROWS * threads**2):
-            self._team.work(partial(self._read_part, rows, starts, rule.causal, by_onednn), workers)
+            blocks = self._onednn_blocks if by_onednn else None
+            self._team.work(partial(self._read_part, rows, starts, rule.causal, blocks), workers)
         else:
-            self._read_part(rows, starts, rule.causal, False, 0, 1)
+            self._read_part(rows, starts, rule.causal, None, 0, 1)
         if real is None:
             return rows.view_as(x)
         return torch.zeros_like(x).masked_scatter_(real[..., None], rows)
 
     @torch.inference_mode()
     def _read_part(
-        self, rows: Tensor, starts: Any, causal: bool, by_onednn: bool, worker: int, workers: int
+        self, rows: Tensor, starts: Any, causal: bool, blocks: Sequence[OneDnnBlock] | None, worker: int, workers: int
     ) -> None:  # fmt: skip
-        """Apply the stack to the sequences of a worker, in place: about the same number of rows for each worker."""
+        """Apply the stack to the sequences of a worker, in place: about the same number of rows for each worker.
+
+        blocks  blocks for oneDNN; None: the fused kernels
+        """
         first, last = np.searchsorted(starts, [len(rows) * i // workers for i in (worker, worker + 1)])
-        most = onednn.ROWS_AT_ONCE if by_onednn else ROWS_AT_ONCE
+        most = ROWS_AT_ONCE if blocks is None else onednn.ROWS_AT_ONCE
         for begin, end in _pieces(starts, int(first), int(last), most):
             part, lengths = rows[starts[begin] : starts[end]], np.diff(starts[begin : end + 1])
-            if not by_onednn:
+            if blocks is None:
                 self._run(part, starts[begin : end + 1] - starts[begin], int(lengths.max()), causal)
                 continue
             if torch.get_num_threads() != 1:
                 torch.set_num_threads(1)
             x = F.pad(part, (0, 0, 0, -len(part) % onednn.ROW_STEP))
-            for block in self._onednn_blocks:
+            for block in blocks:
                 x = block(x, lengths.tolist(), causal)
             x = x if self.norm is None else self.norm(x)
             part.copy_(x[: len(part)])
@@ -274,6 +275,11 @@ def _pieces(starts: Any, begin: int, last: int, rows: int) -> Iterator[tuple[int
         end = max(begin + 1, min(last, int(np.searchsorted(starts, starts[begin] + rows, "right")) - 1))
         yield begin, end
         begin = end
+
+
+def plain_settings(compute: ComputeConfig) -> ComputeConfig:
+    """Return the settings for PyTorch's modules, which have no 8-bit products."""
+    return replace(compute, precision="float32") if compute.precision == "int8" else compute
 
 
 def divisible(layer: nn.Linear, precision: str) -> bool:

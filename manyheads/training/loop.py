@@ -62,7 +62,7 @@ def train(
     progress: ProgressCallback | None = None,
     callbacks: Sequence[LogCallback] = (),
 ) -> Summary:
-    """Train `task.model` until a limit of `config` is reached, then write the model directory into `out`.
+    """Train `task.model` up to the first limit of `config`, then write the model directory into `out`.
 
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
     the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.

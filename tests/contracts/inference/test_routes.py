@@ -14,7 +14,7 @@ import torch
 from manyheads import inference
 from manyheads.cli import main
 from manyheads.core.block import Stack
-from manyheads.core.runtime import prepare
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.errors import UserError
 from manyheads.inference import lower
 from manyheads.models.bert import Bert, BertConfig
@@ -133,7 +133,8 @@ def test_auto_takes_the_fastest_precision_of_the_work(encoder: str, decoder: str
     sequences = {"float32": 4.0, "bf16": 1.0, "int8": 2.0}
     steps = {"float32": 4.0, "bf16": 2.0, "int8": 1.0}
 
-    def times(stack: Stack, precision: str, *_: Any, steps: Any, steps_by: Any = steps) -> Routes:
+    def times(stack: Stack, compute: ComputeConfig, *, steps: Any, steps_by: Any = steps) -> Routes:
+        precision = compute.precision
         return Routes({"kernels": sequences[precision]}, {"kernels": steps_by[precision]} if steps else {})
 
     monkeypatch.setattr(measuring, "measured_routes", times)

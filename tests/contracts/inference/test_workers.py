@@ -35,13 +35,13 @@ def test_workers_decode_the_same(beam: int, monkeypatch: pytest.MonkeyPatch) -> 
     model, compute = lower(model, prepare("float32", 2, device="cpu"))
     together = decoding.decode(model, compute, SOURCES, beam=beam)
     seen: list[int] = []
-    mapped = packed.map_workers
+    work = packed.Team.work
 
-    def counted(function: Any, parts: Any) -> Any:
-        seen.append(len(parts))
-        return mapped(function, parts)
+    def counted(team: packed.Team, function: Any, workers: int) -> None:
+        seen.append(workers)
+        work(team, function, workers)
 
-    monkeypatch.setattr(packed, "map_workers", counted)
+    monkeypatch.setattr(packed.Team, "work", counted)
     monkeypatch.setattr(decoding, "WORKER_ROWS", 4)
     assert decoding.decode(model, compute, SOURCES, beam=beam) == together
     assert seen == [2]
@@ -53,21 +53,22 @@ def test_a_model_without_kernels_has_no_workers() -> None:
     assert map_parts(torch.nn.Linear(2, 2), lambda rows: [row + 1 for row in rows], [1, 2, 3], 1) == [2, 3, 4]
 
 
-def test_a_failing_worker_stops_the_others() -> None:
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failing_worker_stops_the_others(failing: int) -> None:
     team, started = packed.get_team(2), threading.Event()
 
     def kernel(*_: Any) -> None:
         started.set()
         time.sleep(0.001)
 
-    def endless(name: str) -> None:
-        if name == "fails":
+    def endless(worker: int, workers: int) -> None:
+        if worker == failing:
             started.wait(10)
-            raise ValueError(name)
+            raise ValueError("fails")
         for _ in range(10_000):
             team.run(kernel, 2)
         pytest.fail("the worker was not stopped")
 
     with pytest.raises(ValueError, match="fails"):
-        packed.map_workers(endless, ["goes on", "fails"])
+        team.work(endless, 2)
     assert team.threads == 2
