@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Below, Config, Epsilon, Heads, Layers, Length, Rate, Size, Vocabulary
+from manyheads.core.config import Below, Epsilon, Heads, Layers, Length, Rate, Size, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.experts import ExpertConfig, make_feed_forward
+from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
 from manyheads.errors import UserError
@@ -31,9 +32,10 @@ TargetId = Annotated[int, Below("target_vocab")]
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
+class TransformerConfig(ExpertConfig):
     """Sizes and options of a Transformer. Vocabulary sizes come from the data, other values from a preset or the user.
 
+    feed_forward   "dense", or "experts": each feed-forward network is a mixture of experts
     tie            matrices that are shared: "all": source embedding, target embedding and output (section 3.4);
                    "target": target embedding and output
     norm           "post": after each residual sum, as published; "pre": before each sublayer
@@ -56,6 +58,7 @@ class TransformerConfig(Config):
     decoder_heads: Heads = 8
     encoder_feed_forward: Size = 2048
     decoder_feed_forward: Size = 2048
+    feed_forward: Literal["dense", "experts"] = "dense"
     activation: str = "relu"
     norm: Literal["post", "pre"] = "post"
     final_norm: bool = False
@@ -199,6 +202,6 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
         return Attention(c.width, heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout)
 
     return Block(
-        attention(), FeedForward(c.width, feed_forward, c.activation, c.activation_dropout),
+        attention(), make_feed_forward(c, feed_forward, c.activation_dropout),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip
