@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from manyheads.runs.overrides import apply, from_mapping
@@ -18,25 +19,34 @@ Rows = dict[str, dict[str, Any]]
 
 
 def ablate(
-    rows: Rows, config: C, run: Run, train: Callable[[C, Run], dict[str, Any] | None], columns: Mapping[str, str]
+    rows: Rows,
+    config: C,
+    run: Run,
+    train: Callable[[C, Run], dict[str, Any] | None],
+    columns: Mapping[str, str],
+    sizes: Mapping[str, str] = MappingProxyType({"parameters": "parameters"}),
 ) -> str | dict[str, Any] | None:
     """Train a model for each row of the ablation table, and return the table of all results.
 
     Each row is a run that can be resumed, in its own subdirectory of `run.out`.
 
-    columns  names of the table columns, by metric
+    columns  names of the table columns, by metric; a metric that was not measured is shown as -
+    sizes    names of further columns, by entry of result.json
     """
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}
-    lines = [f"{'row':24} {'parameters':>12}" + "".join(f" {name:>11}" for name in columns.values()) + "  seconds"]
+    titles = "".join([f" {name:>13}" for name in sizes.values()] + [f" {name:>11}" for name in columns.values()])
+    lines = [f"{'row':24}{titles}  seconds"]
     begun = time.monotonic()
     for name, changes in rows.items():
         row = replace(run.part(re.sub(r"\W+", "-", name), begun), overrides={**run.overrides, **changes})
         result = train(apply(config, from_mapping(changes)), row)
         if result is None:  # The run was stopped by --max-minutes; the same command resumes it.
             return None
-        scores = "".join(f" {result['metrics'][metric]['value']:11.3f}" for metric in columns)
-        lines.append(f"{name:24} {result['parameters']:12,}{scores} {result['wall_seconds']:8.0f}")
+        found, metrics = [result.get(entry) for entry in sizes], result["metrics"]
+        cells = [f" {'-' if n is None else f'{n:.4g}' if isinstance(n, float) else f'{n:,}':>13}" for n in found]
+        cells += [f" {metrics[m]['value']:11.3f}" if m in metrics else f" {'-':>11}" for m in columns]
+        lines.append(f"{name:24}{''.join(cells)} {result['wall_seconds']:8.0f}")
     table = "\n".join(lines)
     if distributed_context().first:
         (run.out / "table.txt").write_text(table + "\n", encoding="utf-8")

@@ -223,8 +223,9 @@ def carry_out(
             data, splits = data.read_matching(before.get("settings", {}).get("fingerprints", {}))
             if not run.resume:
                 check_held_out(config, splits)
-            log_splits(data, splits)
-            logger.info(data.report(splits))
+            if run.whole is None or not run.resume:
+                log_splits(data, splits)
+                logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)

@@ -29,7 +29,7 @@ class TrainingConfig(Config):
     minutes           wall time of all sessions after which the run ends. It never affects the learning rate. None: no
                       limit
     optimiser         name of the optimizer: adam, adamw, bert_adam, sgd or rmsprop
-    schedule          shape of the learning rate over the steps: noam, linear, cosine or constant
+    schedule          shape of the learning rate over the steps: noam, inverse_sqrt, linear, cosine or constant
     learning_rate     peak learning rate. For the schedule "noam" it is a factor of
                       width^-0.5 * min(step^-0.5, step * warmup^-1.5)
     width             width of the model; only the schedule "noam" uses it
@@ -75,7 +75,7 @@ class TrainingConfig(Config):
     epochs: Count | None = None
     minutes: Positive | None = None
     optimiser: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
-    schedule: Literal["noam", "linear", "cosine", "constant"] = "noam"
+    schedule: Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"] = "noam"
     learning_rate: Positive = 1.0
     width: Size | None = None
     warmup: Annotated[int, Range(0, 10**9)] = 4000
@@ -111,6 +111,8 @@ class TrainingConfig(Config):
             raise UserError("a run needs a budget: set steps, epochs or minutes")
         if self.schedule == "noam" and (self.width is None or not self.warmup):
             raise UserError("the schedule noam needs the width of the model and a warmup above 0")
+        if self.schedule == "inverse_sqrt" and not self.warmup:
+            raise UserError("the schedule inverse_sqrt needs a warmup above 0")
         if self.schedule in DECAY_SCHEDULES and self.steps is None and self.epochs is None:
             raise UserError(f"the schedule {self.schedule} needs steps or epochs: minutes never shape a schedule")
         if self.floor and self.schedule not in DECAY_SCHEDULES:

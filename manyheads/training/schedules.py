@@ -19,6 +19,14 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
     return peak * min(1.0, step / warmup) if warmup else peak
 
 
+def inverse_sqrt(step: int, *, peak: float, warmup: int) -> float:
+    """Return the learning rate at a step: linear warm-up to `peak`, then inverse square root of the step.
+
+    It is independent of the length of the run.
+    """
+    return peak * min(step / warmup, math.sqrt(warmup / step))
+
+
 def linear(step: int, *, peak: float, total: int, warmup: int = 0, floor: float = 0.0) -> float:
     """Return the learning rate at a step: linear warm-up, then linear decay.
 
@@ -51,9 +59,12 @@ def _decay(step: int, shape: Callable[[float], float], peak: float, total: int, 
 
 
 def warmup_warning(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """Return a warning if the warm-up takes more steps than the run has, else None."""
+    """Return a warning if the warm-up takes more steps than the run has, else None.
+
+    A run with the schedule inverse_sqrt may be the first part of a longer run, so there is no warning.
+    """
     steps = run_length(config, steps_per_epoch)
-    if steps is None or config.warmup <= steps:
+    if steps is None or config.warmup <= steps or config.schedule == "inverse_sqrt":
         return None
     return (
         f"the warm-up of {config.warmup:,} steps is longer than the run of {steps:,} steps: the learning rate never "
@@ -89,6 +100,8 @@ def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], fl
         return lambda step: noam(step, width=width, warmup=warmup, factor=peak)
     if config.schedule == "constant":
         return lambda step: constant(step, peak=peak, warmup=warmup)
+    if config.schedule == "inverse_sqrt":
+        return lambda step: inverse_sqrt(step, peak=peak, warmup=warmup)
     total = run_length(config, steps_per_epoch)
     assert total is not None, "decaying schedules need steps or epochs"
     shape = linear if config.schedule == "linear" else cosine

@@ -23,9 +23,8 @@ from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
+from manyheads.models.encoder_decoder import EncoderDecoder
 from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost, states_and_halting
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM
-from manyheads.models.transformer import Transformer
 from manyheads.models.universal import Universal
 from manyheads.tasks.translation.decoding import decode
 from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
@@ -37,7 +36,7 @@ MAX_TRANSLATED = 1000  # maximum number of validation pairs that a validation tr
 
 logger = logging.getLogger(__name__)
 
-Translating = Transformer | Universal | Seq2SeqLSTM
+Translating = EncoderDecoder | Universal
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from manyheads.training.config import TrainingConfig
-from manyheads.training.schedules import constant, cosine, linear, noam, schedule
+from manyheads.training.schedules import constant, cosine, inverse_sqrt, linear, noam, schedule, warmup_warning
 
 
 def test_noam_schedule_equals_the_formula():
@@ -13,6 +13,17 @@ def test_noam_schedule_equals_the_formula():
     assert noam(16000, width=512, warmup=4000) == pytest.approx(noam(4000, width=512, warmup=4000) / 2)
     rates = [noam(step, width=512, warmup=4000, factor=2.0) for step in range(1, 9000)]
     assert rates.index(max(rates)) + 1 == 4000
+
+
+def test_inverse_sqrt_is_noam_with_its_peak_as_the_learning_rate():
+    config = TrainingConfig(minutes=1, schedule="inverse_sqrt", learning_rate=2e-3, warmup=200)
+    factor = 2e-3 * (512 * 200) ** 0.5
+    for step in (1, 100, 200, 201, 2600):
+        assert schedule(config, 7)(step) == pytest.approx(noam(step, width=512, warmup=200, factor=factor))
+    assert inverse_sqrt(800, peak=1.0, warmup=200) == 0.5
+    longer = TrainingConfig(steps=10, schedule="constant", warmup=200)
+    assert warmup_warning(config, 7) is None
+    assert "never reaches its peak" in str(warmup_warning(longer, 7))
 
 
 def test_linear_schedule_rises_and_falls():
@@ -62,7 +73,7 @@ def test_the_shorter_of_steps_and_epochs_determines_a_decay():
 
 
 @pytest.mark.parametrize("minutes", [None, 0.5, 1000.0])
-@pytest.mark.parametrize("name", ["noam", "linear", "cosine", "constant"])
+@pytest.mark.parametrize("name", ["noam", "inverse_sqrt", "linear", "cosine", "constant"])
 def test_time_limits_do_not_change_a_schedule(name, minutes):
     curves = [
         schedule(TrainingConfig(steps=50, minutes=m, schedule=name, width=8, warmup=5), steps_per_epoch=10)
@@ -77,6 +88,7 @@ def test_time_limits_do_not_change_a_schedule(name, minutes):
     [
         ({}, "a run needs a budget: set steps, epochs or minutes"),
         ({"steps": 5}, "noam needs the width"),
+        ({"steps": 5, "schedule": "inverse_sqrt", "warmup": 0}, "inverse_sqrt needs a warmup above 0"),
         ({"minutes": 5, "schedule": "cosine"}, "cosine needs steps or epochs"),
         ({"steps": 0, "width": 8}, "steps is 0: expected an integer from 1 to 1000000000 or none"),
         ({"steps": 99999999999999999999, "width": 8}, "steps is 99999999999999999999: expected an integer from 1"),
