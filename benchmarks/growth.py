@@ -34,7 +34,7 @@ from benchmarks.memory import Alive
 from benchmarks.ours import seeded
 from manyheads.analysis.figures.receptive_field import Along
 from manyheads.core.attention import Attention
-from manyheads.core.layers import LSTM
+from manyheads.core.recurrent import LSTM
 from manyheads.core.runtime import prepare
 from manyheads.generation import beam_search
 from manyheads.models.local_attention import LocalAttention

@@ -267,7 +267,9 @@ PAPERS = {
         "text-classification", *(f"imdb/{name}" for name in
         ("keras", "textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
     ),
-    "seq2seq-lstm": ("universal/copy", "universal/reverse", "universal/addition"),
+    "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
+    "rnn-attention": (),
+    "gnmt": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
     "gpt": (

@@ -37,7 +37,7 @@ from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
-from manyheads.interop.own import OWN, OWN_TRANSFORMER
+from manyheads.interop.own import FORMER, OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
 from manyheads.interop.tokenizer import (
     TOKENIZER_CONFIG,
@@ -62,6 +62,7 @@ FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
+        *FORMER,
     )
 }  # fmt: skip
 # For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only

@@ -255,3 +255,36 @@ class KVCache:
         if self.batch:
             longest, shortest = int(self.lengths.max()), int(self.lengths.min())
             self._longest, self._equal_lengths = longest, longest == shortest
+
+
+class StateCache:
+    """Cache of a decoder whose state has a constant size, such as recurrent states or the last inputs of convolutions.
+
+    states  tensors of the decoder, each (B, ...); a step of the model replaces them
+    memory  tensors of the encoder output, each (Bs, ...) for Bs sources, such as states, keys or lengths. Rows with the
+            same source share them
+    """
+
+    def __init__(self, states: Sequence[Tensor], memory: Sequence[Tensor | None] = ()) -> None:
+        self.states = [*states]
+        self._memory = [*memory]
+        self._expanded: list[Tensor | None] | None = self._memory
+        batch, device = len(self.states[0]), self.states[0].device
+        self._sources = torch.arange(batch, device=device)  # index of the source of each row, (B,)
+        self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
+
+    @property
+    def memory(self) -> list[Tensor | None]:
+        """Return the tensors of the encoder output for every row, each (B, ...)."""
+        if self._expanded is None:
+            self._expanded = [None if tensor is None else tensor[self._sources] for tensor in self._memory]
+        return self._expanded
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only the rows with the given indices (N,), in that order; an index may repeat."""
+        self.states = [state[rows] for state in self.states]
+        self.lengths = self.lengths[rows]
+        sources = self._sources[rows]
+        # The beams of a sentence have the same source, so reordering beams does not copy the encoder output.
+        if not torch.equal(sources, self._sources):
+            self._sources, self._expanded = sources, None

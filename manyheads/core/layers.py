@@ -1,4 +1,4 @@
-"""Layers other than attention: feed-forward networks, token and patch embeddings, LSTM, and initialization."""
+"""Layers other than attention: feed-forward networks, token and patch embeddings, and initialization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
 from manyheads.core.dropout import dropout
@@ -111,29 +110,6 @@ def count_patches(side: int, patch: int) -> int:
             f"{side} pixels are not divisible by the patch size {patch}: the nearest valid sizes are {valid_sizes}"
         )
     return count
-
-
-class LSTM(nn.LSTM):
-    """LSTM layer that runs in the precision of its weights, even under autocast.
-
-    On a CPU, autocast to bf16 does not support an LSTM whose input rows all have the same length.
-    """
-
-    def forward(self, x: Any, state: tuple[Tensor, Tensor] | None = None) -> Any:
-        """Return the outputs and states of nn.LSTM for x, (B, T, D) or packed."""
-        weight = self.weight_ih_l0
-        if weight.device.type != "cpu":
-            return super().forward(x, state)
-        with torch.autocast("cpu", enabled=False):
-            return super().forward(x.to(weight.dtype), state)
-
-
-def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
-    """Return x (B, T, D) packed for a recurrent layer.
-
-    lengths  number of real tokens of each text, (B,); None: no padding
-    """
-    return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
 
 class skip_init(TorchFunctionMode):

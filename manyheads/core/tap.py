@@ -77,7 +77,7 @@ class Calculation(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Recording:
+class Recording:
     calls: list[Any]
     heads: Sequence[int] | None
     queries: Sequence[int] | None
@@ -92,8 +92,8 @@ class Tap(nn.Module):
     def __init__(self, place: Place = "attention") -> None:
         super().__init__()
         self.place = place
-        self.recordings: list[_Recording] = []
-        self.calculations: list[_Recording] = []
+        self.recordings: list[Recording] = []
+        self.calculations: list[Recording] = []
         self.map_edits: list[Change] = []
         self.output_edits: list[Change] = []
 
@@ -129,19 +129,20 @@ class Tap(nn.Module):
                 recording.calls.append(part(recording.heads))
 
     def on_pattern(self, pattern: Tensor) -> Tensor:
-        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), and return the edited weights.
-
-        The heads and rows that the active recordings have requested are stored.
-        """
+        """Apply the active edits to the attention weights (B, H, ..., Tq, Tk), record and return the edited weights."""
         for change in self.map_edits:
             pattern = change(pattern)
+        self.record_map(pattern)
+        return pattern
+
+    def record_map(self, pattern: Tensor) -> None:
+        """Store the heads and rows of attention weights (B, H, ..., Tq, Tk) that recordings have requested."""
 
         def part(heads: Sequence[int] | None, rows: Sequence[int] | None) -> Tensor:
             selected = pattern if heads is None else pattern[:, list(heads)]
             return (selected if rows is None else selected[..., list(rows), :]).detach().clone()
 
         self.record(part, pattern.shape[-2])
-        return pattern
 
     def on_output(self, output: Tensor) -> Tensor:
         """Apply the active edits to the outputs of the heads (B, H, ..., Tq, Dv), or to states, and return the edited
@@ -227,7 +228,7 @@ def _recording_calls(
     heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
     """Record the selected modules while the `with` block runs: append their activations to `calls`, by layer name."""
-    targets = [(getattr(_tap(module), kind), _Recording(calls[name], heads, queries)) for name, module in modules]
+    targets = [(getattr(_tap(module), kind), Recording(calls[name], heads, queries)) for name, module in modules]
     for recordings, recording in targets:
         recordings.append(recording)
     try:

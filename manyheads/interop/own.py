@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from manyheads.errors import UserError
@@ -65,4 +65,32 @@ OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))
     for name, row in {row.config: (name, row) for name, row in reversed(FAMILIES.items())}.values()
 )
+
+
+class _OneVocabulary:
+    """Rule for the former setting `vocab`, which was the size of both vocabularies."""
+
+    keys: tuple[str, ...] = ("vocab",)
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        if "vocab" not in theirs:
+            raise UserError("'vocab' is missing")
+        return {"source_vocab": theirs["vocab"], "target_vocab": theirs["vocab"]}
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        raise AssertionError("only read")
+
+
+def _former_lstm() -> Family:
+    """Return the former format of two LSTMs without attention, which existing model directories contain."""
+    family = next(family for family in OWN if family.model_type == "manyheads-seq2seq-rnn")
+    kept = ("pad", "end", "start", "width", "layers", "max_positions", "dropout")
+    rows = (_OneVocabulary(), *(row for row in family.settings.rows if set(row.keys) <= {*kept}))
+    return replace(
+        family, model_type="manyheads-seq2seq-lstm", settings=replace(family.settings, rows=rows),
+        renamed=lambda name: name.replace("embedding.weight", "source_embedding.weight"),
+    )  # fmt: skip
+
+
+FORMER = (_former_lstm(),)
 OWN_TRANSFORMER = next(family for family in OWN if family.model_type == "manyheads-transformer")

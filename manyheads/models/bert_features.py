@@ -43,7 +43,7 @@ class BertFeatures(nn.Module):
         self.config = c = config
         own = {f.name: getattr(c, f.name) for f in fields(BertConfig)}
         self.bert = Bert(BertConfig(**{**own, "head": "none", "labels": (), "target": "classes"})).requires_grad_(False)
-        self.mixer = Recurrent(c.read * c.width, c.hidden, gated=True, directions=2, layers=2)
+        self.mixer = Recurrent(c.read * c.width, c.hidden, "lstm", directions=2, layers=2)
         self.output = nn.Linear(self.mixer.features, len(c.labels))
 
     def train(self, mode: bool = True) -> BertFeatures:

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Config, Heads, Layers, Length, Size, TokenId, Vocabulary
-from manyheads.core.layers import LSTM, FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
+from manyheads.core.recurrent import LSTM
 from manyheads.errors import UserError
 
 Direction = Literal["bidirectional", "left_to_right", "two_lstms"]

@@ -41,12 +41,16 @@ class Family:
         return getattr(import_module(f"manyheads.models.{self.module}"), self.model)
 
 
+# names of the model families that translate
+TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt")
 # The keys are the first parts of preset names, such as "bert" in "bert/tiny". Some of the last families have no
 # presets.
 FAMILIES = {
     "transformer": Family("transformer", "TransformerConfig", "Transformer", "Vaswani 2017"),
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
-    "seq2seq-lstm": Family("seq2seq_lstm", "Seq2SeqLSTMConfig", "Seq2SeqLSTM", "Sutskever 2014"),
+    "seq2seq-rnn": Family("seq2seq_rnn", "Seq2SeqRNNConfig", "Seq2SeqRNN", "Cho 2014, Sutskever 2014"),
+    "rnn-attention": Family("rnn_attention", "RNNAttentionConfig", "RNNAttention", "Bahdanau 2015, Luong 2015"),
+    "gnmt": Family("gnmt", "GNMTConfig", "GNMT", "Wu 2016"),
     "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
     "text-classifier": Family("text_classifier", "TextClassifierConfig", "TextClassifier", "Chollet 2021"),
     "sequence-baseline": Family("sequence_baselines", "SequenceBaselineConfig", "SequenceBaseline", "Chollet 2021"),
@@ -89,6 +93,11 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 _TRANSFORMER = {
     "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # model Transformer-Tiny for the Multi30k data (Wu et al. 2021)
+    # as many active parameters as "tiny": each token uses two experts, whose hidden units together are as many
+    "tiny-experts": {
+        **_transformer(4, 128, 4, 256, 0.3, 10_000), "feed_forward": "experts", "experts": 8, "top_k": 2,
+        "expert_size": 128,
+    },
     "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # model of the JoeyNMT toolkit for the IWSLT data
     # Translation model of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, no tied
     # matrices.
@@ -111,6 +120,16 @@ _UNIVERSAL: dict[str, Settings] = {
     "adaptive-base": {**_UNIVERSAL_BASE, "steps": 12, "halting": "basic"},
     "tiny": {**_UNIVERSAL_TINY, "steps": 4},  # a model small enough for a CPU
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
+}
+
+# Recurrent translators with about as many parameters as transformer/tiny, apart from "tiny" and "rnn".
+_SEQ2SEQ: dict[str, Settings] = {
+    "tiny": {"width": 128, "layers": 2},
+    "rival": {"width": 128, "layers": 2, "hidden": 208, "reverse_source": True, "dropout": 0.3},
+}
+_RNN_ATTENTION: dict[str, Settings] = {
+    "luong": {"layers": 2, "hidden": 224, "dropout": 0.3},
+    "bahdanau": {"cell": "gru", "scores": "additive", "order": "before", "hidden": 320, "dropout": 0.3},
 }
 
 # ------------------------------------------------------------------------------------------------ text models
@@ -229,11 +248,13 @@ PRESETS: dict[str, Settings] = {
     **_named("transformer", _TRANSFORMER),
     **_named("universal", {n: {**s, **_vocabularies(*[_UNIVERSAL_VOCABULARY] * 2)} for n, s in _UNIVERSAL.items()}),
     **_named("universal-sequence", {n: {**s, "vocab": _UNIVERSAL_VOCABULARY} for n, s in _UNIVERSAL.items()}),
-    "seq2seq-lstm/tiny": {"vocab": 10_000, "pad": 0, "end": 1, "start": 0, "width": 128, "layers": 2},
+    **_named("seq2seq-rnn", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _SEQ2SEQ.items()}),
+    **_named("rnn-attention", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _RNN_ATTENTION.items()}),
+    "gnmt/tiny": {"dropout": 0.3, **_vocabularies(10_000, 10_000)},
     **_named("bert", _BERT),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},
-    **_named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "bilstm", "conv1d")}),
+    **_named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "gru", "bilstm", "conv1d")}),
     "sequence-baseline/conv2d": {"kind": "conv2d", "kernel": 3, "pooling": 2},
     "tfidf": {},
     **_GPT,

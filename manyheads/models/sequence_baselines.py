@@ -3,6 +3,7 @@
 kind      layer that mixes the words                                   parameters for width and hidden 32
 "rnn"     h' = tanh(W x + U h + b), the last state (Elman 1990)        2,112
 "lstm"    gates and a cell (Hochreiter & Schmidhuber 1997)             8,448: 8,320 as in Keras and a second bias
+"gru"     two gates and no cell (Cho 2014)                             6,336 as in Keras
 "bilstm"  one LSTM per direction (Schuster & Paliwal 1997)             16,896: 16,640 as in Keras and two second biases
 "conv1d"  two convolutions, 7 words wide, with pooling between them    2 x 7,200 (Chollet, section 6.4)
 "conv2d"  two 3 x 3 convolutions over the words x features "image"     320 + 9,248
@@ -20,15 +21,15 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_packed_sequence
 
 from manyheads.core.config import Classes, LabelConfig, Length, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import LSTM, TokenEmbedding, pack_texts, xavier_uniform
+from manyheads.core.layers import TokenEmbedding, xavier_uniform
+from manyheads.core.recurrent import CELLS, Cell, pack_texts, read_texts
 from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
 
-Kind = Literal["rnn", "lstm", "bilstm", "conv1d", "conv2d"]
+Kind = Literal["rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d"]
 Neighbors = Annotated[int, Range(1, 1000)]
 
 
@@ -95,10 +96,9 @@ class Recurrent(nn.Module):
     With two directions, the last states of both directions are concatenated.
     """
 
-    def __init__(self, width: int, hidden: int, *, gated: bool, directions: int = 1, layers: int = 1) -> None:
+    def __init__(self, width: int, hidden: int, cell: Cell, *, directions: int = 1, layers: int = 1) -> None:
         super().__init__()
-        kind = LSTM if gated else nn.RNN
-        self.layer = kind(width, hidden, layers, batch_first=True, bidirectional=directions == 2)
+        self.layer = CELLS[cell](width, hidden, layers, batch_first=True, bidirectional=directions == 2)
         self.directions, self.features = directions, directions * hidden
         for name, parameter in self.layer.named_parameters():
             if name.startswith("weight_ih"):
@@ -107,7 +107,7 @@ class Recurrent(nn.Module):
                 nn.init.orthogonal_(parameter)
             else:
                 nn.init.zeros_(parameter)
-                if gated and name.startswith("bias_ih"):
+                if cell == "lstm" and name.startswith("bias_ih"):
                     # In the bias vector of an LSTM, the second quarter belongs to the forget gate.
                     nn.init.ones_(parameter[hidden : 2 * hidden])
 
@@ -118,8 +118,7 @@ class Recurrent(nn.Module):
 
     def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the states of every position, (B, T, features), for x (B, T, D) and lengths (B,) or None."""
-        states, _ = self.layer(pack_texts(x, lengths))
-        return states if lengths is None else pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
+        return read_texts(self.layer, x, lengths)[0]
 
 
 class Convolutional(nn.Module):
@@ -160,9 +159,10 @@ def _zero_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 _MIXERS: dict[str, Any] = {
-    "rnn": lambda c: Recurrent(c.width, c.hidden, gated=False),
-    "lstm": lambda c: Recurrent(c.width, c.hidden, gated=True),
-    "bilstm": lambda c: Recurrent(c.width, c.hidden, gated=True, directions=2),
+    "rnn": lambda c: Recurrent(c.width, c.hidden, "rnn"),
+    "lstm": lambda c: Recurrent(c.width, c.hidden, "lstm"),
+    "gru": lambda c: Recurrent(c.width, c.hidden, "gru"),
+    "bilstm": lambda c: Recurrent(c.width, c.hidden, "lstm", directions=2),
     "conv1d": lambda c: Convolutional(c.width, c.hidden, c.kernel, c.pooling, axes=1),
     "conv2d": lambda c: Convolutional(c.width, c.hidden, c.kernel, c.pooling, axes=2),
 }

@@ -10,102 +10,61 @@ attends to the positions before it (causal self-attention) and to the whole sour
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.config import Below, Config, Epsilon, Heads, Layers, Length, Rate, Size, Vocabulary
+from manyheads.core.config import Epsilon, Heads, Layers, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.experts import ExpertConfig, make_feed_forward
+from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
-from manyheads.errors import UserError
-
-SourceId = Annotated[int, Below("source_vocab")]
-TargetId = Annotated[int, Below("target_vocab")]
+from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
-    """Sizes and options of a Transformer. Vocabulary sizes come from the data, other values from a preset or the user.
+class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
+    """Sizes and options of a Transformer.
 
-    tie            matrices that are shared: "all": source embedding, target embedding and output (section 3.4);
-                   "target": target embedding and output
+    feed_forward   "dense", or "experts": each feed-forward network is a mixture of experts
     norm           "post": after each residual sum, as published; "pre": before each sublayer
     final_norm     add a norm after each stack of blocks, as in torch.nn.Transformer but not in the paper
     key_width      width of the queries and keys of a head; None: the width of the values (smaller in Table 3, row B)
-    start          token that starts decoding; in Marian, the padding token
-    source_pad     padding token of the source, if source and target have separate vocabularies
     embedding_init "normal": N(0, 1 / width); "xavier": as for all other matrices (the PyTorch tutorial)
     """
 
-    source_vocab: Vocabulary
-    target_vocab: Vocabulary
-    pad: TargetId
-    end: TargetId
-    start: TargetId
-    width: Size = 512
     encoder_layers: Layers = 6
     decoder_layers: Layers = 6
     encoder_heads: Heads = 8
     decoder_heads: Heads = 8
     encoder_feed_forward: Size = 2048
     decoder_feed_forward: Size = 2048
+    feed_forward: Literal["dense", "experts"] = "dense"
     activation: str = "relu"
     norm: Literal["post", "pre"] = "post"
     final_norm: bool = False
     norm_eps: Epsilon = 1e-5
     attention_bias: bool = True
     key_width: Size | None = None
-    tie: Literal["all", "target", "none"] = "all"
     scale_embedding: bool = True
-    output_bias: bool = False
     positions: Layout | Literal["learned"] = "concatenated"
-    max_positions: Length = 512
-    dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     activation_dropout: Rate = 0.0
-    source_pad: SourceId | None = None
     embedding_init: Literal["normal", "xavier"] = "normal"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_vocabularies(self)
 
-
-def check_vocabularies(config: Any) -> None:
-    """Raise UserError if the settings share a matrix or a padding token between two different vocabularies.
-
-    Sharing requires that source and target have the same vocabulary.
-    """
-    source, target = config.source_vocab, config.target_vocab
-    if config.tie == "all" and source != target:
-        raise UserError(
-            f"model.tie=all needs one vocabulary, found {source} source and {target} target tokens: train a joint"
-            " vocabulary, or use model.tie=target"
-        )
-    if config.source_pad is None and config.pad >= source:
-        raise UserError(f"pad is {config.pad}, but the source vocabulary has only {source} tokens: set source_pad")
-
-
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
 
+    config: TransformerConfig
+
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = c = config
-        self.source_pad = c.pad if c.source_pad is None else c.source_pad
-        self.source_embedding = TokenEmbedding(c.source_vocab, c.width, self.source_pad, scaled=c.scale_embedding)
-        self.target_embedding = (
-            self.source_embedding
-            if c.tie == "all"
-            else TokenEmbedding(c.target_vocab, c.width, c.pad, scaled=c.scale_embedding)
-        )
+        super().__init__(config, scaled=config.scale_embedding)
+        c = config
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
             Stack(
@@ -117,30 +76,20 @@ class Transformer(nn.Module):
                 (c.decoder_layers, c.decoder_heads, c.decoder_feed_forward, True),
             )
         )
-        self.output = nn.Linear(c.width, c.target_vocab, bias=False) if c.tie == "none" else None
-        self.output_bias = nn.Parameter(torch.zeros(c.target_vocab)) if c.output_bias else None
+        self.add_output()
         xavier_uniform(self)
         if c.embedding_init == "xavier":
             for embedding in dict.fromkeys((self.source_embedding, self.target_embedding)):
                 nn.init.xavier_uniform_(embedding.weight)
                 embedding._fill_padding_idx_with_zero()
 
-    def forward(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
-        """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
-
-        The target begins with the start token.
-        The arguments for lengths, (B,), are the number of real tokens of each row. Target lengths are optional, because
-        the causal mask hides later padding from real positions.
-        """
-        return self.project(self.hidden(source, source_lengths, target, target_lengths))
-
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
         offset: int | Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the hidden states of the last decoder layer, (B, Tt, D), before the output projection.
+
+        Without target lengths, the causal mask hides later padding from real positions.
 
         offset  first position of source and target of each row, (B,); None: 0
         """
@@ -155,15 +104,6 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, mask: Mask | None = None, offset: int | Tensor | None = None) -> Tensor:
         """Return the encoder output, called memory, (B, Ts, D), for source (B, Ts)."""
         return self.encoder(self._embed(self.source_embedding, source, offset), mask=mask)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight, self.output_bias)
-
-    @property
-    def output_weight(self) -> Tensor:
-        """Return the matrix of the output projection, (V, D), which may be shared with the embeddings."""
-        return self.target_embedding.weight if self.output is None else self.output.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> KVCache:
         """Encode the source (B, Ts) and return a cache for `step` with at most `capacity` target positions."""
@@ -199,6 +139,6 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
         return Attention(c.width, heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout)
 
     return Block(
-        attention(), FeedForward(c.width, feed_forward, c.activation, c.activation_dropout),
+        attention(), make_feed_forward(c, feed_forward, c.activation_dropout),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

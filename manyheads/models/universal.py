@@ -20,8 +20,8 @@ from manyheads.core.config import TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
+from manyheads.models.encoder_decoder import SourceId, TargetId, check_vocabularies
 from manyheads.models.recurrence import HaltingStatistics, PonderState, Recurrence, RecurrenceConfig, StepCache
-from manyheads.models.transformer import SourceId, TargetId, check_vocabularies
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from manyheads.core.config import Precision
 from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
-from manyheads.models.presets import FAMILIES, IMAGES
+from manyheads.models.presets import FAMILIES, IMAGES, TRANSLATORS
 from manyheads.tasks.evaluation import record_of
 
 
@@ -53,8 +53,8 @@ class PredictorRow(NamedTuple):
 
 # The first row whose conditions hold for a model determines the predictor class.
 PREDICTORS = (
-    PredictorRow("digits.predictor:DigitTranslator", ("transformer", "universal", "seq2seq-lstm"), data="algorithm"),
-    PredictorRow("translation.predictor:Translator", ("transformer", "universal", "seq2seq-lstm")),
+    PredictorRow("digits.predictor:DigitTranslator", TRANSLATORS, data="algorithm"),
+    PredictorRow("translation.predictor:Translator", TRANSLATORS),
     PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
     PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
     PredictorRow("tagging.predictor:Tagger", ("bert", "bert-features"), ("token",)),

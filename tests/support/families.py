@@ -40,7 +40,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "universal": ("universal/copy", {
         **DIGITS, "network": {"width": 16, "heads": 2, "feed_forward": 32, "steps": 3, "halting": "basic"},
     }),
-    "seq2seq-lstm": ("universal/copy", {**DIGITS, "model": "lstm", "network": {"width": 16, "layers": 1}}),
+    "seq2seq-rnn": ("universal/copy", {**DIGITS, "model": "lstm", "network": {"width": 16, "layers": 1}}),
     "bert": ("bert/pretraining", {
         "data": "documents.txt", "vocabulary": 200, "length": 32, "batch_tokens": 300, "model": BLOCK,
         "training.accumulate": 2,

@@ -102,7 +102,7 @@ class Recaller(nn.Module):
 
 def _mixer(kind: str, length: int, width: int, layers: int, kernel: int) -> nn.Module:
     if kind in ("rnn", "lstm"):
-        return Recurrent(width, width, gated=kind == "lstm")
+        return Recurrent(width, width, "lstm" if kind == "lstm" else "rnn")
     if kind == "convolution":
         convolutions = [Along(nn.Conv1d(width, width, kernel, padding="same")) for _ in range(layers)]
         return nn.Sequential(*(module for layer in convolutions for module in (layer, nn.ReLU())))

@@ -112,11 +112,10 @@ def _model(config: DigitsConfig) -> Any:
     tokenizer = digit_tokenizer()
     pad, size = tokenizer.token_to_id(PAD), tokenizer.get_vocab_size()
     tokens = {"pad": pad, "end": tokenizer.token_to_id(END), "start": pad}
-    if config.model == "lstm":
-        settings = {"dropout": 0.0, **config.network}
-        return build(preset_for_data("seq2seq-lstm/tiny", (), settings, {"vocab": size, **tokens}))
-    positions = max(config.longest, *config.lengths) + MAX_EXTRA_TOKENS + 2
     decided = {"source_vocab": size, "target_vocab": size, **tokens}
+    if config.model == "lstm":
+        return build(preset_for_data("seq2seq-rnn/tiny", (), {"dropout": 0.0, **config.network}, decided))
+    positions = max(config.longest, *config.lengths) + MAX_EXTRA_TOKENS + 2
     common: dict[str, Any] = {"max_positions": positions, "norm": "pre", "width": 64, "dropout": 0.0}
     if config.model == "transformer":
         sizes = {f"{side}_{name}": value for side in ("encoder", "decoder")

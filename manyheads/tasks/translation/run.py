@@ -21,8 +21,8 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
-from manyheads.models.presets import build, preset_for_data
-from manyheads.models.transformer import Transformer
+from manyheads.models.encoder_decoder import EncoderDecoder
+from manyheads.models.presets import TRANSLATORS, build, preset_for_data
 from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
@@ -33,8 +33,7 @@ from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import Metrics
 
-FAMILIES = ("transformer", "universal")  # names of the model families that can be trained for translation
-Model = Transformer | Universal
+Model = EncoderDecoder | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
@@ -126,7 +125,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     start = target.token_to_id(WORD_TOKENS[2]) if config.tokenizer == "words" else pad
     sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
     special = {"pad": pad, "end": end, "start": start, "source_pad": source.token_to_id(PAD)}
-    return preset_for_data(config.preset, FAMILIES, config.model, {**sizes, **special})
+    return preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special})
 
 
 def planned_model(config: TranslationConfig) -> Model:
@@ -135,7 +134,7 @@ def planned_model(config: TranslationConfig) -> Model:
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
     with torch.device("meta"):
         sizes = {"source_vocab": source, "target_vocab": target}
-        return build(preset_for_data(config.preset, FAMILIES, config.model, {**sizes, **special}))
+        return build(preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special}))
 
 
 def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:

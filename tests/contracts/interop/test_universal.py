@@ -1,10 +1,12 @@
 """Directories of the Universal Transformer and its baseline: saved models are loaded again and can be used."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import manyheads
@@ -13,7 +15,7 @@ from manyheads.analysis import costs
 from manyheads.analysis.costs import example
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.text.tokenizers import train_bpe
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
+from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
 
 SMALL: dict[str, Any] = {"width": 16, "steps": 3, "heads": 2, "feed_forward": 24, "max_positions": 40, "dropout": 0.0}
@@ -29,7 +31,7 @@ def models() -> dict[str, nn.Module]:
         "adaptive": Universal(UniversalConfig(**SMALL, **BOTH, **learned, transition="separable", epsilon=0.1)),
         "decoder": UniversalSequence(UniversalSequenceConfig(**SMALL, vocab=14, halting="basic", end=0)),
         "encoder": UniversalSequence(UniversalSequenceConfig(**SMALL, vocab=14, head="encoder")),
-        "lstm": Seq2SeqLSTM(Seq2SeqLSTMConfig(vocab=14, width=16, **TOKENS)),
+        "lstm": Seq2SeqRNN(Seq2SeqRNNConfig(width=16, **BOTH)),
     }
 
 
@@ -116,3 +118,33 @@ def test_costs_of_recurrence_are_counted() -> None:
     assert twice["memory"]["cache_per_token"] == 2 * once["memory"]["cache_per_token"]
     assert once["memory"]["cache_per_source_token"] == 2 * 16 * 4
     assert costs.summary(costs.preset_model("universal/base"))["parameters"]["non_embedding"] == 29_392_896
+
+
+def test_the_former_format_of_two_lstms_is_read(tmp_path: Path) -> None:
+    model = models()["lstm"].eval()
+    directory.save(tmp_path, model, digit_tokenizer())
+    config = json.loads((tmp_path / "config.json").read_text())
+    kept = (
+        "architectures",
+        "dtype",
+        "tokenizers",
+        "pad",
+        "end",
+        "start",
+        "width",
+        "layers",
+        "max_positions",
+        "dropout",
+    )
+    former = {key: config[key] for key in kept if key in config} | {"model_type": "manyheads-seq2seq-lstm", "vocab": 14}
+    (tmp_path / "config.json").write_text(json.dumps(former))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["embedding.weight"] = weights.pop("source_embedding.weight")
+    save_file(weights, tmp_path / "model.safetensors")
+    again = directory.load(tmp_path)
+    assert again.model.config == model.config
+    inputs = example(model, 5)
+    torch.testing.assert_close(again.model(*inputs), model(*inputs), rtol=0, atol=0)
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in former.items() if k != "vocab"}))
+    with pytest.raises(ValueError, match="'vocab' is missing"):
+        directory.load(tmp_path)

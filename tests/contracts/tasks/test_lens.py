@@ -16,7 +16,7 @@ from manyheads.analysis.lens import EMBEDDING, LONGEST, logit_lens
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
-from manyheads.models.seq2seq_lstm import Seq2SeqLSTM, Seq2SeqLSTMConfig
+from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig
 from manyheads.models.universal import UniversalSequence, UniversalSequenceConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.translation.decoding import never_written
@@ -137,8 +137,8 @@ def test_models_without_a_stack_are_refused(tmp_path: Path) -> None:
     tokenizer = train_byte_bpe(TEXTS, vocabulary=290)
     size = tokenizer.get_vocab_size()
     universal = UniversalSequenceConfig(vocab=size, head="decoder", feed_forward=8, **SMALL)
-    lstm = Seq2SeqLSTMConfig(vocab=size, pad=0, end=1, start=0, width=8)
-    for name, model in (("universal", UniversalSequence(universal)), ("lstm", Seq2SeqLSTM(lstm))):
+    lstm = Seq2SeqRNNConfig(source_vocab=size, target_vocab=size, pad=0, end=1, start=0, width=8)
+    for name, model in (("universal", UniversalSequence(universal)), ("lstm", Seq2SeqRNN(lstm))):
         predictor = saved(tmp_path / name, model, tokenizer)
         with pytest.raises(ValueError, match="the logit lens needs a stack of layers: .* has none"):
             predictor.lens(*(("to be", "or") if name == "lstm" else ("to be",)))

@@ -36,7 +36,7 @@ RHYTHM: dict[str, Any] = {
 }  # fmt: skip
 CHANGES: dict[str, dict[str, Any]] = {
     "text-classifier": {"average": 1},  # it keeps a moving average
-    "seq2seq-lstm": {"average": 1, "patience": 2},
+    "seq2seq-rnn": {"average": 1, "patience": 2},
     "vit": {"average": 1, "patience": 2, "ema": 0.9},
 }
 ROOMS = ("classification", "digits", "directions", "images", "language", "masked_words", "tagging", "translation")

@@ -11,11 +11,14 @@ from manyheads.analysis.costs import example
 from manyheads.models import (
     bert,
     conv_attention,
+    encoder_decoder,
+    gnmt,
     gpt,
     local_attention,
     nonlocal_net,
     resnet,
-    seq2seq_lstm,
+    rnn_attention,
+    seq2seq_rnn,
     sequence_baselines,
     text_classifier,
     transformer,
@@ -43,6 +46,10 @@ def _baseline(name: str) -> nn.Module:
     return sequence_baselines.SequenceBaseline(preset(name, "sequence-baseline", vocab=VOCABULARY, width=8))
 
 
+def _attentive(name: str, **more: Any) -> nn.Module:
+    return rnn_attention.RNNAttention(preset(f"rnn-attention/{name}", **PAIR, width=8, hidden=6, **more))
+
+
 def _universal(name: str, **more: Any) -> nn.Module:
     return universal.Universal(preset(name, "universal", **PAIR, **TINY, **more))
 
@@ -61,9 +68,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "universal": lambda: _universal("tiny"),
     "universal, basic": lambda: _universal("adaptive-tiny", timing="learned"),
     "universal, accumulated": lambda: _universal("tiny", halting="accumulated", transition="separable", norm="pre"),
-    "seq2seq-lstm": lambda: seq2seq_lstm.Seq2SeqLSTM(
-        preset("seq2seq-lstm/tiny", vocab=VOCABULARY, pad=10, end=1, start=10, width=8)
-    ),
+    "seq2seq-rnn": lambda: seq2seq_rnn.Seq2SeqRNN(preset("seq2seq-rnn/tiny", **PAIR, width=8, hidden=6)),
+    "rnn-attention, luong": lambda: _attentive("luong", cell="rnn", scores="general", input_feeding=True),
+    "rnn-attention, bahdanau": lambda: _attentive("bahdanau"),
+    "gnmt": lambda: gnmt.GNMT(preset("gnmt/tiny", **PAIR, width=8, hidden=6)),
     "bert, pretraining": lambda: _bert("pretraining"),
     "bert, sequence": lambda: _bert("sequence", labels=("a", "b")),
     "bert, token": lambda: _bert("token", labels=("a", "b")),
@@ -75,7 +83,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "text classifier": lambda: text_classifier.TextClassifier(
         preset("text-classifier/corrected", vocab=VOCABULARY, width=8, head_width=4, feed_forward=16)
     ),
-    **{kind: lambda kind=kind: _baseline(kind) for kind in ("rnn", "lstm", "bilstm", "conv1d", "conv2d")},  # type: ignore[misc]
+    **{kind: lambda kind=kind: _baseline(kind) for kind in ("rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d")},  # type: ignore[misc]
     "vit": _vit,
     "vit, pooled": lambda: _vit(pool="mean"),
     "deit": lambda: _vit(distilled=True),
@@ -96,9 +104,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def _inputs(model: Any) -> list[Any]:
     """Random ones of the kind that the model takes."""
-    sized = (
-        (6, 6) if isinstance(model, transformer.Transformer | universal.Universal | seq2seq_lstm.Seq2SeqLSTM) else (6,)
-    )
+    sized = (6, 6) if isinstance(model, universal.Universal | encoder_decoder.EncoderDecoder) else (6,)
     image = hasattr(model.config, "image_size")
     made: list[Any] = []
     for given in example(model, *(() if image else sized)):

@@ -82,7 +82,9 @@ def test_every_number_of_a_configuration_has_a_range() -> None:
         for field in fields(kind):
             for limits in _numbers(hints[field.name]):
                 assert any(isinstance(limit, (Range, Below)) for limit in limits), f"{kind.__name__}.{field.name}"
-    assert len(kinds) == len({family.config for family in FAMILIES.values()}) + 1  # of the recurrence
+    assert (
+        len(kinds) == len({family.config for family in FAMILIES.values()}) + 2
+    )  # of the recurrence and of encoder-decoders
 
 
 def test_other_weights_are_kept() -> None:

@@ -25,6 +25,7 @@ def small(kind: str, **settings: Any) -> SequenceBaseline:
     [
         ("rnn", EMBEDDING + 32 * 32 + 32 * 32 + 32 + 33, 32),  # the formula of the slides: W x + U h + b
         ("lstm", 648_353, 4 * 32),
+        ("gru", EMBEDDING + 6_336 + 33, 0),  # GRU(32) of Keras
         ("bilstm", 656_705, 2 * 4 * 32),
         ("conv1d", 654_433, 0),
         ("conv2d", EMBEDDING + (9 * 32 + 32) + (9 * 32 * 32 + 32) + (16 * 32 + 1), 0),
@@ -45,8 +46,14 @@ def recurrent(model: SequenceBaseline, x: Tensor) -> Tensor:
             continue
         h = c = x.new_zeros(model.config.hidden)
         for step in inputs:
-            gates = p[f"weight_ih{suffix}"] @ step + p[f"bias_ih{suffix}"]
-            gates = gates + p[f"weight_hh{suffix}"] @ h + p[f"bias_hh{suffix}"]
+            inner = p[f"weight_ih{suffix}"] @ step + p[f"bias_ih{suffix}"]
+            outer = p[f"weight_hh{suffix}"] @ h + p[f"bias_hh{suffix}"]
+            if model.config.kind == "gru":
+                (r, z, n), (s, u, m) = inner.chunk(3), outer.chunk(3)
+                z = (z + u).sigmoid()
+                h = (1 - z) * (n + (r + s).sigmoid() * m).tanh() + z * h
+                continue
+            gates = inner + outer
             if model.config.kind == "rnn":
                 h = gates.tanh()
                 continue
@@ -57,7 +64,7 @@ def recurrent(model: SequenceBaseline, x: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("kind", ["rnn", "lstm", "bilstm"])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "bilstm"])
 def test_recurrences_equal_the_formulas(kind: str) -> None:
     model = small(kind).eval()
     tokens, lengths = torch.randint(1, 30, (3, 9)), torch.tensor([9, 1, 6])
@@ -128,11 +135,11 @@ def test_all_parameters_train(kind: str) -> None:
 
 
 def test_impossible_settings_are_reported() -> None:
-    with pytest.raises(ValueError, match="kind is 'gru': expected one of rnn, lstm"):
-        SequenceBaselineConfig(kind="gru")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kind is 'qrnn': expected one of rnn, lstm"):
+        SequenceBaselineConfig(kind="qrnn")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel is 4"):
         preset("sequence-baseline/conv1d", kernel=4)
     with pytest.raises(ValueError, match="24 tokens, but the model takes at most 23"):
         small("lstm")(torch.ones(1, 24, dtype=torch.int64))
-    with pytest.raises(ValueError, match="unknown preset 'sequence-baseline/gru': did you mean sequence-baseline/"):
-        preset("sequence-baseline/gru")
+    with pytest.raises(ValueError, match="unknown preset 'sequence-baseline/qrnn': did you mean sequence-baseline/"):
+        preset("sequence-baseline/qrnn")

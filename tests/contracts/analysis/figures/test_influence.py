@@ -24,7 +24,7 @@ def test_influence_equals_the_norm_of_the_jacobian(kind: str) -> None:
 
 def test_influence_on_a_linear_recurrence_decays_as_its_powers() -> None:
     """h' = tanh(w h + x) around zero is h' = w h + x: the derivative by the word k before the last is w^k."""
-    layer = Recurrent(1, 1, gated=False).double()
+    layer = Recurrent(1, 1, "rnn").double()
     for name, value in (("weight_ih_l0", 1.0), ("weight_hh_l0", 0.5)):
         layer.layer.get_parameter(name).data.fill_(value)
     random = torch.Generator().manual_seed(1)

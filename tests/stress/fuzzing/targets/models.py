@@ -19,7 +19,7 @@ from manyheads.data.text.tokenizers import load_tokenizer
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.weights import read_pickled, read_safe, read_shapes
-from manyheads.models.presets import FAMILIES
+from manyheads.models.presets import FAMILIES, TRANSLATORS
 from manyheads.tasks.loading import load
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.target import Target
@@ -38,7 +38,9 @@ _UNIVERSAL = {"steps": 2, "heads": 2, "feed_forward": 8, "max_positions": 32, "w
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {**_SIDES, **_BOTH},
     "universal": {**_SIDES, **_UNIVERSAL},
-    "seq2seq-lstm": {"vocab": 48, "pad": 0, "end": 1, "start": 0, "width": 8, "layers": 1, "max_positions": 32},
+    "seq2seq-rnn": {**_SIDES, "layers": 1},
+    "rnn-attention": {**_SIDES, "hidden": 6},
+    "gnmt": {**_SIDES, "hidden": 6, "layers": 2},
     "bert": {**BLOCK, "vocab": 54, "max_positions": 32, "head": "sequence", "labels": ("a", "b")},
     "text-classifier": {"vocab": 20, "width": 8, "head_width": 4, "feed_forward": 8, "positions": "concatenated"},
     "sequence-baseline": {"vocab": 20, "width": 8, "hidden": 8},
@@ -69,7 +71,7 @@ def tokenizer_for(family: str) -> Tokenizer | None:
         return tokenizers.train_wordpiece(TEXTS, 54)
     if family in ("gpt2", "universal-sequence"):
         return tokenizers.train_byte_bpe(TEXTS, 288)
-    if family in ("transformer", "universal", "seq2seq-lstm"):
+    if family in TRANSLATORS:
         return tokenizers.train_bpe(TEXTS, 48)
     return (
         tokenizers.train_word_level(TEXTS, 20) if family in ("text-classifier", "sequence-baseline", "tfidf") else None

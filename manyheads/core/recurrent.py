@@ -1,0 +1,77 @@
+"""Recurrent layers (RNN, LSTM and GRU of PyTorch), their states, and texts packed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+Cell = Literal["rnn", "lstm", "gru"]
+# State of a recurrent layer, as PyTorch returns it: (layers * directions, B, H), and a second tensor for an LSTM.
+State: TypeAlias = Tensor | tuple[Tensor, ...]
+
+
+class _InPrecisionOfWeights(nn.RNNBase):
+    """Recurrent layer that runs in the precision of its weights, even under autocast.
+
+    On a CPU, autocast to bf16 does not support a recurrent layer whose input rows all have the same length.
+    """
+
+    def forward(self, x: Any, state: State | None = None) -> Any:
+        """Return the outputs and states of the layer for x, (B, T, D) or packed."""
+        weight = self.weight_ih_l0
+        assert isinstance(weight, Tensor)
+        if weight.device.type != "cpu":
+            return super().forward(x, state)
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.to(weight.dtype), state)
+
+
+class RNN(_InPrecisionOfWeights, nn.RNN):
+    """Simple recurrent layer, h' = tanh(W x + U h + b) (Elman 1990)."""
+
+
+class LSTM(_InPrecisionOfWeights, nn.LSTM):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997)."""
+
+
+class GRU(_InPrecisionOfWeights, nn.GRU):
+    """Gated recurrent unit (Cho 2014)."""
+
+
+CELLS: dict[str, Any] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
+
+
+def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
+    """Return x (B, T, D) packed for a recurrent layer.
+
+    lengths  number of real tokens of each text, (B,); None: no padding
+    """
+    return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+
+
+def read_texts(layer: nn.RNNBase, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """Return the outputs of a recurrent layer for texts x (B, T, D), (B, T, H), and its last state.
+
+    Outputs at padding are zeros.
+
+    lengths  number of real tokens of each text, (B,); None: no padding
+    """
+    outputs, state = layer(pack_texts(x, lengths))
+    if lengths is not None:
+        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
+    return outputs, state
+
+
+def batch_first(state: State) -> list[Tensor]:
+    """Return the tensors of a state with the rows of the batch first, each (B, layers * directions, H)."""
+    return [part.transpose(0, 1) for part in (state if isinstance(state, tuple) else (state,))]
+
+
+def layers_first(parts: Sequence[Tensor]) -> State:
+    """Return the state whose tensors `batch_first` returned."""
+    state = tuple(part.transpose(0, 1).contiguous() for part in parts)
+    return state if len(state) > 1 else state[0]
