@@ -98,7 +98,7 @@ def test_cached_steps_equal_the_whole_target(kernel: int) -> None:
 
 def test_no_logits_depend_on_later_tokens() -> None:
     net = model()
-    hidden = {}
+    hidden: dict[str, torch.Tensor] = {}
     net.decoder.enter.register_forward_pre_hook(lambda _, inputs: hidden.update(x=inputs[0]))
     logits = net(SOURCE, None, TARGET)
     for position in range(7):
