@@ -102,7 +102,7 @@ def test_receptive_fields() -> None:
     source, target = torch.autograd.grad(hidden.square().sum(), words)[0][:, 0].abs().sum(-1) > 0
     assert target.nonzero().flatten().tolist() == [*range(position - 62, position + 1)]
     # A state of the decoder reads the memory at the positions of its target words.
-    assert source.nonzero().flatten().tolist() == [*range(0, position + 31 + 1)]
+    assert source.nonzero().flatten().tolist() == [*range(position + 31 + 1)]
 
 
 def test_flops_equal_a_formula() -> None:
