@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
+from manyheads.core.experts import Experts
 from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
@@ -45,7 +46,8 @@ def preset_model(name: str) -> nn.Module:
 def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
     """Return the parameter counts of a model, its FLOPs for one item of the given lengths, and its memory in bytes.
 
-    The result is a dictionary of plain data.
+    The result is a dictionary of plain data. For a model with experts, the entry `active_non_embedding` excludes the
+    experts that a token does not use, as the FLOPs do.
 
         >>> costs = summary(gpt.model, 16)
         >>> costs["parameters"]["total"] == sum(p.numel() for p in gpt.model.parameters())
@@ -54,11 +56,13 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
     config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
+    idle = sum(module.idle_parameters for module in model.modules() if isinstance(module, Experts))
     return {
         "config": asdict(config),
         "parameters": {
             "total": total,
             "non_embedding": total - embeddings(model),
+            **({"active_non_embedding": total - embeddings(model) - idle} if idle else {}),
             "parts": parts,
             "shapes": shapes(model),
         },

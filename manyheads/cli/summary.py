@@ -137,6 +137,8 @@ def _print_summary(name: str, summary: Mapping[str, Any], max_parts: int | None)
     shown = sorted(parts, key=size, reverse=True)[:max_parts]
     rest = [part for part in parts if part not in shown]
     print(f"{name}: {parameters['total']:,} parameters, {parameters['non_embedding']:,} without embeddings")
+    if active := parameters.get("active_non_embedding"):
+        print(f"active for a token: {active:,} without embeddings")
     if tied := summary["config"].get("tie"):
         print(f"tied: {tied}")
     print()

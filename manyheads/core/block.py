@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from manyheads.core.attention import Attention
 from manyheads.core.cache import KVCache
 from manyheads.core.dropout import drop_path, dropout
+from manyheads.core.experts import Experts
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
@@ -34,7 +35,7 @@ class Block(nn.Module):
     def __init__(
         self,
         attention: Attention,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | Experts,
         cross: Attention | None = None,
         *,
         norm: Literal["post", "pre"] = "post",
@@ -100,7 +101,10 @@ class Block(nn.Module):
 
         The arguments mask and cache are for subclasses whose last sublayer mixes neighboring positions.
         """
-        return self._residual(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_scale)
+        feed_forward: Callable[[Tensor], Tensor] = self.feed_forward
+        if isinstance(self.feed_forward, Experts) and mask is not None and cache is None:
+            feed_forward = partial(self.feed_forward, lengths=mask.key_lengths)
+        return self._residual(x, feed_forward, self.feed_forward_norm, self.feed_forward_scale)
 
     def _residual(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module, scale: Tensor | None = None

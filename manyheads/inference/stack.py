@@ -65,14 +65,16 @@ class FusedStack(Stack):
         (self.sequences, self.steps), self._lead = routes.best(), routes.lead
         first = stack.blocks[0]
         assert isinstance(first, Block)
+        feed_forward = first.feed_forward
+        assert isinstance(feed_forward, FeedForward)
         cross, width = first.cross, first.attention.output.out_features
         self._dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
         kind = KINDS[compute.precision]
         self._sizes = Sizes(
             kind, len(stack.blocks), first.attention.heads, width, int(cross is not None), cross.heads if cross else 1,
-            int(first.norm_first), int(stack.norm is not None), CODES[first.feed_forward.activation],
+            int(first.norm_first), int(stack.norm is not None), CODES[feed_forward.activation],
         )  # fmt: skip
-        inner, hidden = first.attention.value.out_features, first.feed_forward.expand.out_features
+        inner, hidden = first.attention.value.out_features, feed_forward.expand.out_features
         cross_width = cross.value.out_features if cross else 1
         self._head_width = max(first.attention.head_width, cross.head_width if cross else 1)
         left = -(-max(width, inner, hidden, cross_width) // PER_WORD[kind]) * 4
@@ -329,6 +331,7 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     Layer scales are multiplied into the weights.
     """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
+    assert isinstance(feed_forward, FeedForward)
     three = (attention.query, attention.key, attention.value)
     bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])
     qkv = torch.cat([layer.weight for layer in three]), bias

@@ -109,7 +109,9 @@ _COMMON: tuple[SettingRow, ...] = (
     Setting("activation_dropout", "activation_dropout", default=0.0),
     activation("activation_function"),
 )
-_FIXED_HERE = {"norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated"}
+_FIXED_HERE = {
+    "norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated", "feed_forward": "dense",
+}  # fmt: skip
 _FIXED_THERE: dict[str, Any] = {
     "is_encoder_decoder": True, "is_decoder": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
     "normalize_embedding": False, "static_position_embeddings": True,

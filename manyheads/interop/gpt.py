@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.errors import UserError
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
@@ -70,7 +71,8 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
     }  # fmt: skip
     if not config.bias:
-        hidden = 4 * config.width if config.feed_forward is None else config.feed_forward
+        assert config.feed_forward != "experts"
+        hidden = config.feed_forward or 4 * config.width
         sizes = {"attn.c_attn": 3 * config.width, "mlp.c_fc": hidden}
         names = [name.format(layer) for layer in range(config.layers) for name in _BIASES]
         for name in [*names, *(["ln_f.bias"] if config.norm == "pre" else [])]:
@@ -137,6 +139,15 @@ class _End(Setting):
         return {self.ours: end}
 
 
+class _Hidden(Setting):
+    """Rule that converts the number of hidden units."""
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        if ours[self.ours] == "experts":
+            raise UserError("feed_forward is 'experts'; only dense feed-forward networks can be represented")
+        return super().to_theirs(ours)
+
+
 def _settings(
     positions: int, vocab: int, end: int | None, rows: tuple[SettingRow, ...], ours: dict[str, Any],
     theirs: dict[str, Any],
@@ -169,7 +180,7 @@ GPT2 = Family(
     _settings(
         1024, 50257, 50256,
         (
-            Setting("feed_forward", "n_inner", default=None),
+            _Hidden("feed_forward", "n_inner", default=None),
             activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
         {"norm": "pre"},

@@ -24,7 +24,8 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, TokenEmbedding
+from manyheads.core.experts import ExpertConfig, make_feed_forward
+from manyheads.core.layers import TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
@@ -33,11 +34,12 @@ INIT_STD = 0.02  # initial standard deviation of the weights in all matrices (Ra
 
 
 @dataclass(frozen=True)
-class GPTConfig(LabelConfig):
+class GPTConfig(LabelConfig, ExpertConfig):
     """Sizes and options of a GPT model. The vocabulary size comes from the data or the preset.
 
     end           token between documents, if the vocabulary has one; it begins and ends a text
-    feed_forward  hidden units of the feed-forward networks; None: 4 * width
+    feed_forward  hidden units of the feed-forward networks; None: 4 * width; "experts": a mixture of experts, each with
+                  `expert_size` or 4 * width hidden units
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          True: biases in linear layers and layer norms; False: none, as in nanoGPT
     dropout       dropout of each sublayer's output and before the classifier; `embedding_dropout` is for the sum of
@@ -52,7 +54,7 @@ class GPTConfig(LabelConfig):
     width: Size = 768
     layers: Layers = 12
     heads: Heads = 12
-    feed_forward: Size | None = None
+    feed_forward: Size | Literal["experts"] | None = None
     activation: str = "gelu_tanh"
     norm: Literal["pre", "post"] = "pre"
     norm_eps: Epsilon = 1e-5
@@ -144,10 +146,13 @@ class GPT(nn.Module):
         for module in self.decoder.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=INIT_STD)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         for block in self.decoder.blocks if self.config.norm == "pre" else ():
             assert isinstance(block, Block)
-            for projection in (block.attention.output, block.feed_forward.contract):
+            contract = block.feed_forward.contract
+            contracts = contract if isinstance(contract, nn.ModuleList) else [contract]
+            for projection in (block.attention.output, *contracts):
                 nn.init.normal_(projection.weight, std=INIT_STD * (2 * self.config.layers) ** -0.5)
         if not self.config.bias:
             for module in self.decoder.modules():
@@ -156,8 +161,9 @@ class GPT(nn.Module):
 
 
 def _block(c: GPTConfig) -> Block:
+    hidden = c.feed_forward if isinstance(c.feed_forward, int) else 4 * c.width
     return Block(
         Attention(c.width, c.heads, dropout=c.attention_dropout),
-        FeedForward(c.width, 4 * c.width if c.feed_forward is None else c.feed_forward, c.activation),
+        make_feed_forward(c, hidden),
         norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

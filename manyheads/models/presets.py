@@ -95,6 +95,11 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 _TRANSFORMER = {
     "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # model Transformer-Tiny for the Multi30k data (Wu et al. 2021)
+    # as many active parameters as "tiny": each token uses two experts, whose hidden units together are as many
+    "tiny-experts": {
+        **_transformer(4, 128, 4, 256, 0.3, 10_000), "feed_forward": "experts", "experts": 8, "top_k": 2,
+        "expert_size": 128,
+    },
     "small": _transformer(6, 256, 4, 1024, 0.3, 10_000),  # model of the JoeyNMT toolkit for the IWSLT data
     # Translation model of the PyTorch tutorial: torch.nn.Transformer with its final norms, dropout everywhere, no tied
     # matrices.

@@ -19,16 +19,18 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, Layers, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.experts import ExpertConfig, make_feed_forward
+from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
 @dataclass(frozen=True)
-class TransformerConfig(EncoderDecoderConfig):
+class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
     """Sizes and options of a Transformer.
 
+    feed_forward   "dense", or "experts": each feed-forward network is a mixture of experts
     norm           "post": after each residual sum, as published; "pre": before each sublayer
     final_norm     add a norm after each stack of blocks, as in torch.nn.Transformer but not in the paper
     key_width      width of the queries and keys of a head; None: the width of the values (smaller in Table 3, row B)
@@ -41,6 +43,7 @@ class TransformerConfig(EncoderDecoderConfig):
     decoder_heads: Heads = 8
     encoder_feed_forward: Size = 2048
     decoder_feed_forward: Size = 2048
+    feed_forward: Literal["dense", "experts"] = "dense"
     activation: str = "relu"
     norm: Literal["post", "pre"] = "post"
     final_norm: bool = False
@@ -136,6 +139,6 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
         return Attention(c.width, heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout)
 
     return Block(
-        attention(), FeedForward(c.width, feed_forward, c.activation, c.activation_dropout),
+        attention(), make_feed_forward(c, feed_forward, c.activation_dropout),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

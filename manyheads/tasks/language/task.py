@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.core.experts import balance_losses
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.text.blocks import Groups, Stream, block_starts
@@ -48,7 +49,8 @@ class Batch:
 class LanguageModelingTask:
     """Training task for language modeling, with the next-token cross-entropy.
 
-    The loss of a Universal Transformer includes its halting cost.
+    The loss of a Universal Transformer includes its halting cost, and the loss of a model with experts the
+    load-balancing loss.
 
     train, validation  streams of token ids (`data/text/blocks.py`)
     validation_bytes   number of UTF-8 bytes in the validation text
@@ -91,12 +93,13 @@ class LanguageModelingTask:
         return Batch(tokens[:, :-1], tokens[:, 1:])
 
     def loss(self, batch: Batch) -> Loss:
-        hidden, halting = self._forward_states(batch.read.to(self.compute.device))  # (B, T, D)
+        with balance_losses(self.model) as balance:
+            hidden, halting = self._forward_states(batch.read.to(self.compute.device))  # (B, T, D)
         target = batch.write.to(self.compute.device).flatten()
         total = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
         )
-        return Loss(total + batch.items * ponder_cost(self.model, halting), batch.items)
+        return Loss(total + batch.items * (ponder_cost(self.model, halting) + sum(balance)), batch.items)
 
     def validate(self) -> dict[str, float]:
         """Return the validation metrics. Every token is scored once, in blocks of the training length."""

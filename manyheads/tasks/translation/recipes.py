@@ -87,9 +87,9 @@ def _rival(preset: str, learning_rate: float = 2e-3, **model: Any) -> dict[str, 
 # settings of each model in the comparison of architectures
 RIVAL_ROWS = {
     "lstm": _rival("seq2seq-rnn/rival"),
-    "lstm-dot": _rival("rnn-attention/rival-dot"),
-    "gru-additive": _rival("rnn-attention/rival-additive"),
-    "gnmt": _rival("gnmt/rival"),
+    "lstm-dot": _rival("rnn-attention/luong"),
+    "gru-additive": _rival("rnn-attention/bahdanau"),
+    "gnmt": _rival("gnmt/tiny"),
     "convs2s": _rival("convs2s/rival"),
     "bytenet": _rival("bytenet/rival"),
     "transformer": _rival("transformer/tiny", norm="pre", final_norm=True),

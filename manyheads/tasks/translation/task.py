@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.core.experts import Experts, balance_losses
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
@@ -136,7 +137,8 @@ class Corpus:
 class TranslationTask:
     """Training task for translation, with the label-smoothed cross-entropy of the target given the source.
 
-    For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token.
+    For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token. For a model
+    with experts, it includes the load-balancing loss.
 
     batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
                   texts
@@ -167,6 +169,8 @@ class TranslationTask:
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
         self._forward_states = states_and_halting(self.model, self.compute.compile)
+        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
+        self._needs_lengths = any(isinstance(module, Halting | Experts) for module in self.model.modules())
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -182,7 +186,9 @@ class TranslationTask:
         return Lazy(rows, lambda batch: self.train.batch(batch, self.model, epoch))
 
     def loss(self, batch: Batch) -> Loss:
-        total, halting = self._loss(batch, self.smoothing)
+        with balance_losses(self.model) as balance:
+            total, halting = self._loss(batch, self.smoothing)
+        total = total + batch.items * sum(balance)
         if not halting:
             return Loss(total, batch.items)
         source_cost, target_cost = (
@@ -244,9 +250,7 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
-        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist. Halting
-        # needs the lengths.
-        target_lengths = (batch.write != pad).sum(1) if isinstance(self.model, Halting) else None
+        target_lengths = (batch.write != pad).sum(1) if self._needs_lengths else None
         hidden, halting = self._forward_states(
             batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
         )  # (B, Tt, D)
