@@ -12,17 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.cache import StateCache
-from manyheads.core.config import Layers, Length, Positive, Size
+from manyheads.core.config import Layers, Length, OddSize, Range, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import concatenate_windows
-from manyheads.core.masks import Mask
-from manyheads.models.convs2s import check_odd
+from manyheads.core.masks import padding
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 DILATIONS = (1, 2, 4, 8, 16)  # of the blocks of a set (section 3.5)
@@ -45,13 +45,9 @@ class ByteNetConfig(EncoderDecoderConfig):
     max_positions: Length = 10_000
     sets: Layers = 6
     hidden: Size = 800
-    encoder_kernel: Size = 3
+    encoder_kernel: OddSize = 3
     decoder_kernel: Size = 3
-    unfolding: Positive = 1.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_odd("encoder_kernel", self.encoder_kernel)
+    unfolding: Annotated[float, Range(1, 16)] = 1.2
 
 
 class Block(nn.Module):
@@ -87,10 +83,10 @@ class Block(nn.Module):
 class EncoderBlock(Block):
     """Block whose convolution reads positions on both sides."""
 
-    def forward(self, x: Tensor, beyond: Tensor | None) -> Tensor:
-        """Return the output. The convolution reads zeros at the positions of `beyond`, (B, T, 1)."""
+    def forward(self, x: Tensor, behind: Tensor | None) -> Tensor:
+        """Return the output. The convolution reads zeros at the positions of `behind`, (B, T, 1)."""
         inputs = self.inputs(x)
-        inputs = inputs if beyond is None else inputs.masked_fill(beyond, 0.0)
+        inputs = inputs if behind is None else inputs.masked_fill(behind, 0.0)
         return self.outputs(x, F.pad(inputs, (0, 0, self.reach // 2, self.reach // 2)))
 
 
@@ -141,14 +137,14 @@ class ByteNet(EncoderDecoder):
         """
         unfolding, words = self.config.unfolding, source.shape[1]
         length = math.ceil(unfolding * words)
-        x, beyond = self.source_embedding(source), None
+        x, behind = self.source_embedding(source), None
         if lengths is not None:
-            x = x.masked_fill(_beyond(lengths, words), 0.0)
-            beyond = _beyond((lengths.double() * unfolding).ceil().long(), length)
+            x = x.masked_fill(padding(lengths, words, x.device), 0.0)
+            behind = padding((lengths.double() * unfolding).ceil(), length, x.device)
         x = dropout(F.pad(x, (0, 0, 0, length - words)), self.config.dropout, self.training)
         for block in self.encoder:
-            x = block(x, beyond)
-        return x if beyond is None else x.masked_fill(beyond, 0.0)
+            x = block(x, behind)
+        return x if behind is None else x.masked_fill(behind, 0.0)
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StateCache:
         """Encode the source (B, Ts) and return a cache for `step`.
@@ -181,10 +177,3 @@ class ByteNet(EncoderDecoder):
             last.append(inputs)
         outputs = self.combine(F.relu(self.norm(x)))
         return dropout(outputs, rate, self.training), last
-
-
-def _beyond(lengths: Tensor, positions: int) -> Tensor:
-    """Return a table (B, T, 1), True at the positions that are behind the text of a row."""
-    real = Mask(key_lengths=lengths).materialize(1, positions, lengths.device)  # (B, 1, 1, T)
-    assert real is not None
-    return ~real[:, 0].transpose(1, 2)

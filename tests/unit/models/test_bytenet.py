@@ -122,7 +122,10 @@ def test_no_attention() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"encoder_kernel": 4}, "encoder_kernel is 4: expected an odd number"), ({"unfolding": 0.0}, "unfolding is 0.0")],
+    [
+        ({"encoder_kernel": 4}, "encoder_kernel is 4: expected an integer that is odd"),
+        ({"unfolding": 0.9}, "unfolding is 0.9: expected a number from 1 to 16"),
+    ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -129,5 +129,5 @@ def test_flops_equal_a_formula() -> None:
 
 
 def test_an_even_kernel_of_the_encoder_is_refused() -> None:
-    with pytest.raises(ValueError, match="encoder_kernel is 4: expected an odd number"):
+    with pytest.raises(ValueError, match="encoder_kernel is 4: expected an integer that is odd"):
         ConvS2SConfig(**TOKENS, encoder_kernel=4)
