@@ -6,10 +6,11 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/installed
 SITE := build/docs
-# of make evidence: how long, on what, in which folder, and the folder of all data sets
+# of make evidence: how long, on what, in which folder, how many runs side by side, and the folder of all data sets
 MINUTES ?= 9
 DEVICE ?= cpu
 RUNS ?= runs/evidence
+AT_ONCE ?= 1
 # of make image: what builds it, the first of these that answers, and its name
 BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
 IMAGE ?= manyheads
@@ -59,7 +60,7 @@ results: $(STAMP)
 	$(BIN)/python -m lab.best_results
 
 evidence: $(STAMP)
-	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) $(DATA:%=--data %)
+	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) --at-once $(AT_ONCE) $(DATA:%=--data %) $(if $(ONLY),--only $(ONLY))
 
 notebooks: $(STAMP)-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.build_notebooks $(TUTORIALS)

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.evidence.listed import LIST, read_list
-from lab.evidence.session import ROOT, SIGNALS, Stopped, carry_on, stop
+from lab.evidence.session import ROOT, SIGNALS, Stopped, carry_on, side_by_side, stop
 from lab.evidence.standing import Standing, say, table
-from manyheads.cli.parser import number
+from manyheads.cli.parser import number, whole
 from manyheads.cli.reporting import BROKEN_PIPE
 
 
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help="has a folder for each data set (default: MANYHEADS_DATA)")  # fmt: skip
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: what needs a GPU comes first")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of these names or claims")
+    parser.add_argument("--at-once", type=whole(1, 64), default=1, metavar="N", help="runs side by side (default: 1)")
     parser.add_argument("--anew", nargs="+", default=[], metavar="NAME", help="delete these runs and restart them")
     parser.add_argument("--list", action="store_true", help="print what is listed and how it stands; train nothing")
     parser.add_argument("--file", type=Path, default=LIST, help=argparse.SUPPRESS)
@@ -74,6 +75,11 @@ def _carry_out(options: argparse.Namespace) -> int:
     for run in listed:
         if {run.name, run.entry} & {*options.anew}:
             standing.anew(run)
+    if options.at_once > 1:
+        words = ["--minutes", options.minutes, "--runs", standing.runs, "--device", options.device]
+        words += ["--data", data] * (data is not None) + ["--file", options.file.resolve()]
+        words += ["--only", *options.only] * bool(options.only)
+        return side_by_side(options.at_once, [str(word) for word in words])
     kept = carry_on(standing, options.minutes)
     left = sum(standing.state(run) != "kept" for run in listed)
     say(f"{kept} kept, {left} left" + (": `make results` shows them on the pages" if kept else ""))

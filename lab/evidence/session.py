@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,6 +49,21 @@ def carry_on(standing: Standing, minutes: float) -> int:
     for reason, names in left_out.items():
         say(f"left out: {', '.join(names)}: {reason}")
     return kept
+
+
+def side_by_side(count: int, words: Sequence[str]) -> int:
+    """Start this command several times, each of which takes other runs; returns the highest exit status."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    command, processes = [sys.executable, "-m", "lab.evidence", *words], list[subprocess.Popen[bytes]]()
+    try:
+        processes += [subprocess.Popen(command, env=environment, start_new_session=True) for _ in range(count)]
+        return max(process.wait() for process in processes)
+    except Stopped:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+        raise
 
 
 def _session(standing: Standing, run: Listed, end: float, lock: int) -> bool:
@@ -110,7 +125,7 @@ def _keep(standing: Standing, run: Listed) -> bool:
     about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
     files = []
     for part in parts:
-        name = run.name if part == folder else f"{run.name}-{part.name}"
+        name = run.name if len(parts) == 1 else f"{run.name}-{part.name}"
         entries = read_metrics(part / "metrics.jsonl")
         curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
         files.append(results_keep.keep(part, name, evidence=about, curve=curve))

@@ -352,15 +352,6 @@ def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change
     refuse_differences(run.out, differences)
 
 
-def _fingerprints(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fingerprints of the data in a checkpoint, which a resumed run needs to divide the data as before."""
-    try:
-        fingerprints = checkpoint.get("settings", {}).get("fingerprints", {})
-        return {str(name): str(digits) for name, digits in fingerprints.items()}
-    except AttributeError:
-        return {}
-
-
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):

@@ -30,7 +30,7 @@ SIZES = {"parameters": "parameters", "non_embedding": "non-embedding", "flops": 
 
 
 def train(config: RivalsConfig, run: Run) -> str | dict[str, Any] | None:
-    """Train the model of every row, and return the table of results. A setting of the user precedes that of a row."""
+    """Train the model of every row, and return the table of results. The user's settings override the rows'."""
     run.refuse(("preset",), "each row has its own preset; choose rows, such as rows=lstm,transformer")
     if config.training.steps is None or config.training.minutes is not None:
         raise UserError("expected training.steps as the only limit: checkpoints are at fractions of the steps")

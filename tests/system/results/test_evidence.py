@@ -19,7 +19,7 @@ from lab import results_keep
 from lab.evidence import __main__ as evidence
 from lab.evidence import standing
 from lab.evidence.listed import LIST, Listed, read_list
-from lab.evidence.session import GRACE, SIGNALS
+from lab.evidence.session import GRACE, ROOT, SIGNALS
 from lab.evidence.standing import MINILM, Standing, kept_records
 from manyheads import cli, files
 from manyheads.runs.overrides import apply, from_arguments
@@ -218,6 +218,26 @@ def test_parts_of_a_run_are_grouped(call: Callable[..., int], tmp_path: Path, re
     (tmp_path / "runs" / "rows.json").write_text(json.dumps(note))
     assert call(entries=entries) == 0
     assert sorted(path.stem for path in records.iterdir()) == ["rows-A-heads-1", "rows-base"]
+
+
+def test_runs_side_by_side_are_different(
+    call: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second entry has no data, and the first is finished. A single part is recorded under the name of its run."""
+    code = (
+        f"from lab import results_keep; from pathlib import Path; results_keep.RECORDS = Path({str(tmp_path / 'r')!r})"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{ROOT}")
+    entries = [entry("row", "translation/rivals rows=lstm"), entry("two", "translation data=$DATA/absent")]
+    [run, _] = listed(tmp_path, *entries)
+    finished(tmp_path / "runs" / "row", Listed("lstm", "lstm", "a", "", (), 1, "cpu"))
+    note = {"settings": run.settings, "seconds": 1.0, "status": "finished"}
+    (tmp_path / "runs" / "row.json").write_text(json.dumps(note))
+    assert call("--at-once", "2", "--only", "row", "two", entries=entries) == 0
+    assert [path.stem for path in (tmp_path / "r" / "runs").iterdir()] == ["row"]
+    assert capfd.readouterr().err.count("left out: two") == 2
 
 
 def test_an_existing_curve_is_kept(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
