@@ -22,6 +22,10 @@ from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.tap import Tap
 
+# The number of rows in the matrix products of an expert is a multiple of this number. oneDNN compiles its products in
+# bf16 for each shape, so a different number in each step takes more time than the products.
+ROWS = 32
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertConfig(Config):
@@ -108,9 +112,8 @@ class Experts(nn.Module):
         inputs = F.embedding(order % len(tokens), tokens)  # a gather whose gradient is deterministic and fast
         outputs = torch.cat([self._expert(e, part) for e, part in enumerate(inputs.split(sizes))])
         # row of each choice in `outputs`; choices that no expert processes get the last row, which is zero
-        rows = torch.full_like(chosen.flatten(), len(order)).index_copy(
-            0, order, torch.arange(len(order), device=x.device)
-        )
+        places = torch.arange(len(order), device=x.device)
+        rows = chosen.new_full((chosen.numel() + 1,), len(order)).index_copy(0, order, places)[:-1]
         outputs = torch.cat([outputs, outputs.new_zeros(1, outputs.shape[-1])])
         mixed = (F.embedding(rows.view_as(chosen), outputs) * gates[..., None].to(outputs.dtype)).sum(0)  # (N, D)
         return self.tap.on_residual(mixed.view_as(x))
@@ -122,7 +125,10 @@ class Experts(nn.Module):
         return experts // len(self.expand) * (len(self.expand) - self.top_k)
 
     def _assign(self, chosen: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
-        """Return the indices of the processed choices of chosen (k, N), sorted by expert, and the count by expert."""
+        """Return the indices of the processed choices of chosen (k, N), sorted by expert, and the count by expert.
+
+        The index k * N fills the count of each expert to a multiple of ROWS.
+        """
         experts = chosen.flatten()
         count = len(self.expand)
         if experts.is_meta:  # FLOPs do not depend on the choices.
@@ -131,10 +137,11 @@ class Experts(nn.Module):
             experts = experts.where(real.repeat(len(chosen)), count)
         order = experts.argsort(stable=True)
         sizes = experts.bincount(minlength=count)[:count].tolist()
-        if self.capacity is None or not self.training:
-            return order[: sum(sizes)], sizes
-        limit = math.ceil(self.capacity * sum(sizes) / count)
+        limit = None
+        if self.capacity is not None and self.training:
+            limit = math.ceil(self.capacity * sum(sizes) / count)
         parts = [part[:limit] for part in order[: sum(sizes)].split(sizes)]
+        parts = [F.pad(part, (0, -len(part) % ROWS), value=len(experts)) for part in parts]
         return torch.cat(parts), [len(part) for part in parts]
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Family:
 
 
 # names of the model families that translate
-TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt")
+TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt", "convs2s")
 # The keys are the first parts of preset names, such as "bert" in "bert/tiny". Some of the last families have no
 # presets.
 FAMILIES = {
@@ -51,6 +51,7 @@ FAMILIES = {
     "seq2seq-rnn": Family("seq2seq_rnn", "Seq2SeqRNNConfig", "Seq2SeqRNN", "Cho 2014, Sutskever 2014"),
     "rnn-attention": Family("rnn_attention", "RNNAttentionConfig", "RNNAttention", "Bahdanau 2015, Luong 2015"),
     "gnmt": Family("gnmt", "GNMTConfig", "GNMT", "Wu 2016"),
+    "convs2s": Family("convs2s", "ConvS2SConfig", "ConvS2S", "Gehring 2017"),
     "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
     "text-classifier": Family("text_classifier", "TextClassifierConfig", "TextClassifier", "Chollet 2021"),
     "sequence-baseline": Family("sequence_baselines", "SequenceBaselineConfig", "SequenceBaseline", "Chollet 2021"),
@@ -131,6 +132,8 @@ _RNN_ATTENTION: dict[str, Settings] = {
     "luong": {"layers": 2, "hidden": 224, "dropout": 0.3},
     "bahdanau": {"cell": "gru", "scores": "additive", "order": "before", "hidden": 320, "dropout": 0.3},
 }
+# Convolutional translators with about as many parameters as transformer/tiny.
+_CONVS2S: Settings = {"width": 128, "hidden": 128, "encoder_layers": 6, "decoder_layers": 5, "dropout": 0.3}
 
 # ------------------------------------------------------------------------------------------------ text models
 
@@ -251,6 +254,7 @@ PRESETS: dict[str, Settings] = {
     **_named("seq2seq-rnn", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _SEQ2SEQ.items()}),
     **_named("rnn-attention", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _RNN_ATTENTION.items()}),
     "gnmt/tiny": {"dropout": 0.3, **_vocabularies(10_000, 10_000)},
+    "convs2s/rival": {**_CONVS2S, **_vocabularies(10_000, 10_000)},
     **_named("bert", _BERT),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},

@@ -43,7 +43,8 @@ def test_outputs_and_loss_equal_those_of_switch_transformers(limit: int) -> None
         dropout_rate=0.0,
         router_jitter_noise=0.0,
     )
-    reference, model = SwitchTransformersSparseMLP(config), layer(capacity=limit * 4 / 12)
+    reference: Any = SwitchTransformersSparseMLP(config)
+    model: Any = layer(capacity=limit * 4 / 12)
     with torch.no_grad():
         reference.router.classifier.weight.copy_(model.router.weight)
         for e, expert in enumerate(reference.experts.values()):

@@ -11,6 +11,7 @@ from manyheads.analysis.costs import example
 from manyheads.models import (
     bert,
     conv_attention,
+    convs2s,
     encoder_decoder,
     gnmt,
     gpt,
@@ -71,6 +72,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "seq2seq-rnn": lambda: seq2seq_rnn.Seq2SeqRNN(preset("seq2seq-rnn/tiny", **PAIR, width=8, hidden=6)),
     "rnn-attention, luong": lambda: _attentive("luong", cell="rnn", scores="general", input_feeding=True),
     "rnn-attention, bahdanau": lambda: _attentive("bahdanau"),
+    "convs2s": lambda: convs2s.ConvS2S(preset("convs2s/rival", **PAIR, width=8, hidden=6)),
     "gnmt": lambda: gnmt.GNMT(preset("gnmt/tiny", **PAIR, width=8, hidden=6)),
     "bert, pretraining": lambda: _bert("pretraining"),
     "bert, sequence": lambda: _bert("sequence", labels=("a", "b")),
