@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.training.record import Metrics
 
 if TYPE_CHECKING:
@@ -104,3 +105,13 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
     chrf = CHRF()
     return [chrf.sentence_score(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]
+
+
+class TranslationEvaluation(EvaluationResult):
+    """Result of a translation model on test data.
+
+    Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
+    """
+
+    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
+        return paired_bootstrap(self.outputs, other.outputs, self.references)
