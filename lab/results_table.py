@@ -270,8 +270,9 @@ PAPERS = {
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
     "gnmt": (),
-    "convs2s": (),
-    "bytenet": (),
+    "convs2s": ("translation/rivals",),
+    "bytenet": ("translation/rivals",),
+    "experts": ("translation/rivals",),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
     "gpt": (

@@ -293,6 +293,8 @@ def full_name(name: str, *families: str) -> str:
     for full in (name, *short, *(f"{family}/{size}" for family in families if family.partition("-")[0] == word)):
         if full in names:
             return full
+    if name in PRESETS:
+        raise UserError(f"the preset {name!r} does not fit this task: expected one of {', '.join(families)}")
     raise UserError(f"unknown preset {name!r}: {suggest_name(name, names)}")
 
 

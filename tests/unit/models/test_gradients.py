@@ -67,6 +67,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "transformer, pre": lambda: transformer.Transformer(
         preset("transformer/tiny", **PAIR, **SIDES, norm="pre", final_norm=True, positions="learned")
     ),
+    "transformer, experts": lambda: transformer.Transformer(
+        preset("transformer/tiny-experts", **PAIR, **SIDES, experts=3, top_k=3)
+    ),
     "universal": lambda: _universal("tiny"),
     "universal, basic": lambda: _universal("adaptive-tiny", timing="learned"),
     "universal, accumulated": lambda: _universal("tiny", halting="accumulated", transition="separable", norm="pre"),
