@@ -270,6 +270,8 @@ PAPERS = {
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
     "gnmt": (),
+    "convs2s": (),
+    "bytenet": (),
     "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),

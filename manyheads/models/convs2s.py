@@ -3,8 +3,8 @@
     source  -> embed + positions -> N x [convolution, GLU]                                  -> memory
     target  -> embed + positions -> N x [causal convolution, GLU, attention to the memory]  -> logits
 
-A convolution of k positions replaces self-attention. Each decoder layer has one attention head of its own. The sum of
-two vectors is multiplied by sqrt(0.5), which keeps the variance (section 3.4).
+A convolution of k positions replaces self-attention. Each decoder layer has one attention head. The sum of two vectors
+is multiplied by sqrt(0.5), which keeps the variance (section 3.4).
 """
 
 from __future__ import annotations
