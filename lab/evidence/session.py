@@ -125,7 +125,7 @@ def _keep(standing: Standing, run: Listed) -> bool:
     about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
     files = []
     for part in parts:
-        name = run.name if len(parts) == 1 else f"{run.name}-{part.name}"
+        name = run.name if part == folder or run.entry.endswith(f"-{part.name}") else f"{run.name}-{part.name}"
         entries = read_metrics(part / "metrics.jsonl")
         curve = [{"step": entry["step"], **entry["validation"]} for entry in entries if "validation" in entry]
         files.append(results_keep.keep(part, name, evidence=about, curve=curve))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
+from manyheads.cli.loading import add_ensemble, add_precision, add_processes, add_test_data, model_for
 from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 from manyheads.errors import UserError
@@ -37,6 +37,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
                           help="columns of --data for labeled texts, also pair=NAME (default: as in"
                                " training)")  # fmt: skip
+    add_ensemble(verb)
     add_precision(verb)
     add_processes(verb)
 
@@ -49,7 +50,7 @@ def _columns(given: str) -> dict[str, str]:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    model = model_for("evaluate", options.model, options.precision)
+    model = model_for("evaluate", options.model, options.precision, options.ensemble)
     more: dict[str, Any] = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.readers.labeled import Columns
@@ -82,7 +83,10 @@ def _evaluate(options: argparse.Namespace) -> None:
 
         draw_confusion(options.confusion, *confusion)
     if options.json:
-        return document({"model": options.model, "data": options.data, "metrics": outcome.metrics, **labels})
+        ensemble = {"ensemble": options.ensemble} if options.ensemble else {}
+        return document(
+            {"model": options.model, **ensemble, "data": options.data, "metrics": outcome.metrics, **labels}
+        )
     print_metrics(outcome.metrics)
     if labels:
         print()

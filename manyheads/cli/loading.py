@@ -60,8 +60,14 @@ def add_test_data(verb: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def model_for(verb: str, model: str, precision: str = "float32") -> Any:
-    """Load a model. Raise UserError if the command cannot be used with this type of model."""
+def add_ensemble(verb: argparse.ArgumentParser, more: str = "") -> None:
+    """Add the option --ensemble to the parser of a command that translates; `more` is added to its description."""
+    about = f"translators whose predictions are averaged{more}"
+    verb.add_argument("--ensemble", nargs="+", action="extend", default=[], metavar="MODEL", help=about)
+
+
+def model_for(verb: str, model: str, precision: str = "float32", ensemble: Sequence[str] = ()) -> Any:
+    """Load a model, or an ensemble. Raise UserError if the command cannot be used with this type of model."""
     from manyheads.tasks.loading import load
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
@@ -69,7 +75,11 @@ def model_for(verb: str, model: str, precision: str = "float32") -> Any:
         able = [name for name in (*PREDICTIONS, "attend") if name in predictor.verbs]
         what = "has no predictions to score" if verb == "evaluate" else f"does not support {verb}"
         raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
-    return predictor
+    if not ensemble:
+        return predictor
+    if not hasattr(predictor, "with_ensemble"):
+        raise UserError(f"{model}: --ensemble applies to translation models")
+    return predictor.with_ensemble([model_for(verb, name, precision) for name in ensemble])
 
 
 def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line, read_lines, stdin, warn_of_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import add_ensemble, add_precision, add_processes, model_for
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
 from manyheads.files import write as write_file
@@ -55,6 +55,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--top-p", type=float, metavar="P", help="draw from tokens of total probability P")
     verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="random seed (default: 0)")
     verb.add_argument("--truncate", action="store_true", help="shorten texts that are too long")
+    add_ensemble(verb, "; after texts")
     add_precision(verb)
     add_processes(verb)
 
@@ -66,7 +67,7 @@ def _translate(options: argparse.Namespace) -> None:
     if options.input is None:
         warn_of_files(lines, "to translate its lines, use --input {}")
     decoding = _decoding(options)
-    translator = model_for("translate", options.model, options.precision)
+    translator = model_for("translate", options.model, options.precision, options.ensemble)
     written: list[str] = []
     write = print if options.output is None else written.append
     if targets is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from manyheads.data.sources.digits import DigitSource, by_length
+from manyheads.errors import UserError
 from manyheads.tasks.digits.task import digit_result
 from manyheads.tasks.evaluation import EvaluationResult, scored_data
 from manyheads.tasks.translation.predictor import Translator
@@ -20,6 +21,8 @@ class DigitTranslator(Translator):
         """
         if data is not None:
             return super().outcome(data, skip_bad_lines=skip_bad_lines)
+        if self.others:
+            raise UserError("accuracy by length is measured for single models: give test data for an ensemble (--data)")
         tests = by_length(scored_data(self.path, None, DigitSource()))
         model, compute = self.compiled
         return digit_result(model, self.tokenizer, tests, compute)

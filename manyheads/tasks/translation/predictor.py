@@ -33,7 +33,8 @@ from manyheads.tasks.translation.decoding import (
     pad_sources,
     source_batches,
 )
-from manyheads.tasks.translation.metrics import paired_bootstrap, sentence_chrf, translation_metrics
+from manyheads.tasks.translation.ensemble import Ensemble, joined
+from manyheads.tasks.translation.metrics import TranslationEvaluation, sentence_chrf, translation_metrics
 from manyheads.tasks.translation.wording import Wording
 from manyheads.training.distributed_map import distributed_map
 
@@ -43,16 +44,6 @@ if TYPE_CHECKING:
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
 SPLIT = "split it"
 CUT = ", or cut it with truncate (--truncate)"
-
-
-class TranslationEvaluation(EvaluationResult):
-    """Result of a translation model on test data.
-
-    Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
-    """
-
-    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
-        return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
 @dataclass(frozen=True)
@@ -101,6 +92,24 @@ class Translator(ModelWithTokenizer):
         if loaded.target_tokenizer is None:
             raise UserError(f"{loaded.path}: found no target_tokenizer.json, so text cannot be translated")
         self.target_tokenizer, self._saved_decoding = loaded.target_tokenizer, loaded.decoding
+        self.others: tuple[Translator, ...] = ()  # further models of an ensemble
+
+    def with_ensemble(self, others: Sequence[Translator]) -> Translator:
+        """Return a translator that averages the log-probabilities of this model and others with the same vocabulary.
+
+        Attention and logit lens are those of this model.
+
+            >>> pair = translator.with_ensemble([translator])
+            >>> pair.translate("the cat") == translator.translate("the cat")
+            True
+        """
+        ensemble: Translator = joined(self, others)
+        return ensemble
+
+    @property
+    def compiled(self) -> tuple[Any, ComputeConfig]:
+        own = super().compiled
+        return (Ensemble([own, *(other.compiled for other in self.others)]), own[1]) if self.others else own
 
     @overload
     def translate(self, texts: str, **options: Unpack[Options]) -> str: ...

@@ -19,7 +19,7 @@ from lab import results_keep
 from lab.evidence import __main__ as evidence
 from lab.evidence import standing
 from lab.evidence.listed import LIST, Listed, read_list
-from lab.evidence.session import GRACE, ROOT, SIGNALS
+from lab.evidence.session import GRACE, SIGNALS
 from lab.evidence.standing import MINILM, Standing, kept_records
 from manyheads import cli, files
 from manyheads.runs.overrides import apply, from_arguments
@@ -209,35 +209,25 @@ def test_a_full_disk_keeps_every_record(
     assert kept["evidence"] == {"claim": "a", "run": "lm", "settings": run.settings, "seconds": 60.0}
 
 
-def test_parts_of_a_run_are_grouped(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
-    entries = [entry("rows", "translation/ablate")]
+@pytest.mark.parametrize(
+    ("name", "recorded"), [("rows", ["rows-A-heads-1", "rows-base"]), ("t-base", ["t-base", "t-base-A-heads-1"])]
+)
+def test_parts_of_a_run_are_grouped(
+    call: Callable[..., int], tmp_path: Path, records: Path, name: str, recorded: list[str]
+) -> None:
+    entries = [entry(name, "translation/ablate")]
     [run] = listed(tmp_path, *entries)
     for part in ("base", "A-heads-1"):
-        finished(tmp_path / "runs" / "rows", Listed(part, part, "a", "", (), 1, "cpu"))
+        finished(tmp_path / "runs" / name, Listed(part, part, "a", "", (), 1, "cpu"))
     note = {"settings": run.settings, "seconds": 1.0, "status": "finished"}
-    (tmp_path / "runs" / "rows.json").write_text(json.dumps(note))
+    (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(note))
     assert call(entries=entries) == 0
-    assert sorted(path.stem for path in records.iterdir()) == ["rows-A-heads-1", "rows-base"]
+    assert sorted(path.stem for path in records.iterdir()) == recorded
 
 
-def test_runs_side_by_side_are_different(
-    call: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The second entry has no data, and the first is finished. A single part is recorded under the name of its run."""
-    code = (
-        f"from lab import results_keep; from pathlib import Path; results_keep.RECORDS = Path({str(tmp_path / 'r')!r})"
-    )
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{ROOT}")
-    entries = [entry("row", "translation/rivals rows=lstm"), entry("two", "translation data=$DATA/absent")]
-    [run, _] = listed(tmp_path, *entries)
-    finished(tmp_path / "runs" / "row", Listed("lstm", "lstm", "a", "", (), 1, "cpu"))
-    note = {"settings": run.settings, "seconds": 1.0, "status": "finished"}
-    (tmp_path / "runs" / "row.json").write_text(json.dumps(note))
-    assert call("--at-once", "2", "--only", "row", "two", entries=entries) == 0
-    assert [path.stem for path in (tmp_path / "r" / "runs").iterdir()] == ["row"]
-    assert capfd.readouterr().err.count("left out: two") == 2
+def test_calls_run_side_by_side(call: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("--at-once", "2", entries=[entry("one", "translation data=$DATA/absent")]) == 0
+    assert capfd.readouterr().err.count("left out: one") == 2
 
 
 def test_an_existing_curve_is_kept(call: Callable[..., int], tmp_path: Path, records: Path) -> None:
