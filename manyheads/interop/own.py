@@ -86,8 +86,16 @@ def _former_lstm() -> Family:
     family = next(family for family in OWN if family.model_type == "manyheads-seq2seq-rnn")
     kept = ("pad", "end", "start", "width", "layers", "max_positions", "dropout")
     rows = (_OneVocabulary(), *(row for row in family.settings.rows if set(row.keys) <= {*kept}))
+    fixed = {
+        "cell": "lstm",
+        "hidden": None,
+        "tie": "all",
+        "output_bias": True,
+        "reverse_source": False,
+        "source_pad": None,
+    }
     return replace(
-        family, model_type="manyheads-seq2seq-lstm", settings=replace(family.settings, rows=rows),
+        family, model_type="manyheads-seq2seq-lstm", settings=replace(family.settings, rows=rows, ours_only=fixed),
         renamed=lambda name: name.replace("embedding.weight", "source_embedding.weight"),
     )  # fmt: skip
 

@@ -6,15 +6,18 @@ from dataclasses import fields, replace
 
 import pytest
 
+from manyheads.core.experts import ExpertConfig
 from manyheads.directory import FAMILIES
 from manyheads.interop.family import Family
 
 INITIALIZATION = {"init", "position_std", "embedding_init"}  # of no effect once there are weights
+EXPERTS = {field.name for field in fields(ExpertConfig)}  # of no effect with feed_forward=dense
 _GPT = {"head", "labels", "pad"}
 # fields that `Family.infer` or a row of another field reads back, by family
 INFERRED: dict[str, set[str]] = {
     "marian": {"output_bias", "source_pad"},
     "pegasus": {"output_bias", "source_pad"},
+    "manyheads-seq2seq-lstm": {"source_vocab", "target_vocab"},
     "bert": {"head", "labels"},
     "roberta": {"head", "labels", "position_offset"},
     "distilbert": {"head", "labels"},
@@ -30,7 +33,7 @@ INFERRED: dict[str, set[str]] = {
 
 def unaccounted(family: Family) -> set[str]:
     rows = {getattr(row, "ours", getattr(row, "name", "")) for row in family.settings.rows}
-    known = rows | set(family.settings.ours_only) | INFERRED.get(family.model_type, set()) | INITIALIZATION
+    known = rows | set(family.settings.ours_only) | INFERRED.get(family.model_type, set()) | INITIALIZATION | EXPERTS
     return {field.name for field in fields(family.config)} - known
 
 
