@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab import complexity_page, evidence_page, recipes_page, service_page, speed_page, survival_page
+from lab import complexity_page, evidence_page, recipes_page, rivals_page, service_page, speed_page, survival_page
 from lab.best_results import best_of_each, rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
@@ -270,6 +270,9 @@ PAPERS = {
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
     "gnmt": (),
+    "convs2s": (),
+    "bytenet": (),
+    "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
     "gpt": (
@@ -296,6 +299,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/speed.md": speed_page.PARTS,
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/papers/heads.md": (published_table,),
+    "docs/papers/rivals.md": rivals_page.PARTS,
     **{
         f"docs/papers/{page}.md": (
             partial(table, *recipes, rival=RIVALS.get(page, ""), shown=SHOWN),

@@ -81,6 +81,14 @@ class Divides:
 
 
 @dataclass(frozen=True)
+class Odd:
+    """Check that a number is odd: a kernel reads the same number of positions before and after its own."""
+
+    def violation(self, value: int, config: Any) -> str:
+        return "" if value % 2 else "that is odd"
+
+
+@dataclass(frozen=True)
 class Distinct:
     """Check that a list contains distinct names, and at least `min_length` of them."""
 
@@ -106,6 +114,7 @@ class FitsLabels:
 
 
 Size = Annotated[int, Range(1, 2**20)]  # length of a feature vector: model width, hidden units, channels
+OddSize = Annotated[int, Range(1, 2**20), Odd()]
 Layers = Annotated[int, Range(1, 1000)]
 Heads = Annotated[int, Range(1, 2**12), Divides("width")]
 Length = Annotated[int, Range(1, 1_000_000)]  # number of tokens in a text

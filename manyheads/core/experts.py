@@ -106,8 +106,10 @@ class Experts(nn.Module):
         real = None if lengths is None else (torch.arange(x.shape[-2], device=x.device) < lengths[:, None]).flatten()
         probabilities = self.router(tokens)  # (N, E)
         gates, chosen = (best.T for best in probabilities.topk(self.top_k))  # (k, N)
-        if self.losses is not None:
-            self.losses.append(self.balance * balance_loss(probabilities, chosen, real))
+        if self.training:  # also without `balance_losses`, because gradient checkpointing repeats this computation
+            loss = self.balance * balance_loss(probabilities, chosen, real)
+            if self.losses is not None:
+                self.losses.append(loss)
         order, sizes = self._assign(chosen, real)
         inputs = F.embedding(order % len(tokens), tokens)  # a gather whose gradient is deterministic and fast
         outputs = torch.cat([self._expert(e, part) for e, part in enumerate(inputs.split(sizes))])
@@ -166,8 +168,8 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, real: Tensor | None = No
 def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the weighted load-balancing loss of each layer of experts that runs inside the `with` block.
 
-    The fractions are those of one micro-batch on one process. The backward pass belongs outside of the block:
-    gradient checkpointing would otherwise collect the losses again.
+    The layers must be in training mode. The fractions are those of one micro-batch on one process. The backward pass
+    belongs outside of the block: gradient checkpointing would otherwise collect the losses again.
     """
     losses: list[Tensor] = []
     layers = [module for module in model.modules() if isinstance(module, Experts)]

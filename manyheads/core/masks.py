@@ -113,3 +113,8 @@ class Mask:
         for rule in rules[1:]:
             table = table & rule
         return table.expand(*table.shape[:-2], queries, keys)
+
+
+def padding(lengths: Tensor, positions: int, device: torch.device) -> Tensor:
+    """Return a table (B, T, 1) of T positions, True behind the text of each row. The lengths are (B,)."""
+    return (torch.arange(positions, device=device) >= lengths.to(device)[:, None])[..., None]

@@ -3,8 +3,8 @@
     source  -> embed + positions -> N x [convolution, GLU]                                  -> memory
     target  -> embed + positions -> N x [causal convolution, GLU, attention to the memory]  -> logits
 
-A convolution of k positions replaces self-attention. Each decoder layer has one attention head of its own. The sum of
-two vectors is multiplied by sqrt(0.5), which keeps the variance (section 3.4).
+A convolution of k positions replaces self-attention. Each decoder layer has one attention head. The sum of two vectors
+is multiplied by sqrt(0.5), which keeps the variance (section 3.4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +19,14 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import attend
 from manyheads.core.cache import StateCache
-from manyheads.core.config import Layers, Size
+from manyheads.core.config import Layers, OddSize, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import concatenate_windows
-from manyheads.core.masks import Mask
+from manyheads.core.masks import Mask, padding
 from manyheads.core.positions import PositionTable
 from manyheads.core.tap import Tap
-from manyheads.errors import UserError
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from manyheads.models.rnn_attention import Source
 
 EMBEDDING_STD = 0.1  # section 3.5
 
@@ -46,27 +45,9 @@ class ConvS2SConfig(EncoderDecoderConfig):
 
     encoder_layers: Layers = 15
     decoder_layers: Layers = 15
-    encoder_kernel: Size = 3
+    encoder_kernel: OddSize = 3
     decoder_kernel: Size = 3
     hidden: Size = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_odd("encoder_kernel", self.encoder_kernel)
-
-
-def check_odd(name: str, kernel: int) -> None:
-    """Raise UserError unless a convolution can read the same number of positions before and after its own."""
-    if kernel % 2 == 0:
-        raise UserError(f"{name} is {kernel}: expected an odd number, as many positions before as after the own one")
-
-
-class Memory(NamedTuple):
-    """What a decoder attends to: keys and values, both (B, Tk, D), and lengths (B,) without padding."""
-
-    keys: Tensor
-    values: Tensor
-    lengths: Tensor | None
 
 
 class NormalizedLinear(nn.Module):
@@ -114,14 +95,14 @@ class ConvAttention(nn.Module):
         self.query, self.output = NormalizedLinear(hidden, width), NormalizedLinear(width, hidden)
         self.tap = Tap()
 
-    def forward(self, states: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+    def forward(self, states: Tensor, embedded: Tensor, source: Source) -> Tensor:
         query = _sum(self.query(states), embedded)
-        mask = Mask(key_lengths=memory.lengths)
+        mask = Mask(key_lengths=source.lengths)
         context = attend(
-            query[:, None], memory.keys[:, None], memory.values[:, None], mask=mask, scale=1.0, tap=self.tap
+            query[:, None], source.keys[:, None], source.memory[:, None], mask=mask, scale=1.0, tap=self.tap
         )[:, 0]
         # A mean of m independent vectors has 1 / m of their variance (section 3.4).
-        words = memory.keys.shape[1] if memory.lengths is None else memory.lengths[:, None, None].to(context.dtype)
+        words = source.keys.shape[1] if source.lengths is None else source.lengths.to(context)[:, None, None]
         output: Tensor = self.output(context * words**0.5)
         return output
 
@@ -139,12 +120,12 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the outputs. Padding does not reach real positions, because each convolution reads zeros there."""
-        real = None if lengths is None else Mask(key_lengths=lengths).materialize(1, x.shape[1], x.device)
+        behind = None if lengths is None else padding(lengths, x.shape[1], x.device)
         x = self.enter(x)
         for layer in self.layers:
             assert isinstance(layer, GatedConvolution)
             read = dropout(x, layer.rate, self.training)
-            read = read if real is None else read.masked_fill(~real[:, 0].transpose(1, 2), 0.0)
+            read = read if behind is None else read.masked_fill(behind, 0.0)
             around = layer.kernel // 2
             x = _sum(layer(F.pad(read, (0, 0, around, around))), x)
         outputs: Tensor = self.leave(x)
@@ -159,14 +140,14 @@ class DecoderLayer(nn.Module):
         self.convolution = GatedConvolution(c.hidden, c.decoder_kernel, c.dropout)
         self.cross = ConvAttention(c.hidden, c.width)
 
-    def forward(self, x: Tensor, past: Tensor, embedded: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, past: Tensor, embedded: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Return the states (B, T, H) and the last k - 1 inputs of the convolution.
 
         past  inputs of the convolution at the k - 1 positions before x, (B, k - 1, H)
         """
         read = torch.cat([past, dropout(x, self.convolution.rate, self.training)], 1)
         states = self.convolution(read)
-        states = _sum(self.cross(states, embedded, memory), states)
+        states = _sum(self.cross(states, embedded, source), states)
         return _sum(states, x), read[:, x.shape[1] :]
 
 
@@ -179,11 +160,11 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(c) for _ in range(c.decoder_layers))
         self.leave = NormalizedLinear(c.hidden, c.width)
 
-    def forward(self, embedded: Tensor, past: Iterable[Tensor], memory: Memory) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, embedded: Tensor, past: Iterable[Tensor], source: Source) -> tuple[Tensor, list[Tensor]]:
         """Return the outputs, and the last inputs of every convolution."""
         x, last = self.enter(embedded), []
         for layer, inputs in zip(self.layers, past, strict=True):
-            x, inputs = layer(x, inputs, embedded, memory)
+            x, inputs = layer(x, inputs, embedded, source)
             last.append(inputs)
         return self.leave(x), last
 
@@ -219,12 +200,12 @@ class ConvS2S(EncoderDecoder):
         memory = self.encode(source, source_lengths, offset)
         return self._write(target, self._first_inputs(memory), offset, memory)[0]
 
-    def encode(self, source: Tensor, lengths: Tensor | None, offset: int | Tensor | None = None) -> Memory:
+    def encode(self, source: Tensor, lengths: Tensor | None, offset: int | Tensor | None = None) -> Source:
         """Return what the decoder attends to. The values add the embedded source to the keys (section 3.3)."""
         x = self.positions[0](self.source_embedding(source), offset)
         x = dropout(x, self.config.dropout, self.training)
         keys = self.encoder(x, lengths)
-        return Memory(keys, _sum(keys, x), lengths)
+        return Source(keys, _sum(keys, x), lengths)
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StateCache:
         """Encode the source (B, Ts) and return a cache for `step`.
@@ -236,24 +217,21 @@ class ConvS2S(EncoderDecoder):
 
     def step(self, tokens: Tensor, cache: StateCache) -> Tensor:
         """Return the logits (B, T, V) after each of the next tokens (B, T)."""
-        keys, values, lengths = cache.memory
-        assert keys is not None
-        assert values is not None
-        hidden, cache.states = self._write(tokens, cache.states, cache.lengths, Memory(keys, values, lengths))
+        hidden, cache.states = self._write(tokens, cache.states, cache.lengths, Source.of(cache))
         cache.lengths = cache.lengths + tokens.shape[1]
         return self.project(hidden)
 
-    def _first_inputs(self, memory: Memory) -> list[Tensor]:
+    def _first_inputs(self, source: Source) -> list[Tensor]:
         c = self.config
-        zeros = memory.keys.new_zeros(len(memory.keys), c.decoder_kernel - 1, c.hidden)
+        zeros = source.keys.new_zeros(len(source.keys), c.decoder_kernel - 1, c.hidden)
         return [zeros] * c.decoder_layers
 
     def _write(
-        self, target: Tensor, past: Iterable[Tensor], offset: int | Tensor | None, memory: Memory
+        self, target: Tensor, past: Iterable[Tensor], offset: int | Tensor | None, source: Source
     ) -> tuple[Tensor, list[Tensor]]:
         x = self.positions[1](self.target_embedding(target), offset)
         x = dropout(x, self.config.dropout, self.training)
-        outputs, last = self.decoder(x, past, memory)
+        outputs, last = self.decoder(x, past, source)
         return dropout(outputs, self.config.dropout, self.training), last
 
 

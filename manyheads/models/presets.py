@@ -42,7 +42,7 @@ class Family:
 
 
 # names of the model families that translate
-TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt", "convs2s")
+TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt", "convs2s", "bytenet")
 # The keys are the first parts of preset names, such as "bert" in "bert/tiny". Some of the last families have no
 # presets.
 FAMILIES = {
@@ -52,6 +52,7 @@ FAMILIES = {
     "rnn-attention": Family("rnn_attention", "RNNAttentionConfig", "RNNAttention", "Bahdanau 2015, Luong 2015"),
     "gnmt": Family("gnmt", "GNMTConfig", "GNMT", "Wu 2016"),
     "convs2s": Family("convs2s", "ConvS2SConfig", "ConvS2S", "Gehring 2017"),
+    "bytenet": Family("bytenet", "ByteNetConfig", "ByteNet", "Kalchbrenner 2016"),
     "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
     "text-classifier": Family("text_classifier", "TextClassifierConfig", "TextClassifier", "Chollet 2021"),
     "sequence-baseline": Family("sequence_baselines", "SequenceBaselineConfig", "SequenceBaseline", "Chollet 2021"),
@@ -134,6 +135,7 @@ _RNN_ATTENTION: dict[str, Settings] = {
 }
 # Convolutional translators with about as many parameters as transformer/tiny.
 _CONVS2S: Settings = {"width": 128, "hidden": 128, "encoder_layers": 6, "decoder_layers": 5, "dropout": 0.3}
+_BYTENET: Settings = {"width": 128, "hidden": 112, "sets": 2, "dropout": 0.3}
 
 # ------------------------------------------------------------------------------------------------ text models
 
@@ -255,6 +257,7 @@ PRESETS: dict[str, Settings] = {
     **_named("rnn-attention", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _RNN_ATTENTION.items()}),
     "gnmt/tiny": {"dropout": 0.3, **_vocabularies(10_000, 10_000)},
     "convs2s/rival": {**_CONVS2S, **_vocabularies(10_000, 10_000)},
+    "bytenet/rival": {**_BYTENET, **_vocabularies(10_000, 10_000)},
     **_named("bert", _BERT),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},
@@ -290,6 +293,8 @@ def full_name(name: str, *families: str) -> str:
     for full in (name, *short, *(f"{family}/{size}" for family in families if family.partition("-")[0] == word)):
         if full in names:
             return full
+    if name in PRESETS:
+        raise UserError(f"the preset {name!r} does not fit this task: expected one of {', '.join(families)}")
     raise UserError(f"unknown preset {name!r}: {suggest_name(name, names)}")
 
 

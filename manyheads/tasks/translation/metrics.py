@@ -43,18 +43,21 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
         },
     }
     try:
-        from sacremoses import MosesPunctNormalizer, MosesTokenizer
+        prepared = [prepared_texts(texts, language) for texts in (hypotheses, references)]
     except ImportError:
         return scores
-    normalize, tokenize = MosesPunctNormalizer(language).normalize, MosesTokenizer(language).tokenize
-
-    def prepared(lines: Sequence[str]) -> list[str]:
-        return [" ".join(tokenize(normalize(line.lower()), escape=False)) for line in lines]
-
     # The texts are tokenized on purpose, so force=True suppresses sacreBLEU's warning about tokenized text.
-    moses = _score(BLEU(tokenize="none", force=True), prepared(hypotheses), prepared(references))
+    moses = _score(BLEU(tokenize="none", force=True), *prepared)
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
+
+
+def prepared_texts(texts: Sequence[str], language: str) -> list[str]:
+    """Return texts in lower case after Moses punctuation normalization and tokenization, for `bleu_moses_lc`."""
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+    normalize, tokenize = MosesPunctNormalizer(language).normalize, MosesTokenizer(language).tokenize
+    return [" ".join(tokenize(normalize(text.lower()), escape=False)) for text in texts]
 
 
 def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:

@@ -98,7 +98,7 @@ def test_cached_steps_equal_the_whole_target(kernel: int) -> None:
 
 def test_no_logits_depend_on_later_tokens() -> None:
     net = model()
-    hidden = {}
+    hidden: dict[str, torch.Tensor] = {}
     net.decoder.enter.register_forward_pre_hook(lambda _, inputs: hidden.update(x=inputs[0]))
     logits = net(SOURCE, None, TARGET)
     for position in range(7):
@@ -129,5 +129,5 @@ def test_flops_equal_a_formula() -> None:
 
 
 def test_an_even_kernel_of_the_encoder_is_refused() -> None:
-    with pytest.raises(ValueError, match="encoder_kernel is 4: expected an odd number"):
+    with pytest.raises(ValueError, match="encoder_kernel is 4: expected an integer that is odd"):
         ConvS2SConfig(**TOKENS, encoder_kernel=4)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manyheads.analysis.costs import example
 from manyheads.models import (
     bert,
+    bytenet,
     conv_attention,
     convs2s,
     encoder_decoder,
@@ -66,6 +67,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "transformer, pre": lambda: transformer.Transformer(
         preset("transformer/tiny", **PAIR, **SIDES, norm="pre", final_norm=True, positions="learned")
     ),
+    "transformer, experts": lambda: transformer.Transformer(
+        preset("transformer/tiny-experts", **PAIR, **SIDES, experts=3, top_k=3)
+    ),
     "universal": lambda: _universal("tiny"),
     "universal, basic": lambda: _universal("adaptive-tiny", timing="learned"),
     "universal, accumulated": lambda: _universal("tiny", halting="accumulated", transition="separable", norm="pre"),
@@ -73,6 +77,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "rnn-attention, luong": lambda: _attentive("luong", cell="rnn", scores="general", input_feeding=True),
     "rnn-attention, bahdanau": lambda: _attentive("bahdanau"),
     "convs2s": lambda: convs2s.ConvS2S(preset("convs2s/rival", **PAIR, width=8, hidden=6)),
+    "bytenet": lambda: bytenet.ByteNet(preset("bytenet/rival", **PAIR, width=8, hidden=6)),
     "gnmt": lambda: gnmt.GNMT(preset("gnmt/tiny", **PAIR, width=8, hidden=6)),
     "bert, pretraining": lambda: _bert("pretraining"),
     "bert, sequence": lambda: _bert("sequence", labels=("a", "b")),

@@ -42,6 +42,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn-attention": {**_SIDES, "hidden": 6},
     "gnmt": {**_SIDES, "hidden": 6, "layers": 2},
     "convs2s": {**_SIDES, "hidden": 6, "encoder_layers": 1, "decoder_layers": 1},
+    "bytenet": {**_SIDES, "hidden": 6, "sets": 1},
     "bert": {**BLOCK, "vocab": 54, "max_positions": 32, "head": "sequence", "labels": ("a", "b")},
     "text-classifier": {"vocab": 20, "width": 8, "head_width": 4, "feed_forward": 8, "positions": "concatenated"},
     "sequence-baseline": {"vocab": 20, "width": 8, "hidden": 8},
