@@ -302,7 +302,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/papers/rivals.md": rivals_page.PARTS,
     **{
         f"docs/papers/{page}.md": (
-            partial(table, *recipes, rival=RIVALS.get(page, ""), shown=SHOWN),
+            *([partial(table, *recipes, rival=RIVALS.get(page, ""), shown=SHOWN)] if recipes else []),
             *([hunger_picture] if page == "vit" else []),
             *([readings_table] if page == "directions" else []),
         )

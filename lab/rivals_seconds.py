@@ -35,11 +35,11 @@ def task(run: Path, data: str, precision: Precision) -> TranslationTask:
     """Return the training task of a run, with its trained weights."""
     loaded = directory.load(run)
     loaded.model.train()
+    assert loaded.tokenizer is not None
     pairs = ParallelSource(data=data, source="en", target="fr").read_one(data)
-    corpus = Corpus(
-        *(TokenStore.of(side, loaded.tokenizer, run / "state" / "tokens") for side in (pairs.sources, pairs.targets)),
-        256,
-    )
+    cache = run / "state" / "tokens"
+    sources, targets = (TokenStore.of(side, loaded.tokenizer, cache) for side in (pairs.sources, pairs.targets))
+    corpus = Corpus(sources, targets, loaded.model.config.max_positions)
     return TranslationTask(
         loaded.model, loaded.tokenizer, None, corpus, corpus, compute=prepare(precision, 1),
         batch_tokens=RIVALS.batch_tokens, smoothing=RIVALS.smoothing, seed=1,

@@ -9,9 +9,10 @@ from tests.contracts.tasks.translation.test_run import SMALL, lines
 
 def test_a_translator_with_experts_learns_and_resumes_exactly(corpus: Path, tmp_path: Path) -> None:
     settings = SMALL | {
-        "data": str(corpus), "training.steps": 10, "training.schedule": "constant", "training.learning_rate": 1e-2, "beam": 1,
-        "training.warmup": 2, "training.accumulate": 2, "training.checkpointing": True, "model.feed_forward": "experts", "model.experts": 3,
-        "model.top_k": 2, "model.expert_size": 16, "model.capacity": 1.25,
+        "data": str(corpus), "beam": 1, "training.steps": 10, "training.schedule": "constant", "training.warmup": 2,
+        "training.learning_rate": 1e-2, "training.accumulate": 2, "training.checkpointing": True,
+        "model.feed_forward": "experts", "model.experts": 3, "model.top_k": 2, "model.expert_size": 16,
+        "model.capacity": 1.25,
     }  # fmt: skip
     result = train("translation", settings, out=tmp_path / "whole")
     train("translation", settings | {"training.steps": 4}, out=tmp_path / "parts")
