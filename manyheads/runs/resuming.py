@@ -15,7 +15,7 @@ from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.overrides import Setting, rebuild
-from manyheads.training.run_directory import COMMAND, saved_run
+from manyheads.training.run_directory import COMMAND, resume_command, saved_run
 
 Config = TypeVar("Config")
 
@@ -37,6 +37,8 @@ def saved_options(out: Path) -> dict[str, Any]:
         if not all(isinstance(content.get(key), dict) for key in ("settings", "given", "overrides")):
             raise UserError(f"{out}: state/run.json is damaged; give the whole command with --out {out} --resume")
         return {**content, "settings": _from_here(content)}
+    if content:
+        raise UserError(f"{out} is a part of a run, which is resumed as a whole: {resume_command(out)}")
     command = out / "state" / COMMAND
     return _of_command(read_json(command, "give the whole command with --resume")) if command.is_file() else {}
 

@@ -70,8 +70,8 @@ def describe_unfinished(directory: Path) -> str | None:
 
 
 def resume_command(out: Path) -> str:
-    """Return the command that resumes the run in `out`."""
-    if (out / "state" / RUN).exists():
+    """Return the command that resumes the run in `out`, or the run that it is a part of."""
+    if "recipe" in saved_run(out):
         return shlex.join(["manyheads", "train", "--resume", str(out)])
     file = out / "state" / COMMAND  # Runs that were started by an older version of this package lack this file.
     return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"

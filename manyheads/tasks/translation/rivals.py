@@ -34,7 +34,7 @@ def train(config: RivalsConfig, run: Run) -> str | dict[str, Any] | None:
     run.refuse(("preset",), "each row has its own preset; choose rows, such as rows=lstm,transformer")
     if config.training.steps is None or config.training.minutes is not None:
         raise UserError("expected training.steps as the only limit: checkpoints are at fractions of the steps")
-    # The warm-up is fitted to the whole run, not to its first part.
+    # The warm-up is fitted to the whole run. For its parts, it counts as given.
     training = fit_to_data(config.training, run.given, lambda: 1, own_data=False)
     values = {f.name: getattr(config, f.name) for f in fields(TranslationConfig)}
     base = TranslationConfig(**values | {"training": training})
@@ -45,9 +45,9 @@ def train(config: RivalsConfig, run: Run) -> str | dict[str, Any] | None:
         planned_model(apply(base, from_mapping(changes)))
     if run.dry_run:
         return {"rows": {name: _estimate(apply(base, from_mapping(changes)), run) for name, changes in rows.items()}}
-    given, overrides = {**run.given, "training.warmup": training.warmup}, dict(run.overrides)
-    overrides.pop("rows", None)  # The rows do not depend on each other.
-    return ablate(rows, base, replace(run, given=given, overrides=overrides), _train_row, COLUMNS, SIZES)
+    # The rows do not depend on each other.
+    overrides = {key: value for key, value in run.overrides.items() if key != "rows"}
+    return ablate(rows, base, replace(run, overrides=overrides), _train_row, COLUMNS, SIZES)
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -65,6 +65,7 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     Returns the content of result.json, with an entry `curve` for all checkpoints; None if the run was stopped.
     """
     assert config.training.steps is not None
+    given = {**run.given, "training.warmup": config.training.warmup}
     begun, ranks, path = time.monotonic(), distributed_context(), run.out / f"curve-{config.scored}.json"
     hint = "delete it; the checkpoints so far are then left out"
     curve: list[dict[str, Any]] = ranks.broadcast(lambda: read_json(path, hint) if path.exists() else [])
@@ -72,7 +73,7 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     scored, last = max((entry["step"] for entry in curve), default=0), config.training.steps
     result: dict[str, Any] | None = None
     for step in [step for step in checkpoints(last) if step > scored and step >= trained] or [last]:
-        part = replace(run.part("", begun), whole=run.whole, changed=(*run.changed, "steps"))
+        part = replace(run.part("", begun), whole=run.whole, given=given, changed=(*run.changed, "steps"))
         training = replace(config.training, steps=step)
         result = train_translator(replace(config, training=training), part)
         if result is None:

@@ -79,6 +79,9 @@ def test_a_setting_of_the_user_precedes_that_of_a_row(
     assert f"--out {tmp_path / 'a'} --resume" in log.text
     command = json.loads((tmp_path / "a" / "transformer" / "state" / "command.json").read_text())
     assert "training.learning_rate=0.0005" in command
+    assert "warmup" not in command
+    with pytest.raises(ValueError, match="is a part of a run, which is resumed as a whole: manyheads train transl"):
+        train(out=tmp_path / "a" / "transformer", resume=True)
     checkpoint = json.loads(next((tmp_path / "a" / "transformer" / "state").glob("checkpoint-*.json")).read_text())
     assert checkpoint["content"]["config"]["learning_rate"] == 5e-4
     assert checkpoint["content"]["config"]["warmup"] == 1  # a tenth of the whole run, not of the first stage
