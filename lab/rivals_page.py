@@ -82,9 +82,11 @@ def main_table() -> str:
     french, german = curves("fr"), curves("de")
     if not french:
         return "No record exists yet."
-    head = ["model", "parameters", "BLEU en-fr", "seeds", "BLEU en-de", "training FLOPs"]
+    head = ["model", "active parameters", "BLEU en-fr", "seeds", "BLEU en-de", "training FLOPs"]
     rows = [head, ["---", *["--:"] * (len(head) - 1)]]
-    sizes = {_row(record): record["non_embedding"] for record in records() if record["recipe"] == "translation/rivals"}
+    sizes = {
+        _row(record): record["active_non_embedding"] for record in records() if record["recipe"] == "translation/rivals"
+    }
     for row, found in french.items():
         score = _spread([curve[-1][METRIC] for curve in found])
         other = _spread([curve[-1][METRIC] for curve in german[row]]) if row in german else ""

@@ -56,13 +56,13 @@ def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
     config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
-    idle = sum(module.idle_parameters for module in model.modules() if isinstance(module, Experts))
+    non_embedding, active = total - embeddings(model), active_parameters(model)
     return {
         "config": asdict(config),
         "parameters": {
             "total": total,
-            "non_embedding": total - embeddings(model),
-            **({"active_non_embedding": total - embeddings(model) - idle} if idle else {}),
+            "non_embedding": non_embedding,
+            **({"active_non_embedding": active} if active < non_embedding else {}),
             "parts": parts,
             "shapes": shapes(model),
         },
@@ -95,6 +95,12 @@ def embeddings(model: nn.Module) -> int:
         if (part := name.removeprefix("bert.").split(".")[0]) in EMBEDDINGS
         and (part != "output" or vocabulary in parameter.shape)
     )
+
+
+def active_parameters(model: nn.Module) -> int:
+    """Return the number of parameters that a token uses, without embeddings: of experts, only the chosen ones."""
+    idle = sum(module.idle_parameters for module in model.modules() if isinstance(module, Experts))
+    return sum(parameters(model).values()) - embeddings(model) - idle
 
 
 def shapes(model: nn.Module) -> dict[str, str]:

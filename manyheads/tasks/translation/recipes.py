@@ -79,7 +79,7 @@ class TranslationConfig(DataConfig):
         return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 
-def _rival(preset: str, learning_rate: float = 2e-3, **model: Any) -> dict[str, Any]:
+def _rival(preset: str, learning_rate: float = 8e-3, **model: Any) -> dict[str, Any]:
     settings = {f"model.{name}": value for name, value in model.items()}
     return {"preset": preset, **settings, "training.learning_rate": learning_rate}
 

@@ -26,7 +26,7 @@ CHECKPOINTS = 10  # number of checkpoints that are scored
 SPAN = 26  # ratio of the steps of the last checkpoint to those of the first
 
 COLUMNS = {"bleu_moses_lc": "BLEU", "loss": "loss"}
-SIZES = {"parameters": "parameters", "non_embedding": "non-embedding", "flops": "FLOPs"}
+SIZES = {"parameters": "parameters", "active_non_embedding": "active", "flops": "FLOPs"}
 
 
 def train(config: RivalsConfig, run: Run) -> str | dict[str, Any] | None:
@@ -82,7 +82,7 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
         counts = {name: result[name] for name in ("target_tokens", "flops")}
         entry = {"step": result["steps"], "seconds": result["wall_seconds"], **counts, **scores}
         curve = [*(earlier for earlier in curve if earlier["step"] < entry["step"]), entry]
-        result |= {"non_embedding": _non_embedding(config), "curve": curve}
+        result |= {"active_non_embedding": costs.active_parameters(planned_model(config)), "curve": curve}
         if ranks.first:
             write_json(path, curve)
             write_json(run.out / "result.json", result)
@@ -90,13 +90,8 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     return result
 
 
-def _non_embedding(config: TranslationConfig) -> int:
-    model = planned_model(config)
-    return sum(costs.parameters(model).values()) - costs.embeddings(model)
-
-
 def _estimate(config: TranslationConfig, run: Run) -> dict[str, Any]:
     """Return the size of a row and the estimated duration of its training."""
     plan = train_translator(config, run) or {}
-    counts = {"parameters": plan["parameters"], "non_embedding": _non_embedding(config)}
+    counts = {"parameters": plan["parameters"], "active_non_embedding": costs.active_parameters(planned_model(config))}
     return {"preset": config.preset, **counts, "hours": plan["estimate"]["hours"]}
