@@ -91,7 +91,7 @@ def main_table() -> str:
         score = _spread([curve[-1][METRIC] for curve in found])
         other = _spread([curve[-1][METRIC] for curve in german[row]]) if row in german else ""
         flops = mean(curve[-1]["flops"] for curve in found)
-        rows.append([NAMES[row], f"{sizes[row]:,}", score, str(len(found)), other, f"{flops / 1e15:.3f} · 10¹⁵"])
+        rows.append([NAMES[row], f"{sizes[row]:,}", score, str(len(found)), other, f"{flops / 1e12:,.0f} · 10¹²"])
     return _markdown(rows)
 
 
@@ -136,7 +136,7 @@ def draw(out: Path) -> Path | None:
     """Draw BLEU over FLOPs and over seconds, a curve for each model, with the range of its seeds."""
     from matplotlib import pyplot
 
-    if not curves("fr"):
+    if not timed("fr"):
         return None
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
     panels = ((axes[0], curves("fr"), "flops", 1e12, "training, 10¹² FLOPs"),
@@ -160,7 +160,7 @@ def draw(out: Path) -> Path | None:
 
 
 def picture() -> str:
-    return f"![BLEU over training cost](../images/{FIGURE.name})" if curves("fr") else ""
+    return f"![BLEU over training cost](../images/{FIGURE.name})" if timed("fr") else ""
 
 
 def _spread(scores: list[float]) -> str:
