@@ -62,7 +62,7 @@ def difference(base: list[NDArray[np.int64]], rival: list[NDArray[np.int64]]) ->
         return float(first - second)
 
     leads = [lead(random.integers(sentences, size=sentences)) for _ in range(RESAMPLES)]
-    low, high = np.percentile(leads, [2.5, 97.5])
+    low, high = np.percentile(leads, [2.5, 97.5]).tolist()
     return {"difference": round(lead(np.arange(sentences)), 3), "interval": [round(low, 3), round(high, 3)]}
 
 
