@@ -98,8 +98,6 @@ class Experts(nn.Module):
         self.losses: list[Tensor] | None = None  # set by `balance_losses`
         self.tap = Tap("feed_forward")
 
-    # Not compiled, because shapes depend on the choices.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the output (B, T, D) for x (B, T, D). lengths (B,): number of real tokens of each row; None: all."""
         tokens = x.flatten(0, -2)  # (N, D)

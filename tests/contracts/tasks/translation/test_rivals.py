@@ -57,7 +57,7 @@ def test_a_killed_run_in_stages_equals_one_run(corpus: Path, tmp_path: Path, mon
     assert curve[-1]["flops"] == result["flops"] > curve[-2]["flops"] > 0
     assert curve[-1]["seconds"] >= curve[0]["seconds"]
     assert "rows" not in result["overrides"]
-    assert table.splitlines()[0].split()[:3] == ["row", "parameters", "non-embedding"]
+    assert table.splitlines()[0].split()[:3] == ["row", "parameters", "active"]
     assert f"{result['active_non_embedding']:,}" in table
     # the finished row is not trained again
     assert train("translation/rivals", settings(corpus), out=tmp_path / "parts") == table
