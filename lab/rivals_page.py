@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from lab.complexity_page import markdown
 from lab.records import RESULTS, records
 from manyheads.tasks.translation.recipes import RIVAL_ROWS
 
@@ -92,7 +93,7 @@ def main_table() -> str:
         other = _spread([curve[-1][METRIC] for curve in german[row]]) if row in german else ""
         flops = mean(curve[-1]["flops"] for curve in found)
         rows.append([NAMES[row], f"{sizes[row]:,}", score, str(len(found)), other, f"{flops / 1e12:,.0f} · 10¹²"])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def costs_table() -> str:
@@ -111,7 +112,7 @@ def costs_table() -> str:
                 reached = [budget / scale for budget in budgets if budget is not None]
                 cells.append(f"{mean(reached):,.1f}" if len(reached) == len(seeds) else "not reached")
         rows.append(cells)
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def differences_table(target: str = "fr") -> str:
@@ -129,7 +130,7 @@ def differences_table(target: str = "fr") -> str:
             low, high = tested[row]["interval"]
             lead = best - mean(at(curve, budget) for curve in seeds)
             rows.append([NAMES[row], f"{lead:+.1f}", f"{tested[row]['difference']:+.1f}", f"{low:+.1f} to {high:+.1f}"])
-    return _markdown(rows)
+    return markdown(rows)
 
 
 def draw(out: Path) -> Path | None:
@@ -167,10 +168,6 @@ def _spread(scores: list[float]) -> str:
     """Return the mean, and the range of several seeds."""
     found = f"{mean(scores):.1f}"
     return found if len(scores) == 1 else f"{found} ({min(scores):.1f} to {max(scores):.1f})"
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 PARTS = (main_table, picture, differences_table, costs_table)

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
-from manyheads.core.experts import Experts
+from manyheads.core.experts import expert_layers
 from manyheads.core.tap import tapped
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
@@ -99,7 +99,7 @@ def embeddings(model: nn.Module) -> int:
 
 def active_parameters(model: nn.Module) -> int:
     """Return the number of parameters that a token uses, without embeddings: of experts, only the chosen ones."""
-    idle = sum(module.idle_parameters for module in model.modules() if isinstance(module, Experts))
+    idle = sum(layer.idle_parameters for layer in expert_layers(model))
     return sum(parameters(model).values()) - embeddings(model) - idle
 
 

@@ -85,7 +85,7 @@ class Odd:
     """Check that a number is odd: a kernel reads the same number of positions before and after its own."""
 
     def violation(self, value: int, config: Any) -> str:
-        return "" if value % 2 else "that is odd"
+        return "" if value % 2 else "that is odd, so that it reaches equally far to both sides"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from manyheads.core.config import Config, FieldError, Range, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS, FeedForward
+from manyheads.core.masks import padding
 from manyheads.core.tap import Tap
 
 # The number of rows in the matrix products of an expert is a multiple of this number. oneDNN compiles its products in
@@ -101,7 +102,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the output (B, T, D) for x (B, T, D). lengths (B,): number of real tokens of each row; None: all."""
         tokens = x.flatten(0, -2)  # (N, D)
-        real = None if lengths is None else (torch.arange(x.shape[-2], device=x.device) < lengths[:, None]).flatten()
+        real = None if lengths is None else ~padding(lengths, x.shape[-2], x.device).flatten()
         probabilities = self.router(tokens)  # (N, E)
         gates, chosen = (best.T for best in probabilities.topk(self.top_k))  # (k, N)
         if self.training:  # also without `balance_losses`, because gradient checkpointing repeats this computation
@@ -162,6 +163,11 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, real: Tensor | None = No
     return probabilities.shape[1] * (counts / len(chosen)) @ (weight @ probabilities)
 
 
+def expert_layers(model: nn.Module) -> list[Experts]:
+    """Return the layers of experts in a model."""
+    return [module for module in model.modules() if isinstance(module, Experts)]
+
+
 @contextmanager
 def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the weighted load-balancing loss of each layer of experts that runs inside the `with` block.
@@ -170,7 +176,7 @@ def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
     belongs outside of the block: gradient checkpointing would otherwise collect the losses again.
     """
     losses: list[Tensor] = []
-    layers = [module for module in model.modules() if isinstance(module, Experts)]
+    layers = expert_layers(model)
     for layer in layers:
         layer.losses = losses
     try:

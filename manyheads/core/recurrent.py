@@ -45,6 +45,18 @@ class GRU(_InPrecisionOfWeights, nn.GRU):
 CELLS: dict[str, Any] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 
 
+def recurrent_layers(
+    cell: Cell, width: int, hidden: int, layers: int = 1, *, directions: int = 1, dropout: float = 0.0
+) -> Any:
+    """Return recurrent layers from inputs (B, T, width) to outputs (B, T, directions * hidden).
+
+    dropout  dropout between the layers
+    """
+    return CELLS[cell](
+        width, hidden, layers, batch_first=True, bidirectional=directions == 2, dropout=dropout if layers > 1 else 0.0
+    )
+
+
 def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
     """Return x (B, T, D) packed for a recurrent layer.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.cache import KVCache
-from manyheads.core.experts import Experts
+from manyheads.core.experts import expert_layers
 from manyheads.core.masks import Mask
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
@@ -118,7 +118,7 @@ def graphs(model: Any) -> dict[str, Graph]:
 
     Raises UserError for a model that has none, such as a recurrent network or a model with dynamic halting.
     """
-    if any(isinstance(module, Experts) for module in model.modules()):
+    if expert_layers(model):
         raise UserError("a model with experts cannot be exported as a graph: their work depends on the tokens")
     if type(model) is Transformer:
         return _translator(model)

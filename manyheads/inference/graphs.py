@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.cache import KVCache
-from manyheads.core.experts import Experts
+from manyheads.core.experts import expert_layers
 from manyheads.core.positions import PositionTable
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
@@ -44,7 +44,7 @@ def lower_for_gpu(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfi
     if compute.precision == "bf16" and hasattr(model, "output_weight") and hasattr(model, "project"):
         weight, bias = model.output_weight.detach().bfloat16(), getattr(model, "output_bias", None)
         lowered.__dict__["project"] = lambda hidden: F.linear(hidden, weight, bias)
-    if any(isinstance(module, Experts) for module in model.modules()):
+    if expert_layers(model):
         return lowered, compute  # The shapes of its tensors depend on the tokens, so no graph can be recorded.
     if type(getattr(model, "decoder", None)) is Stack and isinstance(getattr(model, "positions", None), PositionTable):
         lowered.__dict__["step"] = RecordedStep(lowered, compute)

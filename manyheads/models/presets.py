@@ -124,18 +124,16 @@ _UNIVERSAL: dict[str, Settings] = {
     "adaptive-tiny": {**_UNIVERSAL_TINY, "steps": 8, "halting": "basic"},
 }
 
-# Recurrent translators with about as many parameters as transformer/tiny, apart from "tiny" and "rnn".
-_SEQ2SEQ: dict[str, Settings] = {
-    "tiny": {"width": 128, "layers": 2},
-    "rival": {"width": 128, "layers": 2, "hidden": 208, "reverse_source": True, "dropout": 0.3},
+# Translators without self-attention, with about as many parameters as transformer/tiny, apart from seq2seq-rnn/tiny.
+_RIVALS: dict[str, Settings] = {
+    "seq2seq-rnn/tiny": {"layers": 2},
+    "seq2seq-rnn/rival": {"layers": 2, "hidden": 208, "reverse_source": True, "dropout": 0.3},
+    "rnn-attention/luong": {"layers": 2, "hidden": 224, "dropout": 0.3},
+    "rnn-attention/bahdanau": {"cell": "gru", "scores": "additive", "order": "before", "hidden": 320, "dropout": 0.3},
+    "gnmt/tiny": {"dropout": 0.3},
+    "convs2s/rival": {"hidden": 128, "encoder_layers": 6, "decoder_layers": 5, "dropout": 0.3},
+    "bytenet/rival": {"hidden": 112, "sets": 2, "dropout": 0.3},
 }
-_RNN_ATTENTION: dict[str, Settings] = {
-    "luong": {"layers": 2, "hidden": 224, "dropout": 0.3},
-    "bahdanau": {"cell": "gru", "scores": "additive", "order": "before", "hidden": 320, "dropout": 0.3},
-}
-# Convolutional translators with about as many parameters as transformer/tiny.
-_CONVS2S: Settings = {"width": 128, "hidden": 128, "encoder_layers": 6, "decoder_layers": 5, "dropout": 0.3}
-_BYTENET: Settings = {"width": 128, "hidden": 112, "sets": 2, "dropout": 0.3}
 
 # ------------------------------------------------------------------------------------------------ text models
 
@@ -253,11 +251,7 @@ PRESETS: dict[str, Settings] = {
     **_named("transformer", _TRANSFORMER),
     **_named("universal", {n: {**s, **_vocabularies(*[_UNIVERSAL_VOCABULARY] * 2)} for n, s in _UNIVERSAL.items()}),
     **_named("universal-sequence", {n: {**s, "vocab": _UNIVERSAL_VOCABULARY} for n, s in _UNIVERSAL.items()}),
-    **_named("seq2seq-rnn", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _SEQ2SEQ.items()}),
-    **_named("rnn-attention", {n: {**s, **_vocabularies(10_000, 10_000)} for n, s in _RNN_ATTENTION.items()}),
-    "gnmt/tiny": {"dropout": 0.3, **_vocabularies(10_000, 10_000)},
-    "convs2s/rival": {**_CONVS2S, **_vocabularies(10_000, 10_000)},
-    "bytenet/rival": {**_BYTENET, **_vocabularies(10_000, 10_000)},
+    **{name: {"width": 128, **settings, **_vocabularies(10_000, 10_000)} for name, settings in _RIVALS.items()},
     **_named("bert", _BERT),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},

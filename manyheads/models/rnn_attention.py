@@ -24,7 +24,7 @@ from manyheads.core.cache import StateCache
 from manyheads.core.config import Layers, Length, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.masks import Mask
-from manyheads.core.recurrent import CELLS, Cell, State, batch_first, layers_first, read_texts
+from manyheads.core.recurrent import Cell, State, batch_first, layers_first, read_texts, recurrent_layers
 from manyheads.core.stepwise import joined_steps
 from manyheads.core.tap import Tap
 from manyheads.errors import UserError
@@ -132,8 +132,7 @@ def attend_before(
 
 def top_state(state: State) -> Tensor:
     """Return the hidden state of the last layer, (B, 1, H)."""
-    hidden = state[0] if isinstance(state, tuple) else state  # (layers, B, H)
-    return hidden[-1][:, None]
+    return batch_first(state)[0][:, -1:]
 
 
 class Decoder(nn.Module):
@@ -143,8 +142,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.order, self.input_feeding = c.order, c.input_feeding
         fed = c.hidden if c.order == "before" else c.width if c.input_feeding else 0
-        rate = c.dropout if c.layers > 1 else 0.0
-        self.cell = CELLS[c.cell](c.width + fed, c.hidden, c.layers, batch_first=True, dropout=rate)
+        self.cell = recurrent_layers(c.cell, c.width + fed, c.hidden, c.layers, dropout=c.dropout)
         self.cross = StateAttention(c.hidden, c.hidden, c.scores)
         self.combine = nn.Linear(2 * c.hidden, c.width, bias=False)
 
@@ -180,10 +178,7 @@ class RNNAttention(EncoderDecoder):
     def __init__(self, config: RNNAttentionConfig) -> None:
         super().__init__(config)
         c = config
-        rate = c.dropout if c.layers > 1 else 0.0
-        self.encoder = CELLS[c.cell](
-            c.width, c.hidden // 2, c.layers, batch_first=True, bidirectional=True, dropout=rate
-        )
+        self.encoder = recurrent_layers(c.cell, c.width, c.hidden // 2, c.layers, directions=2, dropout=c.dropout)
         self.keys = nn.Linear(c.hidden, c.hidden, bias=False) if c.scores == "additive" else nn.Identity()
         self.decoder = Decoder(c)
         self.add_output()
@@ -224,11 +219,8 @@ class RNNAttention(EncoderDecoder):
         """
         x = dropout(self.source_embedding(source), self.config.dropout, self.training)  # (B, Ts, D)
         memory, state = read_texts(self.encoder, x, lengths)
-        joined = tuple(
-            torch.cat([part[0::2], part[1::2]], -1)  # (2 * layers, B, hidden / 2) -> (layers, B, hidden)
-            for part in (state if isinstance(state, tuple) else (state,))
-        )
-        return memory, joined if len(joined) > 1 else joined[0]
+        # (B, 2 * layers, hidden / 2) -> (B, layers, hidden)
+        return memory, layers_first([torch.cat([part[:, 0::2], part[:, 1::2]], -1) for part in batch_first(state)])
 
     def _write(self, target: Tensor, state: State, last: Tensor, source: Source) -> tuple[Tensor, State]:
         x = dropout(self.target_embedding(target), self.config.dropout, self.training)

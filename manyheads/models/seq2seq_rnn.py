@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from manyheads.core.cache import StateCache
 from manyheads.core.config import Layers, Length, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.recurrent import CELLS, Cell, State, batch_first, layers_first, pack_texts
+from manyheads.core.recurrent import Cell, State, batch_first, layers_first, pack_texts, recurrent_layers
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
@@ -50,8 +50,7 @@ class Seq2SeqRNN(EncoderDecoder):
         c = config
         hidden = c.hidden or c.width
         self.encoder, self.decoder = (
-            CELLS[c.cell](c.width, hidden, c.layers, batch_first=True, dropout=c.dropout if c.layers > 1 else 0.0)
-            for _ in range(2)
+            recurrent_layers(c.cell, c.width, hidden, c.layers, dropout=c.dropout) for _ in range(2)
         )
         self.combine = None if hidden == c.width else nn.Linear(hidden, c.width)
         self.add_output()

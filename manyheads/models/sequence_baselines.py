@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.config import Classes, LabelConfig, Length, Range, Rate, Size, TokenId, Vocabulary
+from manyheads.core.config import Classes, LabelConfig, Length, Odd, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
-from manyheads.core.recurrent import CELLS, Cell, pack_texts, read_texts
+from manyheads.core.recurrent import Cell, batch_first, pack_texts, read_texts, recurrent_layers
 from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
 
@@ -51,17 +51,10 @@ class SequenceBaselineConfig(LabelConfig):
     pad: TokenId = 0
     width: Size = 32
     hidden: Size = 32
-    kernel: Neighbors = 7
+    kernel: Annotated[Neighbors, Odd()] = 7
     pooling: Neighbors = 5
     max_positions: Length = 600
     dropout: Rate = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kernel % 2 == 0:
-            raise UserError(
-                f"kernel is {self.kernel}: expected an odd number, so that it reaches equally far to both sides"
-            )
 
 
 class SequenceBaseline(nn.Module):
@@ -98,7 +91,7 @@ class Recurrent(nn.Module):
 
     def __init__(self, width: int, hidden: int, cell: Cell, *, directions: int = 1, layers: int = 1) -> None:
         super().__init__()
-        self.layer = CELLS[cell](width, hidden, layers, batch_first=True, bidirectional=directions == 2)
+        self.layer = recurrent_layers(cell, width, hidden, layers, directions=directions)
         self.directions, self.features = directions, directions * hidden
         for name, parameter in self.layer.named_parameters():
             if name.startswith("weight_ih"):
@@ -113,8 +106,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         _, states = self.layer(pack_texts(x, lengths))
-        last = states[0] if isinstance(states, tuple) else states  # (layers * directions, B, hidden)
-        return last[-self.directions :].transpose(0, 1).flatten(1)
+        return batch_first(states)[0][:, -self.directions :].flatten(1)
 
     def states(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the states of every position, (B, T, features), for x (B, T, D) and lengths (B,) or None."""

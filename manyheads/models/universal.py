@@ -10,7 +10,7 @@ an operation and not a layer. See `recurrence.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,31 +20,19 @@ from manyheads.core.config import TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
-from manyheads.models.encoder_decoder import SourceId, TargetId, check_vocabularies
+from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from manyheads.models.recurrence import HaltingStatistics, PonderState, Recurrence, RecurrenceConfig, StepCache
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniversalConfig(RecurrenceConfig):
+class UniversalConfig(RecurrenceConfig, EncoderDecoderConfig):
     """Sizes and options of a Universal Transformer encoder-decoder.
 
-    tie         matrices that are shared: "all": source embedding, target embedding and output; "target": target
-                embedding and output
-    start       token that starts decoding
-    source_pad  padding token of the source, if source and target have separate vocabularies
+    tie  matrices that are shared: "all": source embedding, target embedding and output; "target": target embedding and
+         output
     """
 
-    source_vocab: Vocabulary
-    target_vocab: Vocabulary
-    pad: TargetId
-    end: TargetId
-    start: TargetId
     tie: Literal["all", "target"] = "all"
-    source_pad: SourceId | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_vocabularies(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,55 +48,24 @@ class UniversalSequenceConfig(RecurrenceConfig):
     end: TokenId | None = None
 
 
-class _Universal(nn.Module):
-    """Base class of the two forms of the Universal Transformer: encoder-decoder and single stack."""
-
-    config: Any
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight)
-
-    @property
-    def output_weight(self) -> Tensor:
-        """Return the matrix of the output projection, (V, D), which is the target embedding."""
-        raise NotImplementedError
-
-    def _initialize(self) -> None:
-        xavier_uniform(self)
-        for module in self.modules():
-            if isinstance(module, Recurrence) and module.halt is not None:
-                nn.init.constant_(module.halt.bias, self.config.halting_bias)
-
-    def _embed(self, embedding: TokenEmbedding, tokens: Tensor) -> Tensor:
-        return dropout(embedding(tokens), self.config.dropout, self.training)  # (B, T) -> (B, T, D)
-
-
-class Universal(_Universal):
+class Universal(EncoderDecoder):
     """Universal Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
 
+    config: UniversalConfig
+
     def __init__(self, config: UniversalConfig) -> None:
-        super().__init__()
-        self.config = c = config
-        self.source_pad = c.pad if c.source_pad is None else c.source_pad
-        self.source_embedding = TokenEmbedding(c.source_vocab, c.width, self.source_pad, scaled=True)
-        self.target_embedding = (
-            self.source_embedding if c.tie == "all" else TokenEmbedding(c.target_vocab, c.width, c.pad, scaled=True)
-        )
-        self.encoder = Recurrence(c, causal=False, cross=False)
-        self.decoder = Recurrence(c, causal=True, cross=True)
-        self.output_bias = None
-        self._initialize()
+        super().__init__(config)
+        self.encoder = Recurrence(config, causal=False, cross=False)
+        self.decoder = Recurrence(config, causal=True, cross=True)
+        self.add_output()
+        _initialize(self, config)
 
-    def forward(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
-        """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
-
-        The target begins with the start token.
-        The arguments for lengths, (B,), are the number of real tokens of each row.
-        """
-        return self.project(self.forward_with_halting(source, source_lengths, target, target_lengths)[0])
+    def hidden(
+        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
+        offset: int | Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the last hidden states of the decoder, (B, Tt, D); see `forward_with_halting`."""
+        return self.forward_with_halting(source, source_lengths, target, target_lengths, offset)[0]
 
     def forward_with_halting(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
@@ -123,7 +80,7 @@ class Universal(_Universal):
         memory_mask = Mask(key_lengths=source_lengths)
         memory, encoder_state = self._read(source, memory_mask, offset)
         hidden, decoder_state = self.decoder(
-            self._embed(self.target_embedding, target), mask=Mask(causal=True, key_lengths=target_lengths),
+            _embed(self, self.target_embedding, target), mask=Mask(causal=True, key_lengths=target_lengths),
             memory=memory, memory_mask=memory_mask, offset=offset,
         )  # fmt: skip
         states = {"encoder": encoder_state, "decoder": decoder_state}
@@ -132,10 +89,6 @@ class Universal(_Universal):
     def encode(self, source: Tensor, mask: Mask | None = None) -> Tensor:
         """Return the last hidden states of the encoder, (B, Ts, D)."""
         return self._read(source, mask or Mask())[0]
-
-    @property
-    def output_weight(self) -> Tensor:
-        return self.target_embedding.weight
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StepCache:
         """Encode the source (B, Ts) and return a cache for `step` with at most `capacity` target positions."""
@@ -151,7 +104,7 @@ class Universal(_Universal):
     def step(self, tokens: Tensor, cache: StepCache) -> Tensor:
         """Return the logits (B, T, V) after each of the next tokens (B, T). During generation, T = 1."""
         hidden, _ = self.decoder(
-            self._embed(self.target_embedding, tokens), mask=cache.mask(tokens.shape[1]),
+            _embed(self, self.target_embedding, tokens), mask=cache.mask(tokens.shape[1]),
             memory_mask=cache.cross_mask(), cache=cache, offset=cache.offset,
         )  # fmt: skip
         cache.advance(tokens.shape[1])
@@ -160,10 +113,10 @@ class Universal(_Universal):
     def _read(
         self, source: Tensor, mask: Mask, offset: int | Tensor | None = None
     ) -> tuple[Tensor, PonderState | None]:
-        return self.encoder(self._embed(self.source_embedding, source), mask=mask, offset=offset)
+        return self.encoder(_embed(self, self.source_embedding, source), mask=mask, offset=offset)
 
 
-class UniversalSequence(_Universal):
+class UniversalSequence(nn.Module):
     """Universal Transformer with a single stack.
 
     Tokens in, logits of the next token (decoder) or of each token (encoder) out.
@@ -174,7 +127,7 @@ class UniversalSequence(_Universal):
         self.config = c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, scaled=True)
         self.stack = Recurrence(c, causal=c.head == "decoder", cross=False)
-        self._initialize()
+        _initialize(self, c)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for tokens (B, T).
@@ -195,11 +148,16 @@ class UniversalSequence(_Universal):
         Row b of the batch begins at position offset[b].
         """
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
-        hidden, ponder = self.stack(self._embed(self.embedding, tokens), mask=mask, offset=offset)
+        hidden, ponder = self.stack(_embed(self, self.embedding, tokens), mask=mask, offset=offset)
         return hidden, {} if ponder is None else {self.config.head: ponder}
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return the logits (..., V) of hidden states (..., D)."""
+        return F.linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:
+        """Return the matrix of the output projection, (V, D), which is the embedding."""
         return self.embedding.weight
 
     def start(self, batch: int, capacity: int) -> StepCache:
@@ -212,7 +170,18 @@ class UniversalSequence(_Universal):
 
         at  for each row, the index of the only token whose logits are needed, as in `GPT.step`
         """
-        x, mask = self._embed(self.embedding, tokens), cache.mask(tokens.shape[1])
+        x, mask = _embed(self, self.embedding, tokens), cache.mask(tokens.shape[1])
         hidden, _ = self.stack(x, mask=mask, cache=cache, offset=cache.offset)
         cache.advance(tokens.shape[1])
         return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
+
+
+def _initialize(model: nn.Module, c: RecurrenceConfig) -> None:
+    xavier_uniform(model)
+    for module in model.modules():
+        if isinstance(module, Recurrence) and module.halt is not None:
+            nn.init.constant_(module.halt.bias, c.halting_bias)
+
+
+def _embed(model: Universal | UniversalSequence, embedding: TokenEmbedding, tokens: Tensor) -> Tensor:
+    return dropout(embedding(tokens), model.config.dropout, model.training)  # (B, T) -> (B, T, D)

@@ -13,10 +13,11 @@ from torch import Tensor
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
+from manyheads.models.encoder_decoder import EncoderDecoder
 from manyheads.models.recurrence import Halting, states_and_halting
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
-from manyheads.tasks.translation.task import Batch, Translating, TranslationTask
+from manyheads.tasks.translation.task import Batch, TranslationTask
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
@@ -69,7 +70,7 @@ class DigitTask(TranslationTask):
 
 @torch.inference_mode()
 def measure(
-    model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[dict[str, float], list[str]]:
     """Return the metrics of greedy decoding, and the decoded outputs.
 
@@ -121,7 +122,7 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
 
 
 def digit_result(
-    model: Translating, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
+    model: EncoderDecoder, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
 ) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
@@ -140,7 +141,7 @@ def digit_result(
 
 
 def _pad_batch(
-    model: Translating, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return one padded batch of the given pairs.
 

@@ -79,27 +79,22 @@ class TranslationConfig(DataConfig):
         return self.vocabulary if isinstance(self.vocabulary, tuple) else (self.vocabulary, self.vocabulary)
 
 
-def _rival(preset: str, learning_rate: float = 8e-3, **model: Any) -> dict[str, Any]:
-    settings = {f"model.{name}": value for name, value in model.items()}
-    return {"preset": preset, **settings, "training.learning_rate": learning_rate}
-
-
 # settings of each model in the comparison of architectures
-RIVAL_ROWS = {
-    "lstm": _rival("seq2seq-rnn/rival"),
-    "lstm-dot": _rival("rnn-attention/luong"),
-    "gru-additive": _rival("rnn-attention/bahdanau"),
-    "gnmt": _rival("gnmt/tiny"),
-    "convs2s": _rival("convs2s/rival"),
-    "bytenet": _rival("bytenet/rival"),
-    "transformer": _rival("transformer/tiny", norm="pre", final_norm=True),
-    "experts": _rival("transformer/tiny-experts", norm="pre", final_norm=True),
+RIVAL_ROWS: dict[str, dict[str, Any]] = {
+    "lstm": {"preset": "seq2seq-rnn/rival"},
+    "lstm-dot": {"preset": "rnn-attention/luong"},
+    "gru-additive": {"preset": "rnn-attention/bahdanau"},
+    "gnmt": {"preset": "gnmt/tiny"},
+    "convs2s": {"preset": "convs2s/rival"},
+    "bytenet": {"preset": "bytenet/rival"},
+    "transformer": {"preset": "transformer/tiny", "model.norm": "pre", "model.final_norm": True},
+    "experts": {"preset": "transformer/tiny-experts", "model.norm": "pre", "model.final_norm": True},
 }
 
 
 @dataclass(frozen=True)
 class RivalsConfig(TranslationConfig):
-    """Settings of a comparison of architectures. Each row has its own preset and learning rate.
+    """Settings of a comparison of architectures. Each row has its own preset.
 
     rows  names of the models
     """
@@ -145,7 +140,7 @@ RIVALS = RivalsConfig(
     # The schedule and the average of the weights are independent of the length of the run, so each of the scored
     # checkpoints equals the end of a shorter run.
     training=TrainingConfig(
-        width=128, steps=2600, schedule="inverse_sqrt", learning_rate=2e-3, warmup=200, ema=0.999, clip=1.0,
+        width=128, steps=2600, schedule="inverse_sqrt", learning_rate=8e-3, warmup=200, ema=0.999, clip=1.0,
         validate_every=2600, checkpoint_every=100,
     ),
 )  # fmt: skip

@@ -23,7 +23,6 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.encoder_decoder import EncoderDecoder
 from manyheads.models.presets import TRANSLATORS, build, preset_for_data
-from manyheads.models.universal import Universal
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
 from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
@@ -32,8 +31,6 @@ from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import Metrics
-
-Model = EncoderDecoder | Universal
 
 
 def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
@@ -128,7 +125,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     return preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special})
 
 
-def planned_model(config: TranslationConfig) -> Model:
+def planned_model(config: TranslationConfig) -> EncoderDecoder:
     """Return the model on the meta device, for a vocabulary of the full requested size."""
     source, target = config.vocabularies
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
@@ -137,12 +134,12 @@ def planned_model(config: TranslationConfig) -> Model:
         return build(preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special}))
 
 
-def _initial_model(run: Run) -> tuple[Model, directory.Loaded]:
+def _initial_model(run: Run) -> tuple[EncoderDecoder, directory.Loaded]:
     """Return the model that `--init` names, and the contents of the model directory.
 
     The dropout rates of the model are those in the settings of this run.
     """
-    model, loaded = start(run, Model, "a translation model", **dropout_rates(run))
+    model, loaded = start(run, EncoderDecoder, "a translation model", **dropout_rates(run))
     if loaded.tokenizer is None or loaded.target_tokenizer is None:
         raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")
     return model, loaded

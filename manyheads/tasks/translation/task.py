@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.experts import Experts, balance_losses
+from manyheads.core.experts import balance_losses, expert_layers
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
@@ -35,8 +35,6 @@ from manyheads.training.task import Better, Loss, LossPart
 MAX_TRANSLATED = 1000  # maximum number of validation pairs that a validation translates
 
 logger = logging.getLogger(__name__)
-
-Translating = EncoderDecoder | Universal
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: NDArray[np.int64], model: Translating, epoch: int = 0) -> Batch:
+    def batch(self, rows: NDArray[np.int64], model: EncoderDecoder, epoch: int = 0) -> Batch:
         c = model.config
         sources = [self._divided(0, self.sources, int(i), epoch) for i in rows]
         targets = [self._divided(1, self.targets, int(i), epoch) for i in rows]
@@ -152,7 +150,7 @@ class TranslationTask:
 
     unit: ClassVar = "tokens"
 
-    model: Translating
+    model: EncoderDecoder
     tokenizer: Tokenizer
     target_tokenizer: Tokenizer | None
     train: Corpus
@@ -170,7 +168,7 @@ class TranslationTask:
         self.model.to(self.compute.device)
         self._forward_states = states_and_halting(self.model, self.compute.compile)
         # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
-        self._needs_lengths = any(isinstance(module, Halting | Experts) for module in self.model.modules())
+        self._needs_lengths = isinstance(self.model, Halting) or bool(expert_layers(self.model))
 
     @property
     def metrics(self) -> dict[str, Better]:

@@ -79,18 +79,6 @@ def test_logits_equal_a_loop_over_positions(more: dict[str, Any]) -> None:
         np.testing.assert_allclose(logits[row], expected_logits(net, SOURCE[row, :length], TARGET[row]), atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_cached_steps_equal_the_whole_target(kernel: int) -> None:
-    net = model(decoder_kernel=kernel)
-    whole = net(SOURCE, LENGTHS, TARGET)
-    cache, rows = net.start(SOURCE, LENGTHS, 11), torch.tensor([2, 2, 0, 1])
-    torch.testing.assert_close(net.step(TARGET[:, :2], cache), whole[:, :2], rtol=0, atol=1e-12)
-    cache.select(rows)
-    for first, end in ((2, 3), (3, 11)):
-        step = net.step(TARGET[rows, first:end], cache)
-        torch.testing.assert_close(step, whole[rows, first:end], rtol=0, atol=1e-12)
-
-
 def test_receptive_fields() -> None:
     """A set of five blocks with kernels of 3 positions reads 31 positions on each side, or 62 earlier ones."""
     net, length, position = model(width=16, hidden=16, unfolding=1.0), 140, 70

@@ -84,18 +84,6 @@ def test_logits_equal_a_loop_over_positions(more: dict[str, Any]) -> None:
         np.testing.assert_allclose(logits[row], expected_logits(net, SOURCE[row, :length], TARGET[row]), atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [1, 4])
-def test_cached_steps_equal_the_whole_target(kernel: int) -> None:
-    net = model(decoder_kernel=kernel)
-    whole = net(SOURCE, LENGTHS, TARGET)
-    cache, rows = net.start(SOURCE, LENGTHS, 7), torch.tensor([2, 2, 0, 1])
-    torch.testing.assert_close(net.step(TARGET[:, :2], cache), whole[:, :2], rtol=0, atol=1e-12)
-    cache.select(rows)
-    for first, end in ((2, 3), (3, 7)):
-        step = net.step(TARGET[rows, first:end], cache)
-        torch.testing.assert_close(step, whole[rows, first:end], rtol=0, atol=1e-12)
-
-
 def test_no_logits_depend_on_later_tokens() -> None:
     net = model()
     hidden: dict[str, torch.Tensor] = {}
