@@ -148,7 +148,10 @@ class _Sharded(ParallelStrategy):
     def save(self, save: Callable[[], T]) -> T | None:
         computing = _CallModule(self._unwrapped)
         full = self.full_tensors(weights(computing))
-        return torch.func.functional_call(computing, full, (save,), strict=False) if self._ranks.first else None
+        if not self._ranks.first:
+            return None
+        # Tied weights are a shared module. Its weights have one name here: under two, they would not be sharded again.
+        return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

@@ -132,6 +132,14 @@ families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2
 """
 
 
+def test_a_sharded_model_with_tied_embeddings_continues_after_it_was_saved(tmp_path: Path) -> None:
+    settings = (*RUN, "training.steps=6", "training.keep_every=1")
+    sharded = manyheads(*settings, "training.shard=true", "--processes", "2", "--out", tmp_path / "sharded")
+    assert sharded.returncode == 0, sharded.stderr
+    assert manyheads(*settings, "--out", tmp_path / "alone").returncode == 0
+    np.testing.assert_allclose(losses(tmp_path / "sharded"), losses(tmp_path / "alone"), rtol=1e-4)
+
+
 @pytest.mark.parametrize("shard", ["-", pytest.param("shard", marks=pytest.mark.slow)])
 def test_a_non_finite_loss_on_one_rank_is_skipped_by_all(tmp_path: Path, shard: str) -> None:
     write_data(tmp_path)
