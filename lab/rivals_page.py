@@ -2,7 +2,7 @@
 
 The records are those of `translation/rivals` in `runs/`, and two files in `rivals/`: `seconds.json`, the duration of a
 training step of each model (`python -m lab.rivals_seconds`), and `differences-LANGUAGE.json`, paired bootstrap
-intervals (`python -m lab.rivals_compare`).
+intervals (`python -m lab.rivals_compare`). `ensemble-fr.json` is what `manyheads evaluate --ensemble --json` printed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ NAMES = {
     "transformer": "Transformer (Vaswani 2017)", "experts": "Transformer, experts (Shazeer 2017)",
 }  # fmt: skip
 COLORS = ("#999999", "#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#000000")
+CLAIM = 1  # lead of the Transformer in BLEU that is tested
 MARKS = (30, 50)  # BLEU for which FLOPs and seconds are interpolated
 Curve = list[dict[str, float]]
 
@@ -97,39 +98,71 @@ def main_table() -> str:
 
 
 def costs_table() -> str:
-    """Return FLOPs and seconds that each model needs for two values of BLEU, English to French."""
+    """Return the speed of each model, and its FLOPs and minutes to two values of BLEU, English to French."""
     each, found = steps_in_seconds(), timed("fr")
     if not found:
         return ""
-    head = ["model", "seconds a step", "precision"]
+    head = ["model", "precision", "seconds a step"]
     head += [f"{what} to {bleu}" for bleu in MARKS for what in ("10¹² FLOPs", "minutes")]
-    rows = [head, ["---", "--:", "---", *["--:"] * (len(head) - 3)]]
+    head += [f"tokens/s, {width}" for width in ("beam 1", "beam 5")]
+    rows = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
     for row, seeds in found.items():
-        cells = [NAMES[row], f"{each[row]['seconds']:.3f}", each[row]["precision"]]
+        cells = [NAMES[row], each[row]["precision"], f"{each[row]['seconds']:.3f}"]
         for bleu in MARKS:
             for over, scale in (("flops", 1e12), ("seconds", 60)):
                 budgets = [needed(curve, bleu, over) for curve in seeds]
                 reached = [budget / scale for budget in budgets if budget is not None]
                 cells.append(f"{mean(reached):,.1f}" if len(reached) == len(seeds) else "not reached")
-        rows.append(cells)
+        rows.append([*cells, *(f"{each[row]['tokens'][width]:,}" for width in ("beam 1", "beam 5"))])
     return markdown(rows)
 
 
-def differences_table(target: str = "fr") -> str:
-    """Return how far the Transformer leads each rival, at equal FLOPs and after all steps."""
+def differences_table() -> str:
+    """Return how far the Transformer leads each rival, and what this says about a lead of CLAIM BLEU."""
+    head = ["rival", "languages", "lead at equal FLOPs", "lead after all steps", "95% interval", "detectable",
+            f"leads by {CLAIM} BLEU"]  # fmt: skip
+    rows = [head, ["---", "---", *["--:"] * 4, "---"]]
+    for target in ("fr", "de"):
+        tested, found = differences(target), curves(target)
+        budget = min((curve[-1]["flops"] for seeds in found.values() for curve in seeds), default=0.0)
+        for row in (row for row in found if row in tested):
+            base, rival = (mean(at(curve, budget) for curve in found[name]) for name in ("transformer", row))
+            low, high = tested[row]["interval"]
+            leads = (base - rival, tested[row]["difference"])
+            rows.append([
+                NAMES[row], f"en-{target}", *(f"{lead:+.1f}" for lead in leads), f"{low:+.1f} to {high:+.1f}",
+                f"{(high - low) / 2:.1f}", judgement(base - rival, low, high),
+            ])  # fmt: skip
+    return markdown(rows) if len(rows) > 2 else ""
+
+
+def differences(target: str) -> dict[str, dict[str, Any]]:
+    """Return the lead of the Transformer and its interval for each rival that was compared."""
     path = RESULTS / "rivals" / f"differences-{target}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+
+
+def judgement(lead: float, low: float, high: float) -> str:
+    """Return whether a lead of CLAIM BLEU is shown, refuted or neither, by the rule that was fixed before the runs.
+
+    >>> judgement(1.5, 1.2, 2.4), judgement(1.5, 0.8, 2.4), judgement(-0.9, -1.7, 0.3)
+    ('shown', 'not decided', 'refuted')
+    """
+    if low > CLAIM and lead > CLAIM:
+        return "shown"
+    return "refuted" if high < CLAIM else "not decided"
+
+
+def ensemble_table() -> str:
+    """Return the score of an ensemble of Transformers, next to those of its models."""
+    path = RESULTS / "rivals" / "ensemble-fr.json"
     if not path.exists():
         return ""
-    tested = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    found = curves(target)
-    budget = min(curve[-1]["flops"] for seeds in found.values() for curve in seeds)
-    best = mean(at(curve, budget) for curve in found["transformer"])
-    rows = [["rival", "lead at equal FLOPs", "lead after all steps", "95% interval"], ["---", "--:", "--:", "--:"]]
-    for row, seeds in found.items():
-        if row in tested:
-            low, high = tested[row]["interval"]
-            lead = best - mean(at(curve, budget) for curve in seeds)
-            rows.append([NAMES[row], f"{lead:+.1f}", f"{tested[row]['difference']:+.1f}", f"{low:+.1f} to {high:+.1f}"])
+    record = json.loads(path.read_text(encoding="utf-8"))
+    singles = [curve[-1][METRIC] for curve in curves("fr")["transformer"]]
+    rows = [["Transformers, en-fr", "BLEU"], ["---", "--:"]]
+    rows += [[f"seed {seed}", f"{score:.1f}"] for seed, score in enumerate(singles, 1)]
+    rows.append([f"ensemble of the {len(record['ensemble']) + 1}", f"{record['metrics'][METRIC]['value']:.1f}"])
     return markdown(rows)
 
 
@@ -170,7 +203,7 @@ def _spread(scores: list[float]) -> str:
     return found if len(scores) == 1 else f"{found} ({min(scores):.1f} to {max(scores):.1f})"
 
 
-PARTS = (main_table, picture, differences_table, costs_table)
+PARTS = (main_table, picture, differences_table, costs_table, ensemble_table)
 
 if __name__ == "__main__":
     print(draw(FIGURE))

@@ -1,8 +1,9 @@
-"""Duration of a training step of each model: `chrt -f 5 python -m lab.rivals_seconds DATA ROW=RUN ROW=RUN ...`.
+"""Speed of each model in training and translation: `chrt -f 5 python -m lab.rivals_seconds DATA ROW=RUN ROW=RUN ...`.
 
 DATA is the corpus of the runs, which are trained English-to-French models. Every model trains on the same batches, on
-one thread, in float32 and in bf16. The rounds of all models alternate. The record `rivals/seconds.json` gets the
-median of the rounds, in the precision of the run.
+one thread, in float32 and in bf16, and translates the same sentences, on one thread, in float32 and not compiled. The
+rounds of all models alternate. The record `rivals/seconds.json` gets the medians of the rounds: seconds of a training
+step in the precision of the run, and target tokens per second, greedily and with beam 5.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from manyheads.core.runtime import prepare
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.store import TokenStore
 from manyheads.files import read_json, write_json
+from manyheads.tasks.loading import load
 from manyheads.tasks.translation.recipes import RIVALS
 from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import hardware
 
 ROUNDS, BATCHES = 5, 6
+SENTENCES, BEAMS = 200, (1, 5)
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 
 
@@ -67,9 +70,24 @@ class Timed:
         self.rounds.append((time.perf_counter() - begun) / BATCHES)
 
 
+def decoding(runs: dict[str, Path], data: str) -> dict[str, dict[str, float]]:
+    """Return the target tokens per second that each model translates, for each beam width."""
+    models = {row: load(run, threads=1) for row, run in runs.items()}
+    sources = list(islice(ParallelSource(data=data, source="en", target="fr").read_one(data).sources, SENTENCES))
+    rounds: dict[tuple[str, int], list[float]] = {(row, beam): [] for row in runs for beam in BEAMS}
+    for _ in range(ROUNDS + 1):
+        for (row, beam), found in rounds.items():
+            begun = time.perf_counter()
+            texts = models[row].translate(sources, beam=beam)
+            seconds = time.perf_counter() - begun
+            found.append(sum(len(e.ids) for e in models[row].target_tokenizer.encode_batch(texts)) / seconds)
+    return {row: {f"beam {beam}": round(median(rounds[row, beam][1:])) for beam in BEAMS} for row in runs}
+
+
 def main(arguments: list[str]) -> int:
     data, *pairs = arguments
     runs = {row: Path(run) for row, _, run in (pair.partition("=") for pair in pairs)}
+    translated = decoding(runs, data)
     models = {(row, kind): Timed(run, data, kind) for row, run in runs.items() for kind in PRECISIONS}
     for _ in range(ROUNDS + 1):
         for model in models.values():
@@ -78,7 +96,7 @@ def main(arguments: list[str]) -> int:
     for row, run in runs.items():
         found = {kind: [round(s, 4) for s in sorted(models[row, kind].rounds[1:])] for kind in PRECISIONS}
         used = read_json(run / "result.json", "train it again")["route"]["precision"]
-        rows[row] = {"precision": used, "seconds": median(found[used]), "rounds": found}
+        rows[row] = {"precision": used, "seconds": median(found[used]), "rounds": found, "tokens": translated[row]}
         print(row, rows[row])
     record = {"batch_tokens": RIVALS.batch_tokens, "batches": BATCHES, "hardware": hardware(), "rows": rows}
     (RESULTS / "rivals").mkdir(parents=True, exist_ok=True)
