@@ -1,6 +1,6 @@
 """Paired bootstrap of translators: `python -m lab.rivals_compare LANGUAGE ROW=RUN ROW=RUN ...`.
 
-Every run translates the test data of the first one. For each row, the record `rivals/differences-LANGUAGE.json` gets
+Every run translates the test data of its training, which must be equal. For each row, the record `rivals/differences-LANGUAGE.json` gets
 the lead of the Transformer in `bleu_moses_lc` and its 95% interval over 1,000 resamples of the sentences (Koehn 2004).
 A row with several runs, which differ in their seeds, counts with the mean of their scores.
 """
@@ -26,9 +26,13 @@ BASE = "transformer"
 def main(arguments: list[str]) -> int:
     language, *pairs = arguments
     counts: dict[str, list[NDArray[np.int64]]] = {}
+    references: list[Any] = []
     for pair in pairs:
         row, _, run = pair.partition("=")
-        counts.setdefault(row, []).append(sentence_counts(load(run).outcome(), language))
+        outcome = load(run).outcome()
+        references.append(outcome.references)
+        assert references[-1] == references[0], f"{run} has other test data than {pairs[0]}"
+        counts.setdefault(row, []).append(sentence_counts(outcome, language))
     record = RESULTS / "rivals" / f"differences-{language}.json"
     kept = read_json(record, "delete it")["rows"] if record.exists() else {}
     rows = {row: difference(counts[BASE], runs) | {"runs": len(runs)} for row, runs in counts.items() if row != BASE}

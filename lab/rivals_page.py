@@ -24,7 +24,7 @@ NAMES = {
     "lstm": "LSTM (Sutskever 2014)", "lstm-dot": "LSTM, dot attention (Luong 2015)",
     "gru-additive": "GRU, additive attention (Bahdanau 2015)", "gnmt": "GNMT-style (Wu 2016)",
     "convs2s": "ConvS2S (Gehring 2017)", "bytenet": "ByteNet (Kalchbrenner 2016)",
-    "transformer": "Transformer (Vaswani 2017)", "experts": "Transformer, experts (Shazeer 2017)",
+    "transformer": "Transformer (Vaswani 2017)", "experts": "Transformer, experts (Fedus 2021)",
 }  # fmt: skip
 COLORS = ("#999999", "#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#000000")
 CLAIM = 1  # lead of the Transformer in BLEU that is tested
@@ -55,7 +55,7 @@ def at(curve: Curve, budget: float, over: str = "flops") -> float:
 
 
 def needed(curve: Curve, bleu: float, over: str = "flops") -> float | None:
-    """Return the smallest budget with this BLEU, interpolated; None if the curve does not reach it."""
+    """Return the smallest budget with this BLEU, interpolated; None if the curve does not cross it."""
     for before, after in pairwise(curve):
         if before[METRIC] < bleu <= after[METRIC]:
             share = (bleu - before[METRIC]) / (after[METRIC] - before[METRIC])

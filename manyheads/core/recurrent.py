@@ -15,9 +15,9 @@ State: TypeAlias = Tensor | tuple[Tensor, ...]
 
 
 class _InPrecisionOfWeights(nn.RNNBase):
-    """Recurrent layer that runs in the precision of its weights, even under autocast.
+    """Recurrent layer that runs in the precision of its weights on a CPU, even under autocast.
 
-    On a CPU, autocast to bf16 does not support a recurrent layer whose input rows all have the same length.
+    There, autocast to bf16 does not support a recurrent layer whose input rows all have the same length.
     """
 
     def forward(self, x: Any, state: State | None = None) -> Any:
@@ -39,7 +39,7 @@ class LSTM(_InPrecisionOfWeights, nn.LSTM):
 
 
 class GRU(_InPrecisionOfWeights, nn.GRU):
-    """Gated recurrent unit (Cho 2014)."""
+    """Gated recurrent unit (Cho 2014). The reset gate follows the product with U, as in cuDNN; the paper's precedes it."""
 
 
 CELLS: dict[str, Any] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}

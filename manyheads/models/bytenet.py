@@ -140,7 +140,7 @@ class ByteNet(EncoderDecoder):
         x, behind = self.source_embedding(source), None
         if lengths is not None:
             x = x.masked_fill(padding(lengths, words, x.device), 0.0)
-            behind = padding((lengths.double() * unfolding).ceil(), length, x.device)
+            behind = padding((lengths.cpu().double() * unfolding).ceil(), length, x.device)
         x = dropout(F.pad(x, (0, 0, 0, length - words)), self.config.dropout, self.training)
         for block in self.encoder:
             x = block(x, behind)

@@ -72,7 +72,7 @@ class NormalizedLinear(nn.Module):
 
 
 class GatedConvolution(nn.Module):
-    """Convolution with gated linear units and a residual connection: x (B, T, H) -> (B, T, H)."""
+    """Convolution with gated linear units: x (B, T + k - 1, H) -> (B, T, H). The caller pads x."""
 
     def __init__(self, hidden: int, kernel: int, rate: float) -> None:
         super().__init__()

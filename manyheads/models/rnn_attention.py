@@ -1,6 +1,6 @@
 """Recurrent translators with attention, of Bahdanau 2015 and Luong 2015.
 
-A bidirectional encoder reads the source. Its states, one per source word, are both the keys and the values of one
+A bidirectional encoder reads the source (Luong's has one direction). Its states, one per source word, are both the keys and the values of one
 attention head. The two papers differ in the moment at which the decoder attends:
 
     order "before" (Bahdanau)  context = attend(previous state);  state = cell([word; context], previous state)
@@ -42,7 +42,7 @@ class RNNAttentionConfig(EncoderDecoderConfig):
     layers         number of layers of the encoder, and of the decoder
     hidden         number of units of a decoder layer, and of an encoder layer in both directions together
     scores         scores of a state h of the decoder and a state s of the encoder: "dot": h . s; "general": h . W s
-                   (Luong 2015, equation 8); "additive": v . tanh(W h + U s) (Bahdanau 2015, section A.1.2)
+                   (Luong 2015, section 3.1); "additive": v . tanh(W h + U s) (Bahdanau 2015, section A.1.2)
     order          "before": the decoder attends before its recurrent layer, with its previous state (Bahdanau)
                    "after": it attends with its new state (Luong)
     input_feeding  true: the attentional vector is an input of the next step (Luong 2015, section 3.3), for order=after
@@ -215,7 +215,7 @@ class RNNAttention(EncoderDecoder):
     def _read(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Return the states of the encoder, (B, Ts, hidden), and the first state of the decoder.
 
-        The first state joins the last states of both directions (Luong 2015); Bahdanau 2015 projects one of them.
+        The first state joins the last states of both directions. Bahdanau 2015 projects the backward one.
         """
         x = dropout(self.source_embedding(source), self.config.dropout, self.training)  # (B, Ts, D)
         memory, state = read_texts(self.encoder, x, lengths)
