@@ -1,8 +1,9 @@
 """Paired bootstrap of translators: `python -m lab.rivals_compare LANGUAGE ROW=RUN ROW=RUN ...`.
 
-Every run translates the test data of its training, which must be equal. For each row, the record `rivals/differences-LANGUAGE.json` gets
-the lead of the Transformer in `bleu_moses_lc` and its 95% interval over 1,000 resamples of the sentences (Koehn 2004).
-A row with several runs, which differ in their seeds, counts with the mean of their scores.
+Every run translates the test data of its training, which must be equal. For each row, the record
+`rivals/differences-LANGUAGE.json` gets the lead of the Transformer in `bleu_moses_lc` and its 95% interval over 1,000
+resamples of the sentences (Koehn 2004). A row with several runs, which differ in their seeds, counts with the mean of
+their scores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Speed of each model in training and translation: `chrt -f 5 python -m lab.rivals_seconds DATA ROW=RUN ROW=RUN ...`.
 
-DATA is the training corpus, such as `multi30k/train`, and the runs are trained English-to-French models. Every model trains on the same batches, on
-one thread, in float32 and in bf16, and translates the same sentences, on one thread, in float32 and not compiled. The
-rounds of all models alternate. The record `rivals/seconds.json` gets the medians of the rounds: seconds of a training
-step in the precision of the run, and target tokens per second, greedily and with beam 5.
+DATA is the training corpus, such as `multi30k/train`, and the runs are trained English-to-French models. Every model
+trains on the same batches, on one thread, in float32 and in bf16, and translates the same sentences, on one thread, in
+float32 and not compiled. The rounds of all models alternate. The record `rivals/seconds.json` gets the medians of the
+rounds: seconds of a training step in the precision of the run, and target tokens per second, greedily and with beam 5.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class LSTM(_InPrecisionOfWeights, nn.LSTM):
 
 
 class GRU(_InPrecisionOfWeights, nn.GRU):
-    """Gated recurrent unit (Cho 2014). The reset gate follows the product with U, as in cuDNN; the paper's precedes it."""
+    """Gated recurrent unit (Cho 2014). PyTorch applies the reset gate after the product with U, the paper before it."""
 
 
 CELLS: dict[str, Any] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}

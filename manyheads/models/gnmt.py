@@ -31,8 +31,8 @@ class GNMTConfig(EncoderDecoderConfig):
     layers         number of layers of the encoder, and of the decoder
     hidden         number of units of a layer; the lowest layer of the encoder has half of them in each direction
     max_positions  maximum number of tokens of a text; the model itself has no such limit
-    dropout        dropout of the inputs of the layers (without the contexts of the lowest one of the decoder) and of the last
-                   states
+    dropout        dropout of the inputs of the layers, except the contexts in the lowest layer of the decoder, and of
+                   the highest states
     """
 
     output_bias: bool = True

@@ -1,7 +1,7 @@
 """Recurrent translators with attention, of Bahdanau 2015 and Luong 2015.
 
-A bidirectional encoder reads the source (Luong's has one direction). Its states, one per source word, are both the keys and the values of one
-attention head. The two papers differ in the moment at which the decoder attends:
+A bidirectional encoder reads the source (Luong's has one direction). Its states, one per source word, are both the
+keys and the values of one attention head. The two papers differ in the moment at which the decoder attends:
 
     order "before" (Bahdanau)  context = attend(previous state);  state = cell([word; context], previous state)
     order "after"  (Luong)     state = cell(word, previous state);  context = attend(state)
