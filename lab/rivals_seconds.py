@@ -30,7 +30,7 @@ from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import hardware
 
 ROUNDS, BATCHES = 5, 6
-SENTENCES, BEAMS = 200, (1, 5)
+SENTENCES, BEAMS = 100, (1, 5)
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 
 
