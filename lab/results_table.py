@@ -147,6 +147,12 @@ def models_table() -> str:
 FIRST = (
     ("translate dates, amounts and names into German", "translation", "en-de", "bleu_13a"),
     ("translate photo captions, English to French", "translation/multi30k", "en-fr, bf16", "bleu_moses_lc"),
+    (
+        "compare eight kinds of translators; the best, ConvS2S",
+        "translation/rivals",
+        "en-fr, learning_rate=0.008, preset=convs2s/rival, bf16",
+        "bleu_moses_lc",
+    ),
     ("copy strings of twice the training length", "universal/copy", "default settings", "exact_match_80"),
     ("name the language of a phrase, one of 60", "text-classification", "default settings", "accuracy"),
     ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),

@@ -172,7 +172,7 @@ def draw(out: Path) -> Path | None:
 
     if not timed("fr"):
         return None
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.8), sharey=True, layout="constrained")
     panels = ((axes[0], curves("fr"), "flops", 1e12, "training, 10¹² FLOPs"),
               (axes[1], timed("fr"), "seconds", 60, "training, minutes of one core"))  # fmt: skip
     for axis, found, over, scale, label in panels:
@@ -187,7 +187,7 @@ def draw(out: Path) -> Path | None:
         axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("BLEU, English to French")
-    axes[0].legend(frameon=False, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(out, dpi=120)
     pyplot.close(figure)
     return out
