@@ -65,8 +65,7 @@ def needed(curve: Curve, bleu: float, over: str = "flops") -> float | None:
 
 def steps_in_seconds() -> dict[str, dict[str, Any]]:
     """Return the measured duration of a training step of each model, `seconds` and `precision`."""
-    path = RESULTS / "rivals" / "seconds.json"
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+    return _kept("seconds").get("rows", {})
 
 
 def timed(target: str) -> dict[str, list[Curve]]:
@@ -138,8 +137,7 @@ def differences_table() -> str:
 
 def differences(target: str) -> dict[str, dict[str, Any]]:
     """Return the lead of the Transformer and its interval for each rival that was compared."""
-    path = RESULTS / "rivals" / f"differences-{target}.json"
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+    return _kept(f"differences-{target}").get("rows", {})
 
 
 def judgement(lead: float, low: float, high: float) -> str:
@@ -155,10 +153,9 @@ def judgement(lead: float, low: float, high: float) -> str:
 
 def ensemble_table() -> str:
     """Return the score of an ensemble of Transformers, next to those of its models."""
-    path = RESULTS / "rivals" / "ensemble-fr.json"
-    if not path.exists():
+    record = _kept("ensemble-fr")
+    if not record:
         return ""
-    record = json.loads(path.read_text(encoding="utf-8"))
     singles = [curve[-1][METRIC] for curve in curves("fr")["transformer"]]
     rows = [["Transformers, en-fr", "BLEU"], ["---", "--:"]]
     rows += [[f"seed {seed}", f"{score:.1f}"] for seed, score in enumerate(singles, 1)]
@@ -195,6 +192,12 @@ def draw(out: Path) -> Path | None:
 
 def picture() -> str:
     return f"![BLEU over training cost](../images/{FIGURE.name})" if timed("fr") else ""
+
+
+def _kept(name: str) -> dict[str, Any]:
+    """Return a record of the folder `rivals`, or an empty one if it does not exist yet."""
+    path = RESULTS / "rivals" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _spread(scores: list[float]) -> str:

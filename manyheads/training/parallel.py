@@ -150,7 +150,7 @@ class _Sharded(ParallelStrategy):
         full = self.full_tensors(weights(computing))
         if not self._ranks.first:
             return None
-        # Tied weights are a shared module. Its weights have one name here: under two, they would not be sharded again.
+        # Models tie weights by sharing a module. `tie_weights=True` would replace these twice and restore them wrongly.
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
 
 
