@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from manyheads.tasks.translation.recipes import RIVAL_ROWS, RIVALS
+
 RESULTS = Path(__file__).parent / "results"
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
 # settings that say where, on what and how often to look, not how
@@ -25,7 +27,17 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
         return []
     whole = (path for path in folder.iterdir() if path.name.endswith(".json") and path.name[0] != ".")
     paths = sorted(whole, key=lambda path: path.name)
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [_as_typed(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+def _as_typed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a rival with `rows=NAME` instead of the settings of its row, without the recipe's own."""
+    if record.get("recipe") != "translation/rivals":
+        return record
+    given = record["overrides"].items()
+    name = next(name for name, row in RIVAL_ROWS.items() if row.items() <= given)
+    usual = {"training.learning_rate": RIVALS.training.learning_rate, **RIVAL_ROWS[name]}
+    return {**record, "overrides": {**dict(item for item in given if item not in usual.items()), "rows": name}}
 
 
 def matching(recipe: str, *settings: str, alone: bool = False) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ FIRST = (
     (
         "compare eight kinds of translators; the best, ConvS2S",
         "translation/rivals",
-        "en-fr, learning_rate=0.008, preset=convs2s/rival, bf16",
+        "en-fr, rows=convs2s, bf16",
         "bleu_moses_lc",
     ),
     ("copy strings of twice the training length", "universal/copy", "default settings", "exact_match_80"),

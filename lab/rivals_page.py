@@ -37,12 +37,8 @@ def curves(target: str) -> dict[str, list[Curve]]:
     found: dict[str, list[Curve]] = {}
     for record in records():
         if record["recipe"] == "translation/rivals" and record["data"]["target"] == target:
-            found.setdefault(_row(record), []).append(record["curve"])
+            found.setdefault(record["overrides"]["rows"], []).append(record["curve"])
     return {row: found[row] for row in RIVAL_ROWS if row in found}
-
-
-def _row(record: dict[str, Any]) -> str:
-    return next(name for name, row in RIVAL_ROWS.items() if row["preset"] == record["overrides"]["preset"])
 
 
 def at(curve: Curve, budget: float, over: str = "flops") -> float:
@@ -85,9 +81,8 @@ def main_table() -> str:
         return "No record exists yet."
     head = ["model", "active parameters", "BLEU en-fr", "seeds", "BLEU en-de", "training FLOPs"]
     rows = [head, ["---", *["--:"] * (len(head) - 1)]]
-    sizes = {
-        _row(record): record["active_non_embedding"] for record in records() if record["recipe"] == "translation/rivals"
-    }
+    runs = [record for record in records() if record["recipe"] == "translation/rivals"]
+    sizes = {record["overrides"]["rows"]: record["active_non_embedding"] for record in runs}
     for row, found in french.items():
         score = _spread([curve[-1][METRIC] for curve in found])
         other = _spread([curve[-1][METRIC] for curve in german[row]]) if row in german else ""
