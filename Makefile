@@ -33,7 +33,7 @@ test-system: $(STAMP)
 test-stress: $(STAMP)
 	$(BIN)/python -m pytest -m 'slow or stress' --timeout 3600 tests
 
-COMPUTING := $(foreach room,core models generation training tasks,$(wildcard tests/unit/$(package) tests/contracts/$(package)))
+COMPUTING := $(foreach package,core models generation training tasks,$(wildcard tests/unit/$(package) tests/contracts/$(package)))
 
 # what computes is tested again as if the processor were a lesser one, which rounds and orders sums in other ways
 KINDS := "ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41" ONEDNN_MAX_CPU_ISA=AVX512_CORE
