@@ -31,7 +31,11 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
 
 
 def _as_typed(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a rival with `rows=NAME` instead of the settings of its row, without the recipe's own."""
+    """Return a record with overrides as the user types them.
+
+    `translation/rivals` refuses the settings of its rows, such as a preset: users type `rows=NAME` instead. The learning
+    rate is left out if it is the recipe's.
+    """
     if record.get("recipe") != "translation/rivals":
         return record
     given = record["overrides"].items()

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU
 
 from lab.records import RESULTS
-from manyheads.files import read_json, write_json
+from lab.rivals_page import differences
+from manyheads.files import write_json
 from manyheads.tasks.loading import load
 from manyheads.tasks.translation.metrics import prepared_texts
 
@@ -35,10 +36,9 @@ def main(arguments: list[str]) -> int:
         assert references[-1] == references[0], f"{run} has other test data than {pairs[0]}"
         counts.setdefault(row, []).append(sentence_counts(outcome, language))
     record = RESULTS / "rivals" / f"differences-{language}.json"
-    kept = read_json(record, "delete it")["rows"] if record.exists() else {}
     rows = {row: difference(counts[BASE], runs) | {"runs": len(runs)} for row, runs in counts.items() if row != BASE}
     record.parent.mkdir(parents=True, exist_ok=True)
-    write_json(record, {"metric": "bleu_moses_lc", "resamples": RESAMPLES, "rows": kept | rows})
+    write_json(record, {"metric": "bleu_moses_lc", "resamples": RESAMPLES, "rows": differences(language) | rows})
     for row, found in rows.items():
         print(row, found)
     return 0

@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from lab.complexity_page import markdown
-from lab.records import RESULTS, records
+from lab.records import RESULTS, matching
 from manyheads.tasks.translation.recipes import RIVAL_ROWS
 
 FIGURE = Path("docs/images/rivals.png")
@@ -35,9 +35,8 @@ Curve = list[dict[str, float]]
 def curves(target: str) -> dict[str, list[Curve]]:
     """Return the curves of each model, one for each seed, for translation from English."""
     found: dict[str, list[Curve]] = {}
-    for record in records():
-        if record["recipe"] == "translation/rivals" and record["data"]["target"] == target:
-            found.setdefault(record["overrides"]["rows"], []).append(record["curve"])
+    for record in matching("translation/rivals", f"target={target}"):
+        found.setdefault(record["overrides"]["rows"], []).append(record["curve"])
     return {row: found[row] for row in RIVAL_ROWS if row in found}
 
 
@@ -81,7 +80,7 @@ def main_table() -> str:
         return "No record exists yet."
     head = ["model", "active parameters", "BLEU en-fr", "seeds", "BLEU en-de", "training FLOPs"]
     rows = [head, ["---", *["--:"] * (len(head) - 1)]]
-    runs = [record for record in records() if record["recipe"] == "translation/rivals"]
+    runs = matching("translation/rivals")
     sizes = {record["overrides"]["rows"]: record["active_non_embedding"] for record in runs}
     for row, found in french.items():
         score = _spread([curve[-1][METRIC] for curve in found])
