@@ -33,8 +33,8 @@ def records(kind: str = "runs") -> list[dict[str, Any]]:
 def _as_typed(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record with overrides as the user types them.
 
-    `translation/rivals` refuses the settings of its rows, such as a preset: users type `rows=NAME` instead. The learning
-    rate is left out if it is the recipe's.
+    `translation/rivals` refuses the settings of its rows, such as a preset: users type `rows=NAME` instead. The
+    learning rate is left out if it is the recipe's.
     """
     if record.get("recipe") != "translation/rivals":
         return record
