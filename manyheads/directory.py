@@ -39,6 +39,7 @@ from manyheads.interop.family import Family, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
 from manyheads.interop.own import FORMER, OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
+from manyheads.interop.sentences import PATTERNS, SentenceEncoder, sentence_encoder
 from manyheads.interop.tokenizer import (
     TOKENIZER_CONFIG,
     TOKENIZERS,
@@ -74,8 +75,8 @@ GENERATION = "generation_config.json"
 # Entries of generation_config.json for translators: beam width, length penalty of transformers, and our length penalty
 # `alpha`, whose formula is another one. Other tools ignore `alpha`.
 DECODING = ("num_beams", "length_penalty", "alpha")
-# Names of the files that are downloaded from the Hub in addition to the weights.
-FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES)
+# Names, or patterns of names, of the files that are downloaded from the Hub in addition to the weights.
+FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS)
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,12 @@ class Loaded:
     vocabulary: Mapping[str, bytes] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] | None = None
     decoding: Mapping[str, Any] = field(default_factory=dict)
+    sentences: SentenceEncoder = field(default_factory=SentenceEncoder)
 
     def save(self, path: str | Path) -> str:
         """Write all contents to another directory. Return the model type; see `save`."""
+        if self.sentences.files:
+            write_files(Path(path), self.sentences.files)
         return save(
             path, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary,
             preprocessing=self.preprocessing, decoding=self.decoding,
@@ -215,6 +219,7 @@ def load(path: str | Path) -> Loaded:
     return Loaded(
         model.eval(), tokenizers.source, tokenizers.target, family.model_type, path, tokenizers.vocabulary,
         preprocessing, {name: generation[name] for name in DECODING if name in generation},
+        sentence_encoder(path),
     )  # fmt: skip
 
 
@@ -358,7 +363,8 @@ def write_files(directory: Path, files: Mapping[str, Any]) -> None:
             raise WriteError(f"{directory / name}: cannot write: {error}; the previous content is intact") from error
 
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError(f"{directory}: cannot write: {error}") from error
     with replacing_all([directory / name for name in files]) as temporaries:

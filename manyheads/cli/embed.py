@@ -13,7 +13,7 @@ from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 
-POOLS = ("mean", "first", "tokens")
+POOLS = ("mean", "first", "max", "tokens")
 
 
 def add(verbs: Verbs) -> None:
@@ -26,7 +26,9 @@ def add(verbs: Verbs) -> None:
                       " them, and print the accuracy of the nearest neighbors and of a linear probe")  # fmt: skip
     verb.add_argument("--layer", type=whole(0, 10_000), metavar="N", help="index of the layer (default: the last)")
     verb.add_argument("--pool", choices=POOLS, metavar="P",
-                      help="mean, first or tokens (default: mean; images: the features that a head reads)")  # fmt: skip
+                      help="mean, first, max or tokens (default: the pooling of a sentence-transformers directory,"
+                      " else mean; images: the features that a head reads)")  # fmt: skip
+    verb.add_argument("--prompt", metavar="NAME", help="prompt of a sentence-transformers directory (default: its own)")
     verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
     add_precision(verb)
 
@@ -41,8 +43,10 @@ def _embed(options: argparse.Namespace) -> None:
     if predictor.reads == "images":
         if options.truncate:
             raise UserError("--truncate applies to texts, but this model reads images")
+        if options.prompt is not None:
+            raise UserError("--prompt applies to texts, but this model reads images")
     else:
-        settings["truncate"] = options.truncate
+        settings |= {"truncate": options.truncate, "prompt": options.prompt}
     if options.data is not None:
         return _score(predictor, options, settings)
     rows = ((text, vector) for _, text, (vector, _) in answered(options.rest, lambda t: predictor.embed(t, **settings)))

@@ -9,6 +9,7 @@ from typing import Any
 from manyheads.data.text.tokenizers import word_tokenizer
 from manyheads.directory import CONFIG, check_finite, check_free, misfit, read_settings, resolve, save, write_files
 from manyheads.errors import UserError
+from manyheads.interop.sentences import sentence_files
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import PICKLED, SAFE, read_file, read_pickled, weight_files
@@ -74,7 +75,9 @@ def convert(
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
     present = [file for file in sorted(copied) if file.is_file()]
     files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
-    files |= {file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)}
+    files |= sentence_files(path) | {
+        file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)
+    }
     write_files(out, files)
 
 

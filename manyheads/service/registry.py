@@ -156,11 +156,12 @@ def stamp_of(model: str) -> tuple[Any, ...]:
     For a model of the Hugging Face Hub, which is not reloaded, the value is constant.
     """
     stamp = []
-    weights = sorted(path.name for path in Path(model).glob("*.safetensors*"))
-    for name in (*FETCHED, "result.json", *weights):
+    for path in sorted(
+        {path for name in (*FETCHED, "result.json", "*.safetensors*") for path in Path(model).glob(name)}
+    ):
         try:
-            status = Path(model, name).stat()
+            status = path.stat()
         except OSError:
             continue
-        stamp.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+        stamp.append((path.name, status.st_ino, status.st_size, status.st_mtime_ns))
     return tuple(stamp)

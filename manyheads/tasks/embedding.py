@@ -7,7 +7,7 @@ length, so the dot product of two vectors is their cosine similarity (Reimers an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from manyheads.core.block import Stack
 from manyheads.errors import UserError, extra
+from manyheads.interop.sentences import Pool
 from manyheads.models.gpt import GPT
 from manyheads.tasks.outputs import outputs
 from manyheads.training.record import Metrics
 
-Pool = Literal["mean", "first", "tokens"]
 NEIGHBORS = 10  # number of nearest training items whose labels decide
 
 
@@ -38,17 +38,19 @@ def can_embed(model: Any) -> bool:
 
 
 def embed_tokens(
-    predictor: Any, ids: Sequence[NDArray[np.int32]], layer: int | None, pool: Pool | None
+    predictor: Any, ids: Sequence[NDArray[np.int32]], layer: int | None, pool: Pool, normalize: bool = True
 ) -> list[Embedded]:
     """Return the embedding of each text, given as token ids.
 
-    layer  index of the layer whose output is used; None: the last one, with the final norm
-    pool   "mean" of all tokens (also None), "first" token, or "tokens": no pooling, states are not scaled
+    layer      index of the layer whose output is used; None: the last one, with the final norm
+    pool       "mean" or "max" of all tokens, "first" token, or "tokens": no pooling, states are not scaled
+    normalize  True: scale vectors to unit length
     """
     states, compute = _states(predictor, layer)
 
     def pooled(tokens: Tensor, lengths: Tensor) -> Tensor:
-        return _pooled(states(tokens, lengths), lengths, _checked(pool) or "mean")
+        vectors = _pooled(states(tokens, lengths), lengths, _checked(pool))
+        return F.normalize(vectors, dim=-1) if normalize and pool != "tokens" else vectors
 
     vectors = dict(outputs(pooled, compute, ids, getattr(predictor.model.config, "pad", None) or 0))
     rows = (vectors[i][: len(text)] if pool == "tokens" else vectors[i] for i, text in enumerate(ids))
@@ -60,7 +62,7 @@ def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool |
 
     pool  as in `embed_tokens`; None: the features that a classification head reads, from the last layer
     """
-    if layer is None and _checked(pool) is None:
+    if layer is None and pool is None:
         model, compute = predictor.compiled
         with torch.inference_mode(), compute.autocast():
             vectors = F.normalize(model.features(images.to(compute.device)).float(), dim=-1).cpu()
@@ -69,7 +71,8 @@ def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool |
     with torch.inference_mode(), compute.autocast():
         found = states(images.to(compute.device)).float()  # (B, T, D)
         lengths = torch.full(found.shape[:1], found.shape[1], device=found.device)
-        vectors = _pooled(found, lengths, pool or "mean").cpu()
+        vectors = _pooled(found, lengths, _checked(pool or "mean")).cpu()
+        vectors = vectors if pool == "tokens" else F.normalize(vectors, dim=-1)
     return [Embedded(vector.numpy(), found.shape[1]) for vector in vectors]
 
 
@@ -130,17 +133,19 @@ def _states(predictor: Any, layer: int | None) -> tuple[Callable[..., Tensor], A
     return states, predictor.compute
 
 
-def _checked(pool: Pool | None) -> Pool | None:
-    if pool is not None and pool not in get_args(Pool):
+def _checked(pool: Pool) -> Pool:
+    if pool not in get_args(Pool):
         raise UserError(f"pool is {pool!r}: expected {', '.join(get_args(Pool))}")
     return pool
 
 
 def _pooled(states: Tensor, lengths: Tensor, pool: Pool) -> Tensor:
-    """Return vectors (B, D) of unit length from states (B, T, D), or the states for "tokens"."""
+    """Return vectors (B, D) from states (B, T, D), or the states for "tokens"."""
     if pool == "tokens":
         return states
     if pool == "first":
-        return F.normalize(states[:, 0], dim=-1)
-    is_real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-    return F.normalize((states * is_real[..., None]).sum(1) / lengths[:, None], dim=-1)
+        return states[:, 0]
+    is_real = (torch.arange(states.shape[1], device=states.device) < lengths[:, None])[..., None]
+    if pool == "max":
+        return states.masked_fill(~is_real, -torch.inf).amax(1)
+    return (states * is_real).sum(1) / lengths[:, None]

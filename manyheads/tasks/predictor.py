@@ -92,7 +92,7 @@ class ModelWithTokenizer(TrainedModel):
         if loaded.tokenizer is None:
             raise UserError(f"{loaded.path}: found no tokenizer.json, so text cannot be {self.done}")
         super().__init__(loaded, compute)
-        self.tokenizer = loaded.tokenizer
+        self.tokenizer, self.sentences = loaded.tokenizer, loaded.sentences
 
     @property
     def _max_tokens(self) -> int | None:
@@ -195,21 +195,37 @@ class TextPredictor(ModelWithTokenizer):
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def embed(
-        self, texts: Sequence[str], *, layer: int | None = None, pool: Pool | None = None, truncate: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        layer: int | None = None,
+        pool: Pool | None = None,
+        prompt: str | None = None,
+        truncate: bool = False,
     ) -> list[Embedded]:
         """Return the embedding of every text: a vector (D,) of unit length, and the number of tokens.
 
         layer     index of the layer whose output is pooled; None: the last layer, with the final norm
-        pool      "mean" of all tokens (default), "first" token ([CLS]), or "tokens": the state of each token, (T, D),
-                  not scaled
+        pool      "mean" or "max" of all tokens, "first" token ([CLS]), or "tokens": the state of each token, (T, D),
+                  not scaled. None: the pooling of a directory of sentence-transformers, otherwise "mean"
+        prompt    name of a prompt of a directory of sentence-transformers, which precedes every text. None: the
+                  default prompt of the directory; "": no prompt
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+
+        A directory of sentence-transformers has its own limit of tokens. Without its module Normalize, and without
+        `pool`, vectors do not have unit length. Raises UserError for other modules and other pooling modes.
 
             >>> cat, dog = (e.vector for e in encoder.embed(["the cat", "the dog"]))
             >>> bool(-1 <= cat @ dog <= 1)  # cosine similarity
             True
         """
-        encoded = encode(self.tokenizer, texts, None, self._max_tokens, truncate=truncate)
-        return embed_tokens(self, encoded.ids, layer, pool)
+        own = self.sentences
+        if pool is None and own.fault:
+            raise UserError(f"{own.fault}. Choose a pooling of the last states yourself, with pool (--pool)")
+        before, limit = own.prompt(prompt), min(filter(None, (self._max_tokens, own.max_tokens)), default=None)
+        prompted = [before + text for text in texts] if before else texts
+        encoded = encode(own.tokenizer(self.tokenizer), prompted, None, limit, truncate=truncate)
+        return embed_tokens(self, encoded.ids, layer, pool or own.pool, own.normalize or pool is not None)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

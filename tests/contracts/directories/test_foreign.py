@@ -206,7 +206,8 @@ def test_a_malicious_shard_is_not_executed(tmp_path: Path) -> None:
 NEEDED = {
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "target_tokenizer.json",
     "vocab.txt", "vocab.json", "target_vocab.json", "merges.txt", "source.spm", "target.spm", "spiece.model",
-    "special_tokens_map.json", "added_tokens.json",
+    "special_tokens_map.json", "added_tokens.json", "modules.json", "1_Pooling/config.json",
+    "sentence_bert_config.json", "config_sentence_transformers.json",
 }  # fmt: skip
 SAFE = {"model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"}
 PICKLED = {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin"}

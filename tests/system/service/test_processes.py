@@ -295,6 +295,7 @@ def test_a_service_binds_to_local_addresses_and_ignores_a_missing_manager(tmp_pa
 def test_every_file_of_a_model_determines_its_version(tmp_path: Path, name: str) -> None:
     model = bert(tmp_path / "m", head="none")
     before = stamp_of(str(model))
+    (model / name).parent.mkdir(exist_ok=True)
     (model / name).write_text("{}")
     assert stamp_of(str(model)) != before
 

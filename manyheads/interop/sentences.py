@@ -1,0 +1,123 @@
+"""Directories of the library sentence-transformers: pooling, maximum length and prompts of a text encoder.
+
+    modules.json                        list of modules: Transformer, Pooling, and Normalize or not
+    sentence_bert_config.json           `max_seq_length` and `do_lower_case`
+    1_Pooling/config.json               pooling mode, as flags `pooling_mode_...` or in the newer key `pooling_mode`
+    config_sentence_transformers.json   prompts, and the name of the default prompt
+
+Based on sentence-transformers 6.2. The library also truncates texts to `model_max_length` of tokenizer_config.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase, Sequence
+
+from manyheads.errors import UserError
+from manyheads.files import read_json, regular
+from manyheads.interop.tokenizer import TOKENIZER_CONFIG
+
+Pool = Literal["mean", "first", "max", "tokens"]
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
+PATTERNS = (MODULES, PROMPTS, "sentence_*_config.json", "?_*/config.json")  # patterns of the names of all files
+_AGAIN = "copy the directory again"
+UNLIMITED = 10**9  # A tokenizer states a larger number if it has no limit.
+_CHAIN = ["Transformer", "Pooling", "Normalize"]  # The last one is optional.
+_POOLS: dict[str, Pool] = {"cls": "first", "max": "max", "mean": "mean"}  # from the library's pooling modes to ours
+_FLAG, _OLDER = "pooling_mode_", {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean"}  # older keys
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """Settings that turn a text into a vector. The defaults are those of any other directory.
+
+    files           contents of the files by their names
+    pool            pooling mode
+    normalize       True: vectors have unit length
+    fault           reason why the directory's own pooling cannot be computed, or an empty text
+    max_tokens      maximum number of tokens of a text; None: the model's
+    lower_case      True: texts are converted to lower case
+    prompts         texts that may precede a text, by their names
+    default_prompt  name of the prompt that precedes all texts, or an empty text
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    pool: Pool = "mean"
+    normalize: bool = True
+    fault: str = ""
+    max_tokens: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+
+    def prompt(self, name: str | None) -> str:
+        """Return the text of a prompt. `name` None: the default prompt; "": no prompt."""
+        name = self.default_prompt if name is None else name
+        if name and name not in self.prompts:
+            raise UserError(
+                f"prompt is {name!r}: expected {', '.join(self.prompts) or 'none, this model has no prompt'}"
+            )
+        return self.prompts.get(name, "")
+
+    def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Return a tokenizer, or its copy that converts texts to lower case."""
+        if not self.lower_case:
+            return tokenizer
+        copy = Tokenizer.from_str(tokenizer.to_str())
+        copy.encode_special_tokens = tokenizer.encode_special_tokens
+        copy.normalizer = Sequence([Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])])
+        return copy
+
+
+def sentence_files(path: Path) -> dict[str, bytes]:
+    """Return the contents of the files of a directory by their names. The result is empty for any other directory."""
+    if not (path / MODULES).is_file():
+        return {}
+    files = sorted(file for pattern in PATTERNS for file in path.glob(pattern))
+    return {file.relative_to(path).as_posix(): regular(file).read_bytes() for file in files}
+
+
+def sentence_encoder(path: Path) -> SentenceEncoder:
+    """Read the settings of a directory. Raises UserError if a file is damaged."""
+    if not (files := sentence_files(path)):
+        return SentenceEncoder()
+    values = {name: read_json(path / name, _AGAIN) for name in (*files, TOKENIZER_CONFIG) if (path / name).is_file()}
+    try:
+        config: Any = next((value for name, value in values.items() if name.startswith("sentence_")), {})
+        limit = values.get(TOKENIZER_CONFIG, {}).get("model_max_length")
+        limit = config.get("max_seq_length") or (limit if limit and limit < UNLIMITED else None)
+        prompts = values.get(PROMPTS, {})
+        texts = {name: text or "" for name, text in (prompts.get("prompts") or {}).items()}
+        default = prompts.get("default_prompt_name") or ""
+        kinds = [module["type"] for module in values[MODULES]]
+        pooling = next((f"{module['path']}/config.json" for module in values[MODULES][1:2]), "")
+        pool, fault = _pooling(kinds, values.get(pooling), any(texts.values()))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path / MODULES} or a file of its modules is damaged ({error!r}): {_AGAIN}") from None
+    return SentenceEncoder(
+        files, pool, len(kinds) == len(_CHAIN), fault and f"{path}: {fault}", limit and int(limit),
+        bool(config.get("do_lower_case")), texts, default,
+    )  # fmt: skip
+
+
+def _pooling(kinds: list[str], config: dict[str, Any] | None, prompted: bool) -> tuple[Pool, str]:
+    """Return the pooling mode of a list of modules, and the reason why it cannot be computed."""
+    names = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
+    if names not in (_CHAIN, _CHAIN[:2]):
+        other = ", ".join(name for name in names if name not in _CHAIN) or "another order"
+        return "mean", f"expected the modules {', '.join(_CHAIN)}, found {other}"
+    if config is None:
+        return "mean", f"found no config.json of the module Pooling: {_AGAIN}"
+    flags = [key.removeprefix(_FLAG) for key, on in config.items() if key.startswith(_FLAG) and on]
+    stated = config.get("pooling_mode") or [_OLDER.get(flag, flag) for flag in flags] or "mean"
+    modes = [stated] if isinstance(stated, str) else stated
+    if len(modes) != 1 or modes[0] not in _POOLS:
+        return "mean", f"expected the pooling mode {', '.join(_POOLS)}, found {' and '.join(modes)}"
+    if prompted and config.get("include_prompt") is False:
+        return "mean", "found 'include_prompt' false: pooling without the prompt is not supported"
+    return _POOLS[modes[0]], ""
