@@ -32,7 +32,7 @@ from manyheads.core.layers import skip_init
 from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra
 from manyheads.files import WriteError, read_json, replacing_all
-from manyheads.interop.adapters import Adapter, adapter_files, is_adapter
+from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import Family, saved_tensors
@@ -76,7 +76,7 @@ GENERATION = "generation_config.json"
 # `alpha`, whose formula is another one. Other tools ignore `alpha`.
 DECODING = ("num_beams", "length_penalty", "alpha")
 # Names, or patterns of names, of the files that are downloaded from the Hub in addition to the weights.
-FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS)
+FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS, SETTINGS, WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -241,20 +241,34 @@ def _check_weight_files(path: Path, source: str | Path) -> None:
 
 def _load_adapted(adapter: Adapter) -> Loaded:
     """Load the base model of an adapter, and add the adapter to its weights."""
-    loaded = load(adapter.base)
-    model: Any = adapt(loaded.model, **adapter.new_head(loaded.model.config))[0]
+    loaded = load(_base_of(adapter))
+    model, new = adapt(loaded.model, **adapter.new_head(loaded.model.config))
     family, _ = family_of(model)
-    theirs = {name: tensor.clone() for name, tensor in family.tensors_of(model).items()}
-    adapter.add_to(theirs, family)
+    theirs = adapter.apply(model, family, new)
     check_finite(adapter.path, theirs)
     load_weights(model, family.read(family.settings_of(model.config), theirs, lambda: theirs)[1])
     return replace(loaded, model=model.eval(), path=adapter.path)
 
 
-def resolve(model: str | Path, *, pickled: bool = False) -> Path:
+def _base_of(adapter: Adapter) -> Path:
+    """Return the directory of an adapter's base model: as named, relative to the adapter, or in the Hub's cache."""
+    name, revision = (adapter.settings.get(key) for key in ("base_model_name_or_path", "revision"))
+    for base in (Path(str(name)), adapter.path / str(name)):
+        if base.is_dir() and not base.samefile(adapter.path):
+            return base
+    stated = f"hub:{name}" + f"@{revision}" * bool(revision)
+    try:
+        return resolve(stated, cached=True)
+    except UserError:
+        hint = f"expected a model directory. Correct the path, or load {stated} once if it is a model of the Hub"
+        raise UserError(f"{adapter.path / SETTINGS}: 'base_model_name_or_path' is {name}: {hint}") from None
+
+
+def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
     pickled  True: download weights in pickle format instead of safetensors, for the command `manyheads convert`
+    cached   True: download nothing, and use the files of an earlier download
     """
     if not str(model).startswith("hub:"):
         return Path(model)
@@ -267,7 +281,7 @@ def resolve(model: str | Path, *, pickled: bool = False) -> Path:
     stem, suffix = weights.split(".")
     wanted = [*FETCHED, weights, f"{weights}.index.json", f"{stem}-?????-of-?????.{suffix}"]
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted, local_files_only=cached))
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
@@ -293,7 +307,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
 def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
     """Read the config.json of a directory. Return the format named by its model type, and the settings."""
     if is_adapter(path):
-        path = Adapter.read(path).base
+        path = _base_of(Adapter.read(path))
     path, run = model_files(path), path
     file = path / CONFIG
     if not path.is_dir():

@@ -9,6 +9,7 @@ from typing import Any
 from manyheads.data.text.tokenizers import word_tokenizer
 from manyheads.directory import CONFIG, check_finite, check_free, misfit, read_settings, resolve, save, write_files
 from manyheads.errors import UserError
+from manyheads.interop.adapters import PICKLED_WEIGHTS, SETTINGS, WEIGHTS
 from manyheads.interop.sentences import sentence_files
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
 from manyheads.interop.vocabularies import FILES
@@ -58,8 +59,11 @@ def convert(
         raise UserError(
             f"{path}: {', '.join(given)}: these options apply to a state_dict file, but this is a directory"
         )
-    family, settings = read_settings(path)
     check_free(out)
+    if (pickled := path / PICKLED_WEIGHTS).is_file():  # an adapter of peft
+        files: dict[str, Any] = {SETTINGS: (path / SETTINGS).read_bytes(), WEIGHTS: read_file(pickled)}
+        return write_files(out, files)
+    family, settings = read_settings(path)
     if not weight_files(path, PICKLED):
         raise UserError(f"{path}: no {PICKLED} to convert" + ", weights already safe" * bool(weight_files(path, SAFE)))
     tensors = read_pickled(path)
@@ -74,7 +78,7 @@ def convert(
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))
     present = [file for file in sorted(copied) if file.is_file()]
-    files: dict[str, Any] = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
+    files = {SAFE: {name: tensors[name].contiguous() for name in once.values()}}
     files |= sentence_files(path) | {
         file.name: file.read_bytes() for file in sorted(present, key=lambda file: file.name == CONFIG)
     }

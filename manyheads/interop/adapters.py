@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,16 +19,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.core.low_rank import LowRankLinear
+from manyheads.core.low_rank import PREFIX, LowRankLinear
+from manyheads.core.tensor_file import checksum
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.interop.family import Family
 from manyheads.interop.table import identity, slots, weights_to_theirs
 from manyheads.interop.weights import read_file
 
-SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+SETTINGS, WEIGHTS, PICKLED_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _START, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _TASKS = {"SEQ_CLS": "sequence", "TOKEN_CLS": "token", "QUESTION_ANS": "question"}  # from peft's tasks to our heads
+_HEAD = ("head", "labels", "target")  # settings of a model that its adapter determines
+# Settings that are read, or that only affect training or saving. Other settings, if set, are refused.
+_KNOWN = """
+    peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode r lora_alpha
+    lora_dropout rank_pattern alpha_pattern target_modules exclude_modules modules_to_save layers_to_transform
+    layers_pattern fan_in_fan_out use_rslora megatron_core qalora_group_size runtime_config eva_config bias
+    init_lora_weights
+"""
+_DEFAULTS: dict[str, list[Any]] = {"bias": ["none"], "init_lora_weights": [True, "gaussian", "orthogonal", "eva"]}
+_SOME_LAYERS = ("exclude_modules", "layers_to_transform")  # settings that leave out layers of the target modules
 _CLASSIFIERS = (".classifier.weight", ".out_proj.weight", ".score.weight")  # ends of names in transformers
 
 
@@ -58,14 +70,31 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
     rank, scale, task = len(first.lora_a), float(first.lora_scale), {head: task for task, head in _TASKS.items()}
     saved = {"classifier" if name.startswith("classifier.") else name.rpartition(".")[0] for name in whole}
     other = {target: own for target, own in ranks.items() if own != rank}
+    base, revision = getattr(model, "origin", None), None
+    if base and base.startswith("hub:"):
+        base, _, revision = base.removeprefix("hub:").partition("@")
+    elif base:
+        base = os.path.abspath(base)
+    labels = {name: getattr(model.config, name) for name in _HEAD if hasattr(model.config, name)}
+    about = {**labels, "base_crc32": frozen_checksum(model, family, whole)}
     settings = {
         "peft_type": "LORA", "task_type": task.get(getattr(model.config, "head", "")), "bias": "none",
-        "base_model_name_or_path": getattr(model, "origin", None), "inference_mode": True, "fan_in_fan_out": transposed,
+        # The library peft reads this table only if there is no task type, and ignores other entries of it.
+        "auto_mapping": {"parent_library": "transformers", "base_model_class": family.architecture(model.config),
+                         "manyheads": about},
+        "base_model_name_or_path": base, "revision": revision, "inference_mode": True, "fan_in_fan_out": transposed,
         "r": rank, "lora_alpha": scale * rank, "lora_dropout": first.rate,
         "rank_pattern": other, "alpha_pattern": {target: scale * own for target, own in other.items()},
         "target_modules": list(ranks), "modules_to_save": sorted(saved) or None,
     }  # fmt: skip
     return {WEIGHTS: tensors, SETTINGS: json.dumps(settings, indent=2) + "\n"}
+
+
+def frozen_checksum(model: Any, family: Family, brought: Iterable[str]) -> str:
+    """Return the checksum of a model's tensors that its adapter does not bring, without low-rank additions."""
+    ours = {name: tensor for name, tensor in model.named_parameters() if f".{PREFIX}" not in name}
+    theirs = weights_to_theirs(family.weights(model.config, ours), ours)
+    return checksum({name: tensor for name, tensor in theirs.items() if name not in set(brought)})
 
 
 def is_adapter(path: Path) -> bool:
@@ -86,19 +115,26 @@ class Adapter:
         settings = read_json(path / SETTINGS, "copy or save the adapter again")
         if not isinstance(settings, dict) or settings.get("peft_type") != "LORA":
             raise UserError(f"{path / SETTINGS}: expected an adapter with the 'peft_type' LORA")
+        odd = [name for name, value in settings.items() if value and name not in _KNOWN.split()]
+        odd += [name for name, known in _DEFAULTS.items() if (settings.get(name) or known[0]) not in known]
+        if odd:
+            raise UserError(
+                f"{path / SETTINGS}: {odd[0]!r} is {settings[odd[0]]!r}, which is not supported. Merge the adapter into"
+                " its base with merge_and_unload() of peft, and open the merged model"
+            )
+        if not (path / WEIGHTS).is_file():
+            remedy = f"{PICKLED_WEIGHTS} is a pickle. Make a safe copy with 'manyheads convert {path} OUT'"
+            raise UserError(f"{path}: found no {WEIGHTS}" + f"; {remedy}" * (path / PICKLED_WEIGHTS).is_file())
         tensors = read_file(path / WEIGHTS)
         return cls(path, settings, {name.removeprefix(_START): tensor for name, tensor in tensors.items()})
 
-    @property
-    def base(self) -> Path:
-        """Return the directory of the model that the adapter changes."""
-        base = Path(str(self.settings.get("base_model_name_or_path")))
-        if not base.is_dir() or base.samefile(self.path):
-            raise UserError(f"{self.path / SETTINGS}: 'base_model_name_or_path' is {base}: expected a model directory")
-        return base
-
     def new_head(self, config: Any) -> dict[str, Any]:
-        """Return the settings of the head that the adapter adds to its base model. The labels have no names."""
+        """Return the settings of the head that the adapter adds to its base model.
+
+        The labels of an adapter of peft have no names, unless the base model names them.
+        """
+        if stated := self._stated:
+            return {name: tuple(stated[name]) if name == "labels" else stated[name] for name in _HEAD if name in stated}
         head = _TASKS.get(str(self.settings.get("task_type")))
         settings: dict[str, Any] = {"head": head} if head and getattr(config, "head", head) != head else {}
         classifiers = [len(tensor) for name, tensor in self.tensors.items() if f".{name}".endswith(_CLASSIFIERS)]
@@ -106,19 +142,68 @@ class Adapter:
             settings["labels"] = tuple(f"LABEL_{index}" for index in range(classifiers[0]))
         return settings
 
-    def add_to(self, tensors: dict[str, Tensor], family: Family) -> None:
-        """Add the adapter to the tensors of its base model in place. Raises UserError if they do not fit."""
+    def apply(self, model: Any, family: Family, new: Iterable[str]) -> dict[str, Tensor]:
+        """Return the tensors of the base model, with the adapter added, by their names in files.
+
+        new  names of the tensors of our model that the base model does not have
+
+        Raises UserError if adapter and base do not fit.
+        """
+        with torch.no_grad():
+            for name in new:
+                model.state_dict()[name].fill_(torch.nan)
+        tensors = {name: tensor.clone() for name, tensor in family.tensors_of(model).items()}
+        files = {reduce(lambda text, pair: text.replace(*pair), family.modules, name): name for name in tensors}
+        base, whole = self.settings.get("base_model_name_or_path"), []
         try:
             for name, tensor in self.tensors.items():
                 layer = name.removesuffix(_A)
-                in_file = reduce(lambda text, pair: text.replace(pair[1], pair[0]), family.modules, layer)
                 if layer != name:
                     addition = self._scale(layer, len(tensor)) * (self.tensors[layer + _B] @ tensor)
-                    tensors[f"{in_file}.weight"] += addition.t() if self.settings.get("fan_in_fan_out") else addition
-                elif not name.endswith(_B):
-                    tensors[in_file] = tensor.reshape(tensors[in_file].shape)
+                    tensors[files[f"{layer}.weight"]] += (
+                        addition.t() if self.settings.get("fan_in_fan_out") else addition
+                    )
+                elif name.endswith(_B):
+                    self.tensors[name.removesuffix(_B) + _A]
+                else:
+                    whole.append(files[name])
+                    tensors[files[name]] = tensor.reshape(tensors[files[name]].shape)
         except (ArithmeticError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"{self.path}: the adapter does not fit the model in {self.base}: {error}") from None
+            raise UserError(f"{self.path}: the adapter does not fit the model in {base}: {error}") from None
+        lacking = [name for name in files if self._names(name, tensors[files[name]]) and not self._brings(name)]
+        lacking += [name for name, tensor in tensors.items() if name not in whole and tensor.isnan().any()]
+        if lacking:
+            raise UserError(
+                f"{self.path}: neither the adapter nor its base model has {', '.join(lacking[:3])}: the adapter is"
+                " incomplete. Train it with these layers in 'modules_to_save', or copy it again"
+            )
+        expected = self._stated.get("base_crc32")
+        if expected and expected != frozen_checksum(model, family, whole):
+            raise UserError(
+                f"{self.path}: the model in {base} has other weights than the base model with which the adapter was"
+                " trained. Restore that model, or train the adapter again"
+            )
+        return tensors
+
+    @property
+    def _stated(self) -> Mapping[str, Any]:
+        """Return what `adapter_files` has written about the model; nothing for an adapter of peft."""
+        return (self.settings.get("auto_mapping") or {}).get("manyheads") or {}
+
+    def _names(self, name: str, tensor: Tensor) -> bool:
+        """Return True if the settings name the layer of a tensor, so that the adapter must have it."""
+        module, _, leaf = name.rpartition(".")
+        if any(f".{saved}." in f".{name}" for saved in self.settings.get("modules_to_save") or ()):
+            return True
+        targets = self.settings.get("target_modules") or ()
+        if leaf != "weight" or tensor.dim() != 2 or any(self.settings.get(key) for key in _SOME_LAYERS):
+            return False
+        if isinstance(targets, str):
+            return re.fullmatch(targets, module) is not None
+        return any(f".{module}".endswith(f".{target}") for target in targets)
+
+    def _brings(self, name: str) -> bool:
+        return name in self.tensors or name.removesuffix(".weight") + _A in self.tensors
 
     def _scale(self, target: str, rank: int) -> float:
         patterns = self.settings.get("alpha_pattern") or {}

@@ -229,7 +229,7 @@ def carry_out(
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
-            job.model.origin = run.init and run.init.removeprefix("hub:")  # type: ignore[assignment]
+            job.model.origin = run.init  # type: ignore[assignment]
             if config.training.selects:
                 job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:

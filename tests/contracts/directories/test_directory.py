@@ -361,7 +361,7 @@ def test_only_hub_names_reach_the_network(tmp_path: Path, monkeypatch: pytest.Mo
     directory.save(tmp_path, ours("marian"), tokenizer())
     calls: list[tuple[str, str | None, list[str]]] = []
 
-    def snapshot_download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(name: str, revision: str | None, allow_patterns: list[str], **_: object) -> str:
         calls.append((name, revision, allow_patterns))
         if name == "no/where":
             raise OSError("cannot reach\nthe hub")

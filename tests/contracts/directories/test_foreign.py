@@ -207,7 +207,8 @@ NEEDED = {
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "target_tokenizer.json",
     "vocab.txt", "vocab.json", "target_vocab.json", "merges.txt", "source.spm", "target.spm", "spiece.model",
     "special_tokens_map.json", "added_tokens.json", "modules.json", "1_Pooling/config.json",
-    "sentence_bert_config.json", "config_sentence_transformers.json",
+    "sentence_bert_config.json", "adapter_config.json", "adapter_model.safetensors",
+    "config_sentence_transformers.json",
 }  # fmt: skip
 SAFE = {"model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"}
 PICKLED = {"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin"}
@@ -223,7 +224,7 @@ def test_only_needed_files_are_downloaded_from_the_hub(tmp_path: Path, monkeypat
     fetched: list[set[str]] = []
     repository = [*NEEDED, *SAFE, *PICKLED, *OTHERS]
 
-    def snapshot_download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(name: str, revision: str | None, allow_patterns: list[str], **_: object) -> str:
         fetched.append(set(filter_repo_objects(repository, allow_patterns=allow_patterns)))
         return str(tmp_path / "model")
 

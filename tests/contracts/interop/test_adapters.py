@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import peft
 import pytest
 import torch
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.export import convert
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
@@ -192,24 +194,82 @@ def test_gradients_equal_those_of_peft(tmp_path: Path) -> None:
     [
         ({"peft_type": "IA3"}, "expected an adapter with the 'peft_type' LORA"),
         ({"base_model_name_or_path": "no/such"}, "'base_model_name_or_path' is no/such: expected a model directory"),
+        ({"use_dora": True}, "'use_dora' is True, which is not supported. Merge the adapter"),
+        ({"bias": "all"}, "'bias' is 'all', which is not supported"),
+        ({"init_lora_weights": "pissa"}, "'init_lora_weights' is 'pissa', which is not supported"),
+        ({"trainable_token_indices": [1]}, "'trainable_token_indices' is"),
+        ({"target_modules": ["query", "value"]}, "has encoder.layer.0.attention.self.value.weight"),
+        ("pickled", "adapter_model.bin is a pickle. Make a safe copy with 'manyheads convert"),
         ({"lora_alpha": "a"}, "the adapter does not fit the model in"),
-        ("unknown", "the adapter does not fit the model in .*: 'bert.encoder.layer.9.attention.self.query.weight'"),
+        ("unknown", "the adapter does not fit the model in .*: 'encoder.layer.9.attention.self.query.weight'"),
         ("shape", "the adapter does not fit the model in"),
         ("damaged", "truncated or damaged"),
     ],
 )
 def test_a_faulty_adapter_is_one_error(fault: Any, message: str, tmp_path: Path) -> None:
     base_of("bert", tmp_path / "base")
-    target, path = "base_model.model.bert.encoder.layer.{}.attention.self.query.lora_{}.weight", tmp_path / "adapter"
+    target, path = "base_model.model.encoder.layer.{}.attention.self.query.lora_{}.weight", tmp_path / "adapter"
     layer, size = (9 if fault == "unknown" else 0), (7 if fault == "shape" else 24)
     path.mkdir()
     settings = {"peft_type": "LORA", "lora_alpha": 4, "base_model_name_or_path": str(tmp_path / "base")}
     (path / "adapter_config.json").write_text(json.dumps(settings | (fault if isinstance(fault, dict) else {})))
     tensors = {target.format(layer, "A"): torch.zeros(2, 24), target.format(layer, "B"): torch.zeros(size, 2)}
     save_file(tensors, path / "adapter_model.safetensors")
+    if fault == "pickled":
+        (path / "adapter_model.safetensors").rename(path / "adapter_model.bin")
     if fault == "damaged":
         (path / "adapter_model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match=message) as caught:
         directory.load(path)
     assert "\n" not in str(caught.value)
     assert load_file(tmp_path / "base" / "model.safetensors")
+
+
+def test_a_classifier_without_a_pooler_is_refused(tmp_path: Path) -> None:
+    """The library peft gives such an adapter a random pooler at each load."""
+    directory.save(tmp_path / "base", Bert(BertConfig(**BERT, head="none")))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query"])
+    peft.get_peft_model(theirs, config).save_pretrained(str(tmp_path / "adapter"))
+    with pytest.raises(ValueError, match=r"neither the adapter nor its base model has bert\.pooler\.dense\.weight"):
+        directory.load(tmp_path / "adapter")
+
+
+def test_an_adapter_recognizes_its_base_and_keeps_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = adapt(base_of("bert", tmp_path / "base"), **SEQUENCE)[0]
+    select_trained(model, TrainingConfig(**FLAT, lora_rank=3))
+    monkeypatch.chdir(tmp_path)
+    model.origin = "base"
+    directory.save(tmp_path / "out", model)
+    adapter = tmp_path / "out" / "adapter"
+    monkeypatch.chdir("/")
+    assert directory.load(adapter).model.config.labels == SEQUENCE["labels"]
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": "../../base"}))
+    assert directory.load(adapter).model.config.labels == SEQUENCE["labels"]
+    torch.manual_seed(9)
+    directory.save(tmp_path / "base", Bert(CASES["bert"][0].config))
+    with pytest.raises(ValueError, match="other weights than the base model with which the adapter was trained"):
+        directory.load(adapter)
+
+
+def test_a_pickled_adapter_is_converted_and_its_base_comes_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base_of("bert", tmp_path / "base")
+    theirs = peft.get_peft_model(
+        transformers.AutoModel.from_pretrained(tmp_path / "base"), peft.LoraConfig(target_modules=["query"])
+    )
+    theirs.save_pretrained(str(tmp_path / "old"), safe_serialization=False)
+    settings = json.loads((tmp_path / "old" / "adapter_config.json").read_text())
+    (tmp_path / "old" / "adapter_config.json").write_text(
+        json.dumps(settings | {"base_model_name_or_path": "owner/name", "revision": "v1"})
+    )
+
+    def snapshot_download(name: str, revision: str | None, local_files_only: bool, **_: Any) -> str:
+        assert (name, revision, local_files_only) == ("owner/name", "v1", True)
+        return str(tmp_path / "base")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    convert(tmp_path / "old", tmp_path / "new")
+    directory.load(tmp_path / "new")
