@@ -10,12 +10,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from lab import results_keep
+from lab import results_keep, rivals_page
 from lab.evidence.listed import LIST, Listed, read_list
-from lab.records import run_of
+from lab.records import STUDENT, run_of
 
-# 97.5% quantile of Student's t, by number of seeds
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 Scores = dict[int, float]  # score by seed
 
 
@@ -94,6 +92,33 @@ class Bar:
         return "refuted" if found is not None and found[2] < least else "not met"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """Requirement that the Transformer leads a rival of docs/papers/rivals.md, at equal FLOPs, by `rivals_page.CLAIM`.
+
+    rival   name of a row of the recipe `translation/rivals`
+    target  language of the translations
+    """
+
+    claim: str
+    rival: str
+    target: str
+    metric = rivals_page.METRIC
+
+    @property
+    def words(self) -> str:
+        names = f"`rivals-{self.target}-transformer` better than `rivals-{self.target}-{self.rival}`"
+        return f"{names} by {rivals_page.CLAIM:g}"
+
+    def judged(self) -> tuple[str, str]:
+        """Return the result and the verdict: "met", "refuted" or "not met"."""
+        low, high = rivals_page.interval(self.rival, self.target)
+        verdict = {"shown": "met", "not decided": "not met"}.get(
+            found := rivals_page.verdict(self.rival, self.target), found
+        )
+        return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f}, sentences and seeds, 95%)", verdict
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the paired differences, and half the width of its 95% interval (Student's t)."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
@@ -123,32 +148,36 @@ def kept(listed: Sequence[Listed]) -> dict[str, Any]:
     }
 
 
-def read_bars(path: Path = LIST) -> list[Bar]:
-    """Return the bars in the order of the list. Raise ValueError with the name of an invalid bar."""
-    try:
-        return [Bar(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("bar", [])]
-    except TypeError as error:
-        raise ValueError(f"{path}: bar: {error}") from None
+def read_bars(path: Path = LIST) -> list[Bar | Lead]:
+    """Return the bars in the order of the list, then the leads. Raise ValueError with the name of an invalid one."""
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    found: list[Bar | Lead] = []
+    for name, kind in (("bar", Bar), ("lead", Lead)):
+        try:
+            found += [kind(**entry) for entry in content.get(name, [])]
+        except TypeError as error:
+            raise ValueError(f"{path}: {name}: {error}") from None
+    return found
 
 
 def source_claims(path: Path = LIST) -> str:
     """Return the claims of the sources, each with its verdict."""
-    return f"## Claims of the sources\n\n{_states(path, recipes=False)}"
+    return f"## Claims of the sources\n\n{_states(path, others=False)}"
 
 
-def recipe_claims(path: Path = LIST) -> str:
-    """Return the claims about our own recipes, each with its verdict."""
-    return f"## Claims about our recipes\n\n{_states(path, recipes=True)}"
+def other_claims(path: Path = LIST) -> str:
+    """Return the claims of further papers and about our own recipes, each with its verdict."""
+    return f"## Other claims\n\n{_states(path, others=True)}"
 
 
-def _states(path: Path, recipes: bool) -> str:
+def _states(path: Path, others: bool) -> str:
     claims, listed = read_list(path)
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     limits: dict[str, str] = content.get("limits", {})
     records, bars = kept(listed), read_bars(path)
     rows = ["| | claim | verdict | what the test cannot show |", "| --- | --- | --- | --- |"]
     for letter, claim in claims.items():
-        if (letter in content.get("recipes", [])) == recipes:
+        if (letter in content.get("others", [])) == others:
             runs = [run for run in listed if run.claim == letter]
             left = any(not _is_kept(run, records) for run in runs)
             state = _state([_judged(bar, listed, records)[1] for bar in bars if bar.claim == letter], left)
@@ -164,12 +193,14 @@ def bars_table(path: Path = LIST) -> str:
     for bar in read_bars(path):
         figures, verdict = _judged(bar, listed, records)
         shown = verdict if verdict in ("met", "waits") else f"**{verdict}**"
-        shown += f": {bar.untested}" if verdict == "not tested" else ""
+        shown += f": {bar.untested}" if isinstance(bar, Bar) and verdict == "not tested" else ""
         rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {figures} | {shown} |")
     return "## Requirements\n\n" + "\n".join(rows)
 
 
-def _judged(bar: Bar, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
+def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
+    if isinstance(bar, Lead):
+        return bar.judged()
     # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}
@@ -206,4 +237,4 @@ def _waiting(by_seed: Scores, seeds: int, others: Scores | None = None) -> str:
     return found if others is None else f"{found}, of the other {len(others)}"
 
 
-PARTS = (source_claims, recipe_claims, bars_table)
+PARTS = (source_claims, other_claims, bars_table)

@@ -16,6 +16,8 @@ from manyheads.tasks.translation.recipes import RIVAL_ROWS, RIVALS
 
 RESULTS = Path(__file__).parent / "results"
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses
+# 97.5% quantile of Student's t, by number of seeds
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 # settings that say where, on what and how often to look, not how
 UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
 

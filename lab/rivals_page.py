@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, sqrt
 from pathlib import Path
-from statistics import mean
+from statistics import mean, variance
 from typing import Any
 
 from lab.complexity_page import markdown
-from lab.records import RESULTS, matching
+from lab.records import RESULTS, STUDENT, matching
 from manyheads.tasks.translation.recipes import RIVAL_ROWS
 
 FIGURE = Path("docs/images/rivals.png")
@@ -28,6 +28,9 @@ NAMES = {
 }  # fmt: skip
 COLORS = ("#999999", "#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#000000")
 CLAIM = 1  # lead of the Transformer in BLEU that is tested
+NO_RIVALS = ("experts",)  # models about which table 2 claims nothing: its mixture of experts is an LSTM
+MIN_SEEDS = 3  # of a model, so that its seeds count in the deviation between seeds
+NORMAL = 1.96  # 97.5% quantile of the normal distribution
 MARKS = (30, 50)  # BLEU for which FLOPs and seconds are interpolated
 Curve = list[dict[str, float]]
 
@@ -111,27 +114,63 @@ def costs_table() -> str:
 
 
 def differences_table() -> str:
-    """Return how far the Transformer leads each rival, and what this says about a lead of CLAIM BLEU."""
+    """Return the lead of the Transformer over each other model, and the verdict on a lead of CLAIM BLEU."""
     head = ["rival", "languages", "lead at equal FLOPs", "lead after all steps", "95% interval", "detectable",
             f"leads by {CLAIM} BLEU"]  # fmt: skip
     rows = [head, ["---", "---", *["--:"] * 4, "---"]]
     for target in ("fr", "de"):
-        tested, found = differences(target), curves(target)
-        budget = min((curve[-1]["flops"] for seeds in found.values() for curve in seeds), default=0.0)
-        for row in (row for row in found if row in tested):
-            base, rival = (mean(at(curve, budget) for curve in found[name]) for name in ("transformer", row))
-            low, high = tested[row]["interval"]
-            leads = (base - rival, tested[row]["difference"])
+        tested = differences(target)
+        for row in (row for row in curves(target) if row in tested):
+            low, high = interval(row, target)
+            leads = (lead_at_equal_flops(row, target), tested[row]["difference"])
             rows.append([
                 NAMES[row], f"en-{target}", *(f"{lead:+.1f}" for lead in leads), f"{low:+.1f} to {high:+.1f}",
-                f"{(high - low) / 2:.1f}", judgement(base - rival, low, high),
+                f"{(high - low) / 2:.1f}", "no claim" if row in NO_RIVALS else verdict(row, target),
             ])  # fmt: skip
     return markdown(rows) if len(rows) > 2 else ""
+
+
+def lead_at_equal_flops(row: str, target: str) -> float:
+    """Return the Transformer's lead over a model at the largest training cost that all models reach."""
+    found = curves(target)
+    budget = min(curve[-1]["flops"] for seeds in found.values() for curve in seeds)
+    base, rival = (mean(at(curve, budget) for curve in found[name]) for name in ("transformer", row))
+    return base - rival
+
+
+def interval(row: str, target: str) -> tuple[float, float]:
+    """Return the 95% interval of the Transformer's lead over a model, after all steps.
+
+    It includes the test sentences (standard error of the paired bootstrap) and the seeds (deviation between seeds).
+    Their squared standard errors are added. Student's t has the degrees of freedom of the deviation between seeds.
+    """
+    tested = differences(target)[row]
+    low, high = tested["interval"]
+    deviation, freedom = seed_deviation()
+    runs = [len(curves(target)[name]) for name in ("transformer", row)]
+    error = sqrt(((high - low) / 2 / NORMAL) ** 2 + deviation**2 * sum(1 / count for count in runs))
+    half = STUDENT[freedom + 1] * error
+    return tested["difference"] - half, tested["difference"] + half
+
+
+def seed_deviation() -> tuple[float, int]:
+    """Return the standard deviation of BLEU between seeds, English to French, and its degrees of freedom.
+
+    It is pooled over the models with at least MIN_SEEDS seeds.
+    """
+    found = [[curve[-1][METRIC] for curve in seeds] for seeds in curves("fr").values() if len(seeds) >= MIN_SEEDS]
+    freedom = sum(len(scores) - 1 for scores in found)
+    return sqrt(sum((len(scores) - 1) * variance(scores) for scores in found) / freedom), freedom
 
 
 def differences(target: str) -> dict[str, dict[str, Any]]:
     """Return the lead of the Transformer and its interval for each rival that was compared."""
     return _kept(f"differences-{target}").get("rows", {})
+
+
+def verdict(row: str, target: str) -> str:
+    """Return whether the Transformer leads a model by CLAIM BLEU: "shown", "refuted" or "not decided"."""
+    return judgement(lead_at_equal_flops(row, target), *interval(row, target))
 
 
 def judgement(lead: float, low: float, high: float) -> str:

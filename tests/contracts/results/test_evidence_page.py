@@ -1,16 +1,18 @@
 """Page of claims: intervals compared with SciPy, verdicts from records, and open claims."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab import evidence_page as page
-from lab import results_keep
+from lab import results_keep, rivals_page
 from lab.evidence.listed import LIST, Listed, read_list
+from tests.paths import ROOT
 
-CLAIMS = """recipes = ["c"]
+CLAIMS = """others = ["c"]
 [claims]
 a = "it is better"
 b = "a curve"
@@ -92,10 +94,30 @@ def test_claims_are_evaluated_from_records(tmp_path: Path, monkeypatch: pytest.M
     assert "**not shown**" in rows(("x", 0.4))[0]
     assert "**measured**" in rows(("y", 0.1))[1]
     assert "(c)" not in "".join(rows())
-    assert "| (c) | our recipe |" in page.recipe_claims(file)
+    assert "| (c) | our recipe |" in page.other_claims(file)
     file.write_text(file.read_text() + "worst = 1\n")
     with pytest.raises(ValueError, match=r"list\.toml: bar: .*worst"):
         page.read_bars(file)
+
+
+def test_every_verdict_of_the_page_is_defined_there() -> None:
+    text = (ROOT / "docs" / "measured" / "evidence.md").read_text(encoding="utf-8").split("## Requirements")[0]
+    rows = re.findall(r"^\| \([a-z]\) \| .*? \| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    assert len(rows) == len(read_list(LIST)[0])
+    assert {part.removeprefix("in part ") for row in rows for part in row.split(", ")} <= {
+        *re.findall(r"^\| ([a-z ]+) \| [a-z ]", text, re.MULTILINE)
+    }
+
+
+def test_the_interval_of_a_lead_includes_sentences_and_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {"transformer": [10.0, 11.0, 12.0], "lstm": [9.0, 10.0, 11.0], "gnmt": [7.0]}
+    curves = {row: [[{"flops": 1.0, "bleu_moses_lc": s}] for s in seeds] for row, seeds in scores.items()}
+    monkeypatch.setattr(rivals_page, "curves", lambda _: curves)
+    tested = {"difference": 4.0, "interval": [4 - 1.96, 4 + 1.96]}  # a standard error of 1
+    monkeypatch.setattr(rivals_page, "differences", lambda _: {"gnmt": tested})
+    assert rivals_page.seed_deviation() == (1.0, 4)  # gnmt has one seed only
+    half = 2.776 * (1 + 1 / 3 + 1) ** 0.5  # Student's t of 4 degrees of freedom; seeds of the Transformer and of GNMT
+    assert rivals_page.interval("gnmt", "fr") == pytest.approx((4 - half, 4 + half))
 
 
 def test_claims_are_about_listed_runs() -> None:
@@ -103,6 +125,9 @@ def test_claims_are_about_listed_runs() -> None:
     entries = {run.entry: run for run in listed}
     for each in page.read_bars():
         assert each.claim in claims
+        if isinstance(each, page.Lead):
+            assert entries[f"rivals-{each.target}-{each.rival}"].claim == each.claim
+            continue
         assert entries[each.of].claim == each.claim
         if each.than is not None:
             other = entries[each.than.removeprefix("peers/")]
