@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,6 +13,7 @@ from manyheads.tasks.registry import RECIPES
 
 FILE = Path(__file__).parents[1] / "manyheads" / "tasks" / "measured.json"
 MAX_RESULTS = 8
+VARIANTS = ("preset", "rows", "teacher", "distillation", "scratch")  # settings that choose what is trained
 # the metric that ranks the runs of a recipe is the first of these that they have; False: lower is better
 RANKING = {
     "bleu_13a": True, "squad_f1": True, "entity_f1": True, "top1": True, "accuracy": True, "f1": True,
@@ -29,8 +28,9 @@ def main() -> None:
 def best_results() -> dict[str, list[dict[str, Any]]]:
     """Return at most `MAX_RESULTS` results for each recipe that has records.
 
-    The best result of each kind comes first: of each language pair, and of runs with and without `--init`. Runs that
-    were scored on validation data, to choose a setting, are left out if others were scored on test data.
+    There is one result, the best, for each language pair and each variant of it: settings in VARIANTS, and a training
+    with or without `--init`. The languages of the recipe come first. Runs that were scored on validation data, to
+    choose a setting, are left out if others were scored on test data.
     """
     runs = records()
     return {name: _results([r for r in runs if r["recipe"] == name]) for name in sorted({r["recipe"] for r in runs})}
@@ -39,24 +39,10 @@ def best_results() -> dict[str, list[dict[str, Any]]]:
 def _results(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     runs = [run for run in runs if run["overrides"].get("scored") != "validation"] or runs
     tables = ablations(runs)
-    single = best_of_each(groups([run for run in runs if run_of(run) not in tables]), _kind)
+    found = groups([run for run in runs if run_of(run) not in tables])
+    best = {_variant(group[0]): group for group in sorted(found, key=rank, reverse=True)}
+    single = sorted(best.values(), key=lambda group: (*_variant(group[0])[:2], rank(group)))
     return [*map(_result, single), *map(_table, tables.values())][:MAX_RESULTS]
-
-
-def best_of_each(
-    found: list[list[dict[str, Any]]], kind_of: Callable[[dict[str, Any]], str]
-) -> list[list[dict[str, Any]]]:
-    """Return groups of runs in a new order: the best of each kind, then the second best of each kind, and so on.
-
-    Among equals, the kind "" comes first, then the better group.
-    """
-    better: Counter[str] = Counter()  # number of better groups of the same kind
-    places = []
-    for group in sorted(found, key=rank):
-        kind = kind_of(group[0])
-        places.append((better[kind], bool(kind), group))
-        better[kind] += 1
-    return [group for *_, group in sorted(places, key=lambda place: place[:2])]
 
 
 def _metric(run: dict[str, Any]) -> str:
@@ -106,10 +92,11 @@ def _pair(run: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _kind(run: dict[str, Any]) -> str:
-    """Return a text that is empty for a run with the languages of its recipe that does not continue another run."""
-    init = run.get("init") if RECIPES[run["recipe"]].init == "may" else None
-    return " ".join([*_pair(run).values(), *([init] if init else [])])
+def _variant(run: dict[str, Any]) -> tuple[str, ...]:
+    """Return what distinguishes a variant: `--init` or not, languages other than the recipe's, and further settings."""
+    init = "--init" if run.get("init") and RECIPES[run["recipe"]].init == "may" else ""
+    given = {key: "" if key == "teacher" else str(run["overrides"][key]) for key in VARIANTS if key in run["overrides"]}
+    return init, " ".join(_pair(run).values()), *(f"{key}={value}" for key, value in given.items())
 
 
 def _settings(run: dict[str, Any], overrides: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import complexity_page, evidence_page, recipes_page, rivals_page, service_page, speed_page, survival_page
-from lab.best_results import best_of_each, rank
+from lab.best_results import rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 from manyheads.analysis.heads import coreference
@@ -47,7 +48,12 @@ def _best(metrics: list[str], runs: list[list[dict[str, Any]]], shown: int) -> s
     """Return the table of these runs, or of the best ones: of each recipe its best, then its second best, and so on."""
     if len(runs) <= shown:
         return _table(metrics, runs)
-    best = sorted(best_of_each(runs, itemgetter("recipe"))[:shown], key=rank)
+    better: Counter[str] = Counter()  # number of better groups of the same recipe
+    places = []
+    for group in sorted(runs, key=rank):
+        places.append((better[group[0]["recipe"]], group))
+        better[group[0]["recipe"]] += 1
+    best = sorted((group for _, group in sorted(places, key=itemgetter(0))[:shown]), key=rank)
     others = (
         f"The table above shows {shown} of our {len(runs)} combinations of settings. "
         "[All results](../measured/results.md) shows all of them."

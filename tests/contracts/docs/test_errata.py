@@ -37,7 +37,7 @@ def test_every_erratum_has_an_example_or_a_row() -> None:
     text = PAGE.read_text(encoding="utf-8")
     headings = re.findall(r"^### (E.+?):", text, re.MULTILINE)
     found = [number for heading in headings for number in numbers(heading)]
-    assert sorted(found) == list(range(1, 42))
+    assert sorted(found) == list(range(1, 45))
     rows = re.findall(r"^\| (E\d+) \|", text, re.MULTILINE)
     assert ", ".join(rows) in headings  # those in one line each
 
@@ -54,7 +54,8 @@ def test_the_kinds_of_errata_match_their_sections() -> None:
     parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     under = [re.findall(r"^### (E.+?):", part, re.MULTILINE) for part in parts]
     assert [numbers(row) for row in table] == [sorted(numbers(" ".join(headings))) for headings in under]
-    assert [numbers(row) for row in table[1:]] == [[17, 23, 25, 26], [6, 15, 16, 20, 21, 27, 31], [5, 9, 22], [19]]
+    ambiguous = [6, 15, 16, 20, 21, 27, 31, 41, 44]
+    assert [numbers(row) for row in table[1:]] == [[17, 23, 25, 26], ambiguous, [5, 9, 22], [19]]
 
 
 def numbers(text: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 import ast
 import base64
-import importlib
 import json
 import re
 import struct
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 import lab.records
-from lab.records import matching
 from scripts import build_notebooks
 from tests.paths import ROOT
 
@@ -25,10 +23,6 @@ MAX_RECORDS = 8  # lines of a cell that prints kept records
 MAX_COLUMNS = 100  # of code: the width of a page at 1,400 pixels
 MAX_OUTPUT = 120  # characters in a line below a cell, which a page wraps
 MAX_BYTES = 6_000_000  # of all notebooks
-ABSENT = re.compile(
-    r"\b(?:not|never)\s+(?:yet\s+)?(?:been\s+)?(?:measured|recorded|tested|implemented|tried|here)\b|\bno\s+record\b"
-)
-REFUTED_BY = re.compile(r"^<!-- absent: (record|symbol) (\S+)((?: \S+=\S+)*) -->$", re.MULTILINE)
 
 
 def each(paths: list[Path]) -> list[Any]:
@@ -174,38 +168,6 @@ def test_scores_of_opened_runs_are_asserted(source: Path) -> None:
     text = source.read_text(encoding="utf-8")
     opened = re.findall(r"\bload\(\"runs/", text)
     assert len(opened) <= len(re.findall(r"^ *assert ", text, re.MULTILINE))
-
-
-@pytest.mark.parametrize("source", each(SOURCES))
-def test_a_statement_of_absence_names_its_refutation(source: Path) -> None:
-    """For "X is not recorded", the comment below it names the record or symbol that must not exist."""
-    prose = re.sub(r"^```.*?^```$", "", source.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n", prose):
-        claims = ABSENT.findall(re.sub(r"<!--.*?-->", "", paragraph, flags=re.DOTALL))
-        comments = REFUTED_BY.findall(paragraph)
-        assert len(claims) <= len(comments), f'{source.name}: what refutes "{claims[0]}" in: {paragraph}'
-        for kind, name, settings in comments:
-            found = matching(name, *settings.split()) if kind == "record" else exists(name)
-            assert not found, f"{source.name}: {kind} {name} exists, which refutes: {paragraph}"
-
-
-def exists(symbol: str) -> bool:
-    """Return True if a dotted name is a module or an attribute of one."""
-    try:
-        importlib.import_module(symbol)
-    except ModuleNotFoundError:
-        module, _, name = symbol.rpartition(".")
-        return bool(module) and exists(module) and hasattr(importlib.import_module(module), name)
-    return True
-
-
-def test_existing_symbols_and_records_are_found() -> None:
-    assert exists("manyheads.core.attention.attend")
-    assert exists("manyheads.models.vit")
-    assert not exists("manyheads.models.missing")
-    assert not exists("manyheads.core.attention.missing")
-    assert matching("imdb/textbook")
-    assert not matching("imdb/textbook", "model.width=7")
 
 
 def test_links_move_from_the_source_to_the_notebook(tmp_path: Path) -> None:

@@ -237,3 +237,23 @@ def test_image_wait_time_has_a_column_per_number_of_workers(monkeypatch: pytest.
     rows = [line for line in survival_page.image_data().splitlines() if line.startswith("|")]
     assert rows[0].endswith("| `workers=0` | `workers=1` |")
     assert rows[2] == "| m, Parquet | 50.0% (50) | 2.0% (98) |"
+
+
+def test_best_results_have_one_row_for_each_language_pair_and_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    french = {"data": {"source": "en", "target": "fr"}}
+    longer = {"training.steps": 9}
+    found = [
+        record(1, 40.0),
+        record(2, 30.0, overrides={"training.seed": 2, **longer}),
+        record(1, 50.0, **french),
+        record(1, 51.0, overrides=longer, **french),
+        record(1, 20.0, overrides={"preset": "convs2s/rival"}),
+        record(1, 99.0, overrides={"scored": "validation"}),
+    ]
+    monkeypatch.setattr(best_results, "records", lambda: found)
+    shown = best_results.best_results()["translation"]
+    assert [(result["score"], result["settings"]) for result in shown] == [
+        ("40.0", []),
+        ("20.0", ["preset=convs2s/rival"]),
+        ("51.0", ["target=fr", "training.steps=9"]),
+    ]
