@@ -29,6 +29,7 @@ myst_heading_anchors = 3
 # `make notebooks` executes the tutorials (docs/tutorials/source); the site shows the committed outputs.
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # plain CommonMark has no tables
 nb_ipywidgets_js: dict[str, Any] = {}  # would come from elsewhere
 
 html_theme = "furo"

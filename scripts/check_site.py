@@ -1,4 +1,7 @@
-"""`python -m scripts.check_site DIR`: the built pages load nothing from elsewhere, and what they link to is there."""
+"""`python -m scripts.check_site DIR`: check the built pages.
+
+They load nothing from elsewhere, their links lead to existing pages and headings, and every table is rendered.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,32 @@ LOADS = {
     ("link", "href"), ("object", "data"), ("script", "src"), ("source", "src"), ("source", "srcset"), ("use", "href"),
     ("video", "src"),
 }  # fmt: skip
+CODE = ("code", "pre", "script", "style")
 OF_STYLES = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""", re.IGNORECASE)
 
 
+RAW_TABLE = re.compile(r"\|\s*:?-{3,}:?\s*\|")  # the second line of a table in Markdown
+
+
 class Page(HTMLParser):
-    """Resources, links and anchors of a page."""
+    """Resources, links, anchors and visible text of a page, without code."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.loads, self.links, self.anchors = list[str](), list[str](), set[str]()
+        self.text, self._code = "", 0  # _code: number of open elements with code
         self.loads += OF_STYLES.findall(text)
         self.feed(text)
 
+    def handle_data(self, data: str) -> None:
+        if not self._code:
+            self.text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in CODE
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._code += tag in CODE
         for name, value in attrs:
             if value is None:
                 continue
@@ -46,6 +62,7 @@ def faults(site: Path) -> list[str]:
     for file, page in pages.items():
         where = file.relative_to(site.resolve())
         lines += [f"{where}: loads {url}" for url in page.loads if urlsplit(url).netloc]
+        lines += [f"{where}: a table is not rendered: {found[0]}" for found in RAW_TABLE.finditer(page.text)]
         for url in [*page.links, *page.loads]:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc:
@@ -65,7 +82,10 @@ def main(arguments: list[str]) -> int:
     site = Path(*arguments)
     pages = len(list(site.rglob("*.html")))
     lines = faults(site) if pages else [f"{site}: no pages"]
-    print(*lines or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link leads somewhere"], sep="\n")
+    print(
+        *lines or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link and every table is right"],
+        sep="\n",
+    )
     return bool(lines)
 
 

@@ -96,6 +96,7 @@ def test_a_freshly_built_site_has_no_faults(tmp_path: Path, capsys: pytest.Captu
         ('<a href="gone.html">gone</a>', "gone.html is not there"),
         ('<a href="page.html#gone">gone</a>', "page.html#gone names no place of page.html"),
         ('<img src="gone.png">', "gone.png is not there"),
+        ("<p>| model | BLEU |\n| --- | --: |\n| a | 1 |</p>", "a table is not rendered: | --- |"),
     ],
 )
 def test_a_fault_is_reported_with_its_page(page: str, told: str, tmp_path: Path) -> None:
@@ -103,6 +104,18 @@ def test_a_fault_is_reported_with_its_page(page: str, told: str, tmp_path: Path)
     assert found.startswith("page.html: ")
     assert found.endswith(told)
     assert main([str(tmp_path)]) == 1
+
+
+def test_the_source_of_a_table_in_code_is_no_fault(tmp_path: Path) -> None:
+    assert faults(site(tmp_path, page="<pre>| --- | --: |</pre><p>a | b, then <code>| --- |</code></p>")) == []
+
+
+def test_a_link_that_promises_a_picture_leads_to_one() -> None:
+    promise = re.compile(r"\[[^\]]*\]\(([^)#\s]+\.md)[^)]*\)(?:\s+\S+){0,3}\s+(?:the\s+arrows|pictures?)\b|"
+                         r"\[[^\]]*\bpictures?\b[^\]]*\]\(([^)#\s]+\.md)[^)]*\)")  # fmt: skip
+    promises = [(page, link) for page in PAGES for links in promise.findall(prose(page)) for link in links if link]
+    assert len(promises) > 2
+    assert [link for page, link in promises if "![" not in (page.parent / link).read_text(encoding="utf-8")] == []
 
 
 def test_external_style_sheets_are_reported(tmp_path: Path) -> None:
