@@ -95,6 +95,8 @@ class Target:
     def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
         """Return the sum over items of the cross-entropy, of the squared error, or of the mean over labels of the
         binary cross-entropy.
+
+        A class weight multiplies the whole loss of an item, label smoothing included.
         """
         logits = upcast(logits)
         if self.kind == "regression":
@@ -102,8 +104,16 @@ class Target:
         if self.kind == "multi-label":
             total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum")
             return total / len(self.labels)
-        weights = None if self.weights is None else self.weights.to(logits)
-        return F.cross_entropy(logits, truth, weights, reduction="sum", label_smoothing=self.smoothing)
+        if self.weights is None:
+            return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=self.smoothing)
+        weights = self.weights.to(logits)
+        total = F.cross_entropy(logits, truth, weights, reduction="sum")
+        if not self.smoothing:
+            return total
+        # PyTorch multiplies each smoothed probability by its label's weight, so that rare classes dominate.
+        item_weights = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
+        uniform = -logits.log_softmax(-1).mean(-1)
+        return (1 - self.smoothing) * total + self.smoothing * (item_weights * uniform).sum()
 
     def correct(self, logits: Tensor, truth: Tensor) -> Tensor | None:
         """Return the number of items whose class is right, or None for other targets."""

@@ -95,6 +95,36 @@ def test_losses_equal_those_of_transformers() -> None:
     torch.testing.assert_close(total, expected)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_class_weight_multiplies_the_smoothed_loss(mixed: bool) -> None:
+    random = torch.Generator().manual_seed(1)
+    logits = torch.randn(5, 3, generator=random, dtype=torch.float64)
+    weights = torch.tensor([0.5, 1.0, 8.0])
+    shares = (
+        torch.rand(5, 3, generator=random, dtype=torch.float64).softmax(-1) if mixed else torch.eye(3)[[0, 1, 2, 2, 0]]
+    )
+    expected = 0.0
+    for item, row in zip(logits.log_softmax(-1).tolist(), shares.tolist(), strict=True):
+        for label, share in enumerate(row):
+            smoothed = [0.1 / 3 + 0.9 * (i == label) for i in range(3)]
+            expected -= share * float(weights[label]) * sum(p * q for p, q in zip(smoothed, item, strict=True))
+    truth = shares if mixed else shares.argmax(-1)
+    assert float(Target("classes", NAMES, weights=weights, smoothing=0.1).loss(logits, truth)) == pytest.approx(
+        expected
+    )
+
+
+def test_class_weights_learn_as_well_with_label_smoothing() -> None:
+    truth = torch.tensor([0] * 392 + [1] * 8)
+    inputs = torch.eye(2)[truth]
+    target = Target("classes", ("common", "rare"), weights=balanced_weights(truth, 2), smoothing=0.1)
+    matrix = torch.zeros(2, 2, requires_grad=True)
+    for _ in range(60):
+        (gradient,) = torch.autograd.grad(target.loss(inputs @ matrix, truth) / len(truth), matrix)
+        matrix = (matrix - gradient).detach().requires_grad_()
+    assert (inputs @ matrix).argmax(-1).tolist() == truth.tolist()
+
+
 def test_labels_over_the_threshold_are_predicted() -> None:
     target = Target("multi-label", NAMES, threshold=0.6)
     logits = torch.tensor([[2.0, 0.0, 1.0], [-1.0, -1.0, -1.0]])
