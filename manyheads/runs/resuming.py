@@ -15,7 +15,9 @@ from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.errors import UserError
 from manyheads.files import read_json
 from manyheads.runs.overrides import Setting, rebuild
+from manyheads.training.budgets import spent
 from manyheads.training.run_directory import COMMAND, resume_command, saved_run
+from manyheads.training.state import Counters
 
 Config = TypeVar("Config")
 
@@ -86,8 +88,11 @@ def last_checkpoint(out: Path) -> dict[str, Any]:
             content = read_json(path, "")["content"]
             prints = {str(name): str(digits) for name, digits in content["settings"]["fingerprints"].items()}
             settings = {**content["settings"], "fingerprints": prints}
-            return {"step": int(content["step"]), "config": dict(content["config"]), "settings": settings}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            done = spent(Counters(**content["counters"]), content["batches"])
+            return {
+                "step": int(content["step"]), "spent": done, "config": dict(content["config"]), "settings": settings,
+            }  # fmt: skip
+        except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shlex
 import time
 import warnings
@@ -31,7 +30,8 @@ from manyheads.runs.overrides import setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.runs.resuming import last_checkpoint
 from manyheads.training import own_runs
-from manyheads.training.config import TrainingConfig
+from manyheads.training.budgets import refuse_exceeded
+from manyheads.training.config import BUDGETS, TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
 from manyheads.training.progress import FRACTIONS, LogCallback, ProgressCallback
@@ -341,10 +341,9 @@ def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingC
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
     """Raise UserError if a resumed run has other settings, before any data are read."""
-    if "steps" in run.changed and (config.training.steps or math.inf) < before["step"]:
-        raise UserError(
-            f"training.steps is {config.training.steps:,}: {run.out} has already trained for {before['step']:,} steps"
-        )
+    limits = {name: getattr(config.training, name) for name in BUDGETS if f"training.{name}" in run.given}
+    changed = {name: limit for name, limit in limits.items() if limit != before["config"].get(name)}
+    refuse_exceeded(run.out, changed, before["spent"])
     old = with_defaults(config, before["settings"])
     now = json.loads(json.dumps({**settings_of(config, may_change), "init": run.init}))
     differences = config.training.resumed(before["config"], run.changed).differs_from(before["config"])

@@ -5,7 +5,11 @@ They depend only on the settings of the run and on its step counters.
 
 from __future__ import annotations
 
-from manyheads.training.config import TrainingConfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from manyheads.errors import UserError
+from manyheads.training.config import BUDGETS, TrainingConfig
 from manyheads.training.state import Counters
 
 
@@ -34,26 +38,41 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
     batches  number of micro-batches in an epoch
     """
-    done = (
-        (counters.step, config.steps),
-        (counters.epoch + counters.index / batches, config.epochs),
-        (counters.seconds / 60, config.minutes),
-    )
-    return min(1.0, max(amount / budget for amount, budget in done if budget is not None))
+    limits = {name: getattr(config, name) for name in BUDGETS}
+    return min(1.0, max(done / limits[name] for name, done in spent(counters, batches).items() if limits[name]))
+
+
+def spent(counters: Counters, batches: int) -> dict[str, float]:
+    """Return the steps, epochs and minutes of all sessions, by the name of the limit."""
+    epochs = counters.epoch + counters.index / batches
+    return dict(zip(BUDGETS, (counters.step, epochs, counters.seconds / 60), strict=True))
+
+
+def refuse_exceeded(out: Path, limits: Mapping[str, float | None], done: Mapping[str, float]) -> None:
+    """Raise UserError if a limit of the resumed run in `out` is lower than the training so far.
+
+    limits  limits that the user has changed, by name
+    done    steps, epochs and minutes so far, as `spent` returns them
+    """
+    for name, amount in done.items():
+        limit = limits.get(name)
+        if limit is not None and limit < amount:
+            trained = with_unit(round(amount, 1), name.removesuffix("s"))
+            raise UserError(f"training.{name} is {limit:,}: {out} has already trained for {trained}")
 
 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
     """Return the reason for the end of the run (a limit or no improvement), or None if it continues."""
     if config.patience is not None and counters.without_best >= config.patience:
-        return f"no better {config.metric} in {_with_unit(config.patience, 'validation')}"
+        return f"no better {config.metric} in {with_unit(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:
-        return _with_unit(config.steps, "step")
+        return with_unit(config.steps, "step")
     if config.epochs is not None and counters.epoch >= config.epochs:
-        return _with_unit(config.epochs, "epoch")
+        return with_unit(config.epochs, "epoch")
     if config.minutes is not None and counters.seconds >= config.minutes * 60:
-        return _with_unit(config.minutes, "minute")
+        return with_unit(config.minutes, "minute")
     return None
 
 
-def _with_unit(count: float, unit: str) -> str:
+def with_unit(count: float, unit: str) -> str:
     return f"{count:,}".removesuffix(".0") + f" {unit}{'s' * (count != 1)}"

@@ -113,6 +113,8 @@ def test_a_finished_run_is_trained_longer(data: Path, log: Any) -> None:
         ("r", {"learning_rate": 1}, r"cannot be resumed with these; its command is: manyheads train --resume r; diff"),
         ("r", {"vocabulary": 61}, "differences: vocabulary: 60 -> 61"),
         ("r", {"steps": 3}, "training.steps is 3: r has already trained for 8 steps"),
+        ("r", {"epochs": 1}, r"training.epochs is 1: r has already trained for \S+ epochs"),
+        ("r", {"minutes": 1e-6}, "training.minutes is 1e-06: r has already trained for"),
         ("missing", {}, "missing: no such directory, so there is no run to resume"),
         ("empty", {}, "empty contains no run to resume; to start one, leave out --resume"),
     ],
