@@ -108,8 +108,10 @@ def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: 
     larger = {preset(name).image_size: name for name in reversed(PRESETS) if name.startswith(f"{family}/")}
     fitting = [pixels for pixels in larger if size < pixels <= 1.5 * side]
     hint = f"preset={larger[max(fitting)]}" if fitting and run.init is None else "model.image_size=N"
+    count = sum(other >= side for other in sides)
     logger.warning(
-        f"the images have {side} x {side} pixels or more, but the model sees {size} x {size}; to use more, set {hint}"
+        f"{count:,} of {len(sides):,} training images have {side} x {side} pixels or more, but the model sees "
+        f"{size} x {size}; to use more, set {hint}"
     )
 
 
@@ -188,8 +190,8 @@ def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
     """Warn if the teacher only repeats the labels of the data. `differing` is the fraction of other labels."""
     if differing == 0 and config.distillation == "hard" and not config.augmentation.mixes:
         logger.warning(
-            "the teacher's labels equal the labels of the training images, so hard distillation has no effect; "
-            "use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
+            "the teacher's labels equal those of the first batches of training images, so hard distillation has no "
+            "effect on them; use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
         )
 
 

@@ -78,8 +78,11 @@ def test_a_sample_reads_only_its_images(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_model_that_sees_few_pixels_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = folder(tmp_path / "data", "train", "val", side=36)
+    Image.new("RGB", (32, 32)).save(data / "train" / "a" / "small.png")
     manyheads.train("image-classification", {"data": str(data), **TINY}, out=tmp_path / "run")
-    warning = "the images have 36 x 36 pixels or more, but the model sees 8 x 8; to use more, set preset=vit/"
+    warning = (
+        "8 of 9 training images have 36 x 36 pixels or more, but the model sees 8 x 8; to use more, set preset=vit/"
+    )
     assert [message for message in caplog.messages if warning in message]
     caplog.clear()
     manyheads.train(
