@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.labeled import SEPARATOR, distinct_names, label_sets
+from manyheads.data.readers.label_lists import SEPARATOR
+from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.errors import UserError
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation

@@ -25,6 +25,7 @@ from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
 from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
+from manyheads.data.readers.label_lists import listed_in
 from manyheads.data.readers.labeled import SEVERAL, UNLABELED_HINT, label_name, number_fault, score_fault
 from manyheads.data.readers.splits import lone_surrogate
 from manyheads.errors import UserError
@@ -231,7 +232,7 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
         return entry.fault
     if fault := score_fault(label, "label"):
         return ImageFault(*fault)
-    if isinstance(label, list | tuple):
+    if isinstance(label, list | tuple) or (isinstance(label, str) and listed_in(label) is not None):
         return ImageFault("the label is a list", SEVERAL)
     label = int(label) if isinstance(label, float) and label.is_integer() else label
     if not isinstance(label, str | int) or not str(label).strip():

@@ -24,7 +24,8 @@ from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
-from manyheads.data.readers.labeled import label_name, labels_of, parse_target
+from manyheads.data.readers.label_lists import check_separators
+from manyheads.data.readers.labeled import label_name, label_sets, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import shown
 from manyheads.data.readers.rows import BadRow
@@ -152,12 +153,14 @@ def read_images(
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
-    names = _class_names(names, [item.label for item in items], target)
+    names = _class_names(names, [item.label for item in items], target, path)
     return ImageData(items, names, file, counts, notes, target)
 
 
-def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind) -> tuple[str, ...]:
+def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind, place: object) -> tuple[str, ...]:
     """Return the given names of the classes, or without names the labels in class order."""
+    if target == "multi-label":
+        check_separators(label_sets(labels, target), names, place)
     return names if names and target != "regression" else labels_of(labels, target)
 
 
@@ -193,7 +196,7 @@ def read_labels(
             labels.append(_name(entry, names))
     if not labels:
         raise _no_images_error(path, skips)
-    return labels, _class_names(names, labels, target)
+    return labels, _class_names(names, labels, target, path)
 
 
 def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool) -> None:

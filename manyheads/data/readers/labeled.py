@@ -23,6 +23,14 @@ from typing import Any, ClassVar, TypeVar
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.label_lists import (
+    SEPARATED,
+    SEPARATOR,
+    check_separators,
+    is_separated_otherwise,
+    labels_in,
+    listed_in,
+)
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
 from manyheads.errors import UserError
@@ -38,7 +46,6 @@ LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = "to predict a number, set target=regression; or select another column with columns.label=NAME"
 SEVERAL = "to predict several labels, set target=multi-label"
-SEPARATOR = "|"  # separates the labels of an item with several labels
 REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as transformers writes it
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
 UNLABELED_HINT = "label or remove the item; if -1 is a class, write a name instead, such as negative"
@@ -97,7 +104,7 @@ def read_labeled(
     """Read labeled texts from one table, or from one directory of class folders.
 
     target          "classes": the column has one label per text; "regression": a number; "multi-label": a list of
-                    labels, or labels separated by "|"
+                    labels, or labels separated by "|" (`label_lists.py`)
     as_written      True: keep labels such as 1.0 unchanged, as earlier versions did; False: read them as 1
     names           label names, for files that contain the numbers 0, 1, ... The name of a class folder may be the
                     beginning of a label name: `pos` for "positive"
@@ -137,6 +144,8 @@ def read_labeled(
     labeled = Labeled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
+    if target == "multi-label":
+        check_separators(label_sets(labeled.labels, target), names, path)
     return replace(labeled, numbered=numbered, target=target)
 
 
@@ -152,9 +161,11 @@ def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind
         if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
             raise BadRow(f"expected a number in {name!r}, found {repr(value)[:40]}", "write a number")
         return repr(float(value))
-    if isinstance(value, str):
-        value = [label for label in value.split(SEPARATOR) if label.strip()]
-    labels = [_label(label, name, names)[1] for label in (value if isinstance(value, list | tuple) else [value])]
+    try:
+        labels = [_label(label, name, names)[1] for label in labels_in(value, name)]
+    except BadRow as bad:
+        separated = names and isinstance(value, str) and is_separated_otherwise(value)
+        raise BadRow(bad.fault, SEPARATED) if separated else bad from None
     if any(SEPARATOR in label for label in labels):
         raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")
     return SEPARATOR.join(label_order(labels))
@@ -307,7 +318,7 @@ def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) or (isinstance(value, str) and listed_in(value) is not None):
         raise BadRow(f"{name!r} has a list of labels", SEVERAL)
     if isinstance(value, bool) and len(names) == 2 and str(value) not in names:
         value = int(value)  # False and True are the indices 0 and 1 of two names.

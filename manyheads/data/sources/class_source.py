@@ -63,6 +63,9 @@ class ClassSource(Source[D]):
         rows = (row for part in tables for row in table(part))
         return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
 
+    def has_labels(self, data: D) -> bool:
+        return self.target != "multi-label" or any(data.labels)
+
     def _lacks_label(self, cells: Mapping[str, Any]) -> bool:
         return all(str(cells.get(name, "")).strip() in _NO_LABEL for name in self.label_columns)
 

@@ -93,6 +93,8 @@ class Report(Generic[S]):
         else:
             sets = {id(split): label_sets(split.labels, split.target) for split in splits.values()}
             self.labels(lambda split: [*chain.from_iterable(sets[id(split)])], order)
+            if any(split.target == "multi-label" for split in splits.values()):
+                self.count_row("without a label", lambda split: sets[id(split)].count(()))
 
     def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.

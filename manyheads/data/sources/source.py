@@ -259,16 +259,21 @@ class Source(ABC, Generic[D]):
         """Return True if a corpus has no labels at all, like the test data of a competition."""
         return False
 
+    def has_labels(self, data: D) -> bool:
+        """Return True if an item of a data set has a label."""
+        return True
+
     def _read_test(self, corpus: str | Rows, train: D) -> D | None:
         """Read the test data. Return None for test data without labels, unless the user has named them."""
         try:
             test = self.read_one(corpus)
+            if self.test is not None or self.has_labels(test):
+                return self.fitting(test, train)
         except UserError:
             if self.test is not None or not self.is_unlabeled(corpus):
                 raise
-            logger.info(f"{corpus}: the test data have no labels, so they are not scored")
-            return None
-        return self.fitting(test, train)
+        logger.info(f"{corpus}: the test data have no labels, so they are not scored")
+        return None
 
     def reading_variants(self) -> list[Self]:
         """Return a list of sources: this source, and variants that read the data as earlier versions of Manyheads did.

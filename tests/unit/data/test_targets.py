@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import label_sets, labels_of, read_labeled
+from manyheads.data.readers.memory import Rows
+from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
+from manyheads.data.sources.report import labeled_report
 
 
 def jsonl(file: Path, *labels: Any) -> Path:
@@ -48,10 +55,80 @@ def test_several_labels_are_lists_or_have_a_separator(tmp_path: Path) -> None:
         read_labeled(jsonl(tmp_path / "b.jsonl", ["a|b", "c"]), target="multi-label")
 
 
+@pytest.mark.parametrize(
+    ("cell", "labels"),
+    [
+        ("['dog', 'water']", "dog|water"),
+        ('["water", "dog"]', "dog|water"),
+        ("('dog',)", "dog"),
+        ("{'dog', 'water'}", "dog|water"),
+        ("[1, 4]", "1|4"),
+        ("[]", ""),
+        ("", ""),
+        (" dog | water ", "dog|water"),
+        ("(dog)", "(dog)"),
+    ],
+)
+def test_lists_in_a_text_are_read(tmp_path: Path, cell: str, labels: str) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), ("one", cell), ("two", "cat")])
+    assert read_labeled(tmp_path / "a.csv", target="multi-label").labels == [labels, "cat"]
+    rows = Rows("train", [("one", cell), ("two", "cat")], [("text", "label")])
+    assert read_labeled(rows, target="multi-label").labels == [labels, "cat"]
+
+
+@pytest.mark.parametrize(
+    "cell", ["[1, 0, 0]", "1 0 1", "1,0,0", "0;1", "[True, True]", "[dog, water]", "['a' 'b']", "{'a': 1}"]
+)
+def test_other_notations_of_several_labels_are_refused(tmp_path: Path, cell: str) -> None:
+    rows = Rows("train", [("one", "cat"), ("two", cell)], [("text", "label")])
+    with pytest.raises(ValueError, match=r"train: row 2: .*separate the labels with \|"):
+        read_labeled(rows, target="multi-label")
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [("dog, water", "cat"), ("dog;water", "cat;dog", "cow"), ("dog|cat", "dog", "dog, water", "cat", "cow", "pig")],
+)
+def test_combinations_with_another_separator_are_refused(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"found labels such as '(dog, water|cat;dog)'; separate the labels with \|"):
+        read_labeled(tsv(tmp_path / "a.tsv", *cells), target="multi-label")
+    for i in range(len(cells)):
+        Image.new("L", (4, 4), 40 * i).save(tmp_path / f"{i}.png")
+    rows = [json.dumps({"image": f"{i}.png", "label": cell}) for i, cell in enumerate(cells)]
+    (tmp_path / "all.jsonl").write_text("\n".join(rows))
+    with pytest.raises(ValueError, match=r"all\.jsonl: found labels such as '"):
+        read_images(tmp_path / "all.jsonl", target="multi-label")
+    known = ("cat", "dog", "water", "cow", "pig")
+    with pytest.raises(ValueError, match=r"a\.tsv:\d: expected one of .*separate the labels with \|"):
+        read_labeled(tsv(tmp_path / "a.tsv", *cells), target="multi-label", names=known)
+
+
+def test_names_may_contain_a_comma(tmp_path: Path) -> None:
+    assert (
+        read_labeled(tsv(tmp_path / "a.tsv", "Arts, film|Law", "Law", "Tax"), target="multi-label").labels[0]
+        == "Arts, film|Law"
+    )
+    names = ("Arts, film", "Law, tax")
+    assert read_labeled(tsv(tmp_path / "a.tsv", *names), target="multi-label", names=names).labels == [*names]
+
+
+def test_an_item_without_labels_is_counted(tmp_path: Path) -> None:
+    frame = [("one", ["a", "b"]), ("two", None), ("three", math.nan), ("four", ""), ("five", {"b"})]
+    data = read_labeled(Rows("train", frame, [("text", "label")]), target="multi-label")
+    assert data.labels == ["a|b", "", "", "", "b"]
+    report = labeled_report(SplitData(data, data, None))
+    assert re.search(r"without a label +\S 3 \(60.0%\)", report)
+    jsonl(tmp_path / "train.jsonl", *[["a"], ["b"], []] * 30)
+    jsonl(tmp_path / "test.jsonl", None, None)
+    assert LabeledSource(data=str(tmp_path), target="multi-label").read().test is None
+
+
 def test_several_labels_are_never_read_by_accident(tmp_path: Path) -> None:
     assert read_labeled(tsv(tmp_path / "a.tsv", "a|b", "c")).labels == ["a|b", "c"]
-    with pytest.raises(ValueError, match="'label' has a list of labels; to predict several labels, set target=multi-l"):
-        read_labeled(jsonl(tmp_path / "a.jsonl", ["a"], ["b"]))
+    for cell in (["a"], "['a']"):
+        with pytest.raises(ValueError, match="'label' has a list of labels; to predict several labels, set target=mul"):
+            read_labeled(jsonl(tmp_path / "a.jsonl", cell, cell))
 
 
 def test_a_column_of_pandas_has_two_classes(tmp_path: Path) -> None:
@@ -93,5 +170,8 @@ def test_images_have_numbers_or_several_labels(tmp_path: Path) -> None:
         assert images.names == names[target]
         assert source.count() == (2, names[target])  # without the image that is held out
         (tmp_path / "bad.jsonl").write_text(json.dumps({"image": "0.png", "label": None}))
-        with pytest.raises(ValueError, match=r"bad\.jsonl:1: expected a (number|label) in 'label', found None"):
-            source.read_one(str(tmp_path / "bad.jsonl"))
+        if target == "regression":
+            with pytest.raises(ValueError, match=r"bad\.jsonl:1: expected a number in 'label', found None"):
+                source.read_one(str(tmp_path / "bad.jsonl"))
+        else:
+            assert source.read_one(str(tmp_path / "bad.jsonl")).labels == [""]

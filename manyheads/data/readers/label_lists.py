@@ -1,0 +1,86 @@
+"""Labels of an item that may have several: in a list, or in a text that contains a list or a separator.
+
+["dog", "water"]     a list of JSON or Parquet, or a list, tuple or set in memory
+"['dog', 'water']"   a list as pandas writes it, or as JSON text
+dog|water            names with a separator
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from manyheads.data.readers.rows import BadRow
+from manyheads.errors import UserError
+from manyheads.files import parse_json
+
+SEPARATOR = "|"  # separates the labels of an item with several labels
+SEPARATED = f"separate the labels with {SEPARATOR}, or write a list such as ['a', 'b']"
+_OTHERS = re.compile("[,;]")  # separators that other tools use
+_FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
+_FLAG_TEXT = re.compile(r"[01](\s*[,;\s]\s*[01])+")
+_JOINED = re.compile(r"""['"]\s+['"]""")  # strings without a comma between them, as NumPy prints them
+
+
+def labels_in(value: Any, name: str) -> list[Any]:
+    """Return the labels in a cell. A missing or blank cell has no labels.
+
+    name  column name for error messages
+
+    Raises BadRow for a list that cannot be read, and for zeros and ones that state which labels apply.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return []
+    if isinstance(value, str):
+        listed = listed_in(value)
+        if listed is None and value.strip()[:1] in ("[", "{"):
+            raise BadRow(f"expected a list of labels in {name!r}, found: {value[:40]!r}", SEPARATED)
+        value = [label for label in value.split(SEPARATOR) if label.strip()] if listed is None else listed
+    labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    flags = len(labels) > len({*map(repr, labels)}) and _FLAGS.issuperset(map(str, labels))
+    if flags or any(isinstance(label, str) and _FLAG_TEXT.fullmatch(label.strip()) for label in labels):
+        raise BadRow(f"{name!r} has a zero or one for each label", f"write the names of the labels; {SEPARATED}")
+    return labels
+
+
+def listed_in(text: str) -> list[Any] | tuple[Any, ...] | set[Any] | None:
+    """Return the list that a text contains in the notation of JSON or Python; None if it contains no list."""
+    if text.strip()[:1] not in ("[", "(", "{"):
+        return None
+    for parse in (parse_json, ast.literal_eval):
+        try:
+            value = None if _JOINED.search(text) else parse(text.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+        if isinstance(value, list | tuple | set):
+            return value
+    return None
+
+
+def is_separated_otherwise(label: str) -> bool:
+    return bool(_OTHERS.search(label))
+
+
+def check_separators(items: Iterable[tuple[str, ...]], names: Collection[str], place: object) -> None:
+    """Raise UserError if labels are combinations of labels with another separator, such as "dog, water".
+
+    This is so if a part of a label is a label, too, or if no item has several labels and half of the labels contain a
+    comma or a semicolon.
+
+    items  labels of each item
+    names  names that the user has listed, which may contain these separators
+    """
+    kinds = {*items}
+    labels = {label for kind in kinds for label in kind}
+    combined = sorted(label for label in labels.difference(names) if is_separated_otherwise(label))
+    found = [label for label in combined if not labels.isdisjoint(part.strip() for part in _OTHERS.split(label))]
+    if 2 * len(combined) >= len(labels) and all(len(kind) <= 1 for kind in kinds):
+        found = combined
+    if found:
+        raise UserError(
+            f"{place}: found labels such as {found[0]!r}; {SEPARATED}. If a comma belongs to a name, list all names "
+            "with names="
+        )
