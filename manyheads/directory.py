@@ -89,6 +89,7 @@ class Loaded:
                       the model unchanged
     preprocessing     contents of preprocessor_config.json, or the equivalent part of timm's config.json, or None
     decoding          entries of generation_config.json that translators use (`DECODING`)
+    label_type        type of the labels of a classifier, whose names are strings
     """
 
     model: Any  # the model, an nn.Module with an attribute `config`
@@ -100,6 +101,7 @@ class Loaded:
     preprocessing: Mapping[str, Any] | None = None
     decoding: Mapping[str, Any] = field(default_factory=dict)
     sentences: SentenceEncoder = field(default_factory=SentenceEncoder)
+    label_type: str = "str"
 
     def save(self, path: str | Path) -> str:
         """Write all contents to another directory. Return the model type; see `save`."""
@@ -107,7 +109,7 @@ class Loaded:
             write_files(Path(path), self.sentences.files)
         return save(
             path, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary,
-            preprocessing=self.preprocessing, decoding=self.decoding,
+            preprocessing=self.preprocessing, decoding=self.decoding, label_type=self.label_type,
         )  # fmt: skip
 
 
@@ -120,6 +122,7 @@ def save(
     vocabulary: Mapping[str, bytes] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     decoding: Mapping[str, Any] | None = None,
+    label_type: str = "str",
 ) -> str:
     """Write a model directory and return the model type. It is `manyheads-...` if no other tool can open the directory.
 
@@ -130,6 +133,7 @@ def save(
                       tokenizer.json
     preprocessing     settings of image preprocessing, written to preprocessor_config.json
     decoding          entries of generation_config.json that replace those of the model type (`DECODING`)
+    label_type        type of the labels of a classifier
 
         >>> from manyheads import directory
         >>> directory.save("copy", gpt.model, gpt.tokenizer)
@@ -154,6 +158,7 @@ def save(
     pair = {} if vocabulary else dict(zip(TOKENIZERS, (tokenizer, target_tokenizer), strict=True))
     texts = {name: given.to_str(pretty=True) for name, given in pair.items() if given is not None}
     settings = family.settings_of(model.config) | {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    settings |= {} if label_type == "str" else {"label_type": label_type}
     if family.own:
         settings["tokenizers"] = list(texts)
     files: dict[str, Any] = {SAFE: family.tensors_of(model)}
@@ -219,7 +224,7 @@ def load(path: str | Path) -> Loaded:
     return Loaded(
         model.eval(), tokenizers.source, tokenizers.target, family.model_type, path, tokenizers.vocabulary,
         preprocessing, {name: generation[name] for name in DECODING if name in generation},
-        sentence_encoder(path),
+        sentence_encoder(path), settings.get("label_type", "str"),
     )  # fmt: skip
 
 

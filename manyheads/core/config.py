@@ -129,6 +129,7 @@ Labels = Annotated[tuple[str, ...], Distinct()]
 Classes = Annotated[tuple[str, ...], Distinct(2)]  # labels of a classifier, at least two
 # Meaning of the outputs of a model: one label per item, one number per item, or any number of labels per item
 TargetKind = Literal["classes", "regression", "multi-label"]
+LabelType = Literal["str", "int", "float", "bool"]  # types of labels that JSON can name
 
 
 class FieldError(UserError):

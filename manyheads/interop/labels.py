@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from manyheads.errors import UserError
@@ -65,6 +65,19 @@ class TargetRow:
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         target = ours.get("target", "classes")
         return {} if target == "classes" else {"problem_type": _PROBLEMS[target]}
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": "True".__eq__}
+
+
+def typed_labels(labels: Sequence[str], label_type: str) -> tuple[Any, ...]:
+    """Return the labels with these names in the type that the user gave, the key `label_type` of config.json."""
+    try:
+        return tuple(map(_TYPES[label_type], labels))
+    except (KeyError, ValueError, TypeError):
+        raise UserError(
+            f"'label_type' is {label_type!r}; expected a type of all names, of {', '.join(_TYPES)}"
+        ) from None
 
 
 def label_names(labels: Sequence[str]) -> dict[str, Any]:

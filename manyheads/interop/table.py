@@ -151,7 +151,7 @@ class Settings:
         with a warning, unless it is known to change the computation.
         """
         only = {**self.theirs_only, **self.tolerated}
-        known = {*only, *self.ignored}
+        known = {*only, *self.ignored, "label_type"}
         ours = dict(self.ours_only)
         for row in self.rows:
             ours |= row.to_ours(theirs)

@@ -38,7 +38,16 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
     def image_vectors(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
         return predictor.embed_arrays([predictor.preprocessing.normalized(Image.fromarray(p)) for p in items])
 
-    special: dict[str, Run] = {"answer": answers, "pairs": pairs, "images": images, "image_vectors": image_vectors}
+    def texts(items: list[str]) -> Sequence[Any]:  # with the names of labels, as JSON strings
+        return predictor.predictions(items, **options)
+
+    special: dict[str, Run] = {
+        "answer": answers,
+        "classify": texts,
+        "pairs": pairs,
+        "images": images,
+        "image_vectors": image_vectors,
+    }
     return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **options))
 
 

@@ -19,7 +19,9 @@ from torch import Tensor
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
+from manyheads.directory import Loaded
 from manyheads.errors import UserError
+from manyheads.interop.labels import typed_labels
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
 from manyheads.training.loss import upcast
@@ -35,24 +37,28 @@ _METRICS: dict[TargetKind, dict[str, Better]] = {
 
 @dataclass(frozen=True)
 class Label:
-    """Predicted label with its probability."""
+    """Predicted label with its probability.
 
-    label: str
+    label  name of the label; `classify` returns a value of the type that the training data had
+    """
+
+    label: Any
     probability: float
 
     def __str__(self) -> str:
-        return self.label
+        return str(self.label)
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
     """Meaning of the logits (N, L) of a model.
 
-    labels     names of the L logits
-    threshold  minimum probability of a predicted label, if an item may have several
-    positive   label that counts as positive in the F1 score of two classes; None: the second
-    weights    factor of the loss of each class, (L,); None: 1
-    smoothing  label smoothing of the loss of classes
+    labels      names of the L logits
+    threshold   minimum probability of a predicted label, if an item may have several
+    positive    label that counts as positive in the F1 score of two classes; None: the second
+    weights     factor of the loss of each class, (L,); None: 1
+    smoothing   label smoothing of the loss of classes
+    label_type  type of the labels in the training data
     """
 
     kind: TargetKind
@@ -61,6 +67,17 @@ class Target:
     positive: str | None = None
     weights: Tensor | None = None
     smoothing: float = 0.0
+    label_type: str = "str"
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The labels in the type of the training data."""
+        return typed_labels(self.labels, self.label_type)
+
+    def typed(self, predictions: list[list[Label]]) -> list[list[Label]]:
+        """Replace the names of labels by the labels in the type of the training data."""
+        values = dict(zip(self.labels, self.values, strict=True))
+        return [[Label(values[label.label], label.probability) for label in row] for row in predictions]
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -187,13 +204,15 @@ class Target:
             raise UserError(f"{path}: this model predicts {predicts}")
 
 
-def trained_target(config: Any, record: Mapping[str, Any]) -> Target:
+def trained_target(loaded: Loaded, record: Mapping[str, Any]) -> Target:
     """Return the target of a model, with the threshold and the positive label in the record of its run."""
+    config = loaded.model.config
+    typed_labels(config.labels, loaded.label_type)
     positive, threshold = record.get("positive"), record.get("threshold")
     return Target(
         getattr(config, "target", "classes"), distinct_names(config.labels),
         threshold if isinstance(threshold, float) and 0 <= threshold <= 1 else 0.5,
-        positive if positive in config.labels and len(config.labels) == 2 else None,
+        positive if positive in config.labels and len(config.labels) == 2 else None, label_type=loaded.label_type,
     )  # fmt: skip
 
 
@@ -201,7 +220,7 @@ def build_target(config: TargetConfig, labels: tuple[str, ...], train: Any, smoo
     """Return the target of a training run. Class weights are those of the training data."""
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {', '.join(labels[:8])}")
-    target = Target(config.target, labels, config.threshold, config.positive, smoothing=smoothing)
+    target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
     if config.class_weights is None:
         return target
     return replace(target, weights=balanced_weights(target.truth(train), len(labels)))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.core.config import TargetKind
+from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.images import checking
 from manyheads.data.images.checking import check_images, fault_of
 from manyheads.data.images.decoding import ImageFault
@@ -25,7 +25,7 @@ from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
 from manyheads.data.readers.label_lists import check_separators
-from manyheads.data.readers.labeled import label_name, label_sets, labels_of, parse_target
+from manyheads.data.readers.labeled import common_type, label_name, label_sets, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import shown
 from manyheads.data.readers.rows import BadRow
@@ -55,7 +55,7 @@ class ImageData:
     names   distinct labels in the order of class indices
     skips   number of skipped images for each reason
     notes   warnings about images that are used, one per line
-    target  form of the labels, as in `Labeled`
+    target, label_type  form and type of the labels, as in `Labeled`
     """
 
     items: list[Item]
@@ -64,6 +64,7 @@ class ImageData:
     skips: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     target: TargetKind = "classes"
+    label_type: LabelType = "str"
 
     def __len__(self) -> int:
         return len(self.items)
@@ -122,7 +123,8 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     rows = rows if only is None else (row for number, row in enumerate(rows) if number in only)
-    rows = _with_targets(rows, names, target)
+    types = set[type]()
+    rows = _with_targets(rows, names, target, types)
     items, notes, skips = list[Item](), list[str](), dict[str, list[str]]()
     scratch = None if follows else cache_folder
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
@@ -140,6 +142,7 @@ def read_images(
                 new_checks.append(check._replace(pixels=None))
             assert entry.source is not None
             source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
+            types.update(() if entry.checked else (type(entry.label),))
             items.append(Item(source, _name(entry, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
@@ -153,8 +156,9 @@ def read_images(
         items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
     file = None if str(path).startswith(HUB) else Path(path)
     counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
+    kind = common_type(types, names)
     names = _class_names(names, [item.label for item in items], target, path)
-    return ImageData(items, names, file, counts, notes, target)
+    return ImageData(items, names, file, counts, notes, target, kind)
 
 
 def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind, place: object) -> tuple[str, ...]:
@@ -164,14 +168,14 @@ def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKi
     return names if names and target != "regression" else labels_of(labels, target)
 
 
-def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind) -> Iterator[Entry]:
+def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind, types: set[type]) -> Iterator[Entry]:
     """Convert the labels of a regression, or several labels per image, to the form that data sets use."""
     for entry in rows:
         if target == "classes" or entry.fault:
             yield entry
             continue
         try:
-            yield entry._replace(label=parse_target(entry.label, "label", names, target), checked=True)
+            yield entry._replace(label=parse_target(entry.label, "label", names, target, types), checked=True)
         except BadRow as bad:
             yield entry._replace(fault=ImageFault(bad.fault, bad.hint))
 
@@ -189,7 +193,7 @@ def read_labels(
     """
     rows, own_names = entries(path, columns, images=False)
     names, labels, skips = tuple(names) or own_names, list[str](), dict[str, list[str]]()
-    for entry in _with_targets(rows, names, target):
+    for entry in _with_targets(rows, names, target, set()):
         if fault := fault_of(entry, names):
             _skip_or_raise(entry, fault, skips, skip_bad_lines)
         else:

@@ -39,7 +39,7 @@ def labels_in(value: Any, name: str) -> list[Any]:
         if listed is None and value.strip()[:1] in ("[", "{"):
             raise BadRow(f"expected a list of labels in {name!r}, found: {value[:40]!r}", SEPARATED)
         value = [label for label in value.split(SEPARATOR) if label.strip()] if listed is None else listed
-    labels = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    labels = list(value) if isinstance(value, list | tuple | set) else [value]
     flags = len(labels) > len({*map(repr, labels)}) and _FLAGS.issuperset(map(str, labels))
     if flags or any(isinstance(label, str) and _FLAG_TEXT.fullmatch(label.strip()) for label in labels):
         raise BadRow(f"{name!r} has a zero or one for each label", f"write the names of the labels; {SEPARATED}")

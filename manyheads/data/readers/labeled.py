@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast, get_args
 
-from manyheads.core.config import TargetKind
+from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.label_lists import (
@@ -70,9 +70,10 @@ class Columns:
 class Labeled(Dataset):
     """Data set of texts with labels. `second_texts` is None if the items are single texts, not pairs.
 
-    labels    for a regression, each number as text; for several labels per item, the names joined by "|"
-    numbered  mapping from each label number in the file to the label name
-    files     path of each text, if every text is a separate file
+    labels      for a regression, each number as text; for several labels per item, the names joined by "|"
+    numbered    mapping from each label number in the file to the label name
+    files       path of each text, if every text is a separate file
+    label_type  type of the labels in the data, whose names are `labels`
     """
 
     columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
@@ -83,6 +84,7 @@ class Labeled(Dataset):
     files: list[Path] = field(default_factory=list)
     numbered: dict[str, str] = field(default_factory=dict)
     target: TargetKind = "classes"
+    label_type: LabelType = "str"
 
     def place(self, index: int) -> str:
         return str(self.files[index]) if self.files else super().place(index)
@@ -120,6 +122,7 @@ def read_labeled(
             raise UserError(f"{path}: class folders give one class per text; for target={target}, give a table")
         return _read_folders(Path(path), names, skip_bad_lines, limit)
     numbered: dict[str, str] = {}
+    types = set[type]()
     scores: list[str] = []  # file and line of each fractional number in the label column
     selected: tuple[str, str | None, str] | None = None
 
@@ -133,8 +136,9 @@ def read_labeled(
             raise BadRow(*fault)
         texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
         if target != "classes":
-            return (texts[0], parse_target(row.cells.get(label), label, names, target), *texts[1:])
+            return (texts[0], parse_target(row.cells.get(label), label, names, target, types), *texts[1:])
         written, name = _label(row.cells.get(label), label, names, as_written)
+        types.add(type(row.cells[label]))
         if written != name:
             numbered[written] = name
         return (texts[0], name, *texts[1:])
@@ -146,14 +150,15 @@ def read_labeled(
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     if target == "multi-label":
         check_separators(label_sets(labeled.labels, target), names, path)
-    return replace(labeled, numbered=numbered, target=target)
+    return replace(labeled, numbered=numbered, target=target, label_type=common_type(types, names))
 
 
-def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind) -> str:
+def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
     """Return the number of a regression, or the labels of an item joined by "|". Raises BadRow for other values.
 
     name   column name for error messages
     names  names of numeric labels
+    types  types of the labels so far; those of this item are added
     """
     if target == "regression":
         if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
@@ -162,13 +167,22 @@ def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind
             raise BadRow(f"expected a number in {name!r}, found {repr(value)[:40]}", "write a number")
         return repr(float(value))
     try:
-        labels = [_label(label, name, names)[1] for label in labels_in(value, name)]
+        values = labels_in(value, name)
+        labels = [_label(label, name, names)[1] for label in values]
     except BadRow as bad:
         separated = names and isinstance(value, str) and is_separated_otherwise(value)
         raise BadRow(bad.fault, SEPARATED) if separated else bad from None
     if any(SEPARATOR in label for label in labels):
         raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")
+    types.update(map(type, values))
     return SEPARATOR.join(label_order(labels))
+
+
+def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
+    """Return the type of labels of the given types: "str" for mixed types and for numbers that `names` replaces."""
+    kinds = {kind.__name__ for kind in types}
+    found = "float" if kinds == {"int", "float"} else kinds.pop() if len(kinds) == 1 else "str"
+    return cast(LabelType, found if found in get_args(LabelType) and not names else "str")
 
 
 def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:

@@ -127,6 +127,8 @@ def _plain(value: Any) -> Any:
     """Convert a value of NumPy or PyTorch to a value of Python, and an image to the bytes of a PNG file."""
     if isinstance(value, Image.Image):
         return _png(plain_image(value).save)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*map(_plain, value)]
     if not hasattr(value, "ndim") or not hasattr(value, "tolist"):
         return str(value) if isinstance(value, Path) else value
     if value.ndim < 2:

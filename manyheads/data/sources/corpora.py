@@ -155,18 +155,6 @@ class LabeledSource(ClassSource[Labeled]):
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
         return self.held_out_by_key(train, train.inputs, label_sets(train.labels, train.target), what="text")
 
-    def check_training(self, train: Labeled) -> None:
-        """Raise UserError if there are too few labels, or if some labels are numbers and others are words."""
-        super().check_training(train)
-        # index of the first number and of the first word
-        of_kind = {label.isdecimal(): i for i, label in reversed([*enumerate(train.labels)])}
-        if self.target == "classes" and not self.names and len(of_kind) > 1:
-            (number, word), labels = (of_kind[True], of_kind[False]), train.labels
-            raise UserError(
-                f"{train.place(word)}: the label {labels[word]!r} is a word, but {labels[number]!r} in "
-                f"{train.place(number)} is a number; expected one kind of labels"
-            )
-
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
 

@@ -30,17 +30,17 @@ class Classifier(TextPredictor):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
-        self.target = trained_target(self.model.config, record_of(loaded.path))
+        self.target = trained_target(loaded, record_of(loaded.path))
         self.reports = self.target.reports
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes.
+    def labels(self) -> tuple[Any, ...]:
+        """The classes, in the type of the labels in the training data.
 
         >>> classifier.labels
         ('negative', 'positive')
         """
-        return tuple(self.model.config.labels)
+        return self.target.values
 
     @property
     def takes_pairs(self) -> bool:
@@ -81,9 +81,8 @@ class Classifier(TextPredictor):
         """
         self.target.expect("labels", self.path)
         if isinstance(texts, str):
-            first: list[Label] = self._prediction(texts, pairs, top, threshold, truncate=truncate)
-            return first
-        return self.predictions(texts, pairs, top, threshold, truncate=truncate)
+            return self.target.typed([self._prediction(texts, pairs, top, threshold, truncate=truncate)])[0]
+        return self.target.typed(self.predictions(texts, pairs, top, threshold, truncate=truncate))
 
     @overload
     def predict(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> float: ...
@@ -178,7 +177,7 @@ class Classifier(TextPredictor):
 
         settings: dict[str, Any] = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
-            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.labels, **settings
+            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels, **settings
         )
         if data is not None and labeled.numbered:
             pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labeled.numbered.items())[:4])

@@ -174,7 +174,8 @@ def _make_fit(
         started = time.monotonic()
         encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
         fit_tfidf(model, encoded.ids, Target("classes", model.config.labels).truth(train))
-        logger.info(saved_message(directory.save(run.out, model, tokenizer), run.out))
+        kind = directory.save(run.out, model, tokenizer, label_type=train.label_type)
+        logger.info(saved_message(kind, run.out))
         return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
 
     return fit

@@ -140,7 +140,7 @@ class ClassificationTask:
         return {"loss": float(loss), **values(self.target.measure(logits, target))}
 
     def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
+        return directory.save(out, self.model, self.tokenizer, label_type=self.target.label_type)
 
 
 def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:

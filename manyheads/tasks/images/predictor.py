@@ -137,8 +137,13 @@ class ImageClassifier(ImageEncoder):
         if not loaded.model.config.labels:
             raise UserError(f"{loaded.path}: found no classification head: train this model for a task with --init")
         super().__init__(loaded, compute)
-        self.target = trained_target(self.model.config, record_of(loaded.path))
+        self.target = trained_target(loaded, record_of(loaded.path))
         self.reports = self.target.reports
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The classes, in the type of the labels in the training data."""
+        return self.target.values
 
     @overload
     def classify(
@@ -166,9 +171,8 @@ class ImageClassifier(ImageEncoder):
         """
         self.target.expect("labels", self.path)
         if isinstance(images, str | Path | Image.Image):
-            first: list[Label] = self.predictions([images], top, threshold)[0]
-            return first
-        return self.predictions(images, top, threshold, faults=faults)
+            return self.target.typed(self.predictions([images], top, threshold))[0]
+        return self.target.typed(self.predictions(images, top, threshold, faults=faults))
 
     @overload
     def predict(self, images: str | Path | Image.Image) -> float: ...
@@ -240,7 +244,7 @@ class ImageClassifier(ImageEncoder):
         """
         return self.evaluate(
             scored_data(
-                self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.labels,
+                self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels,
                 target=self.target.kind,
             )
         )  # fmt: skip

@@ -211,7 +211,7 @@ def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
     """
     if getattr(classifier.model, "distillation_token", None) is None:
         return {}
-    loader = ImageLoader(data, classifier.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)
+    loader = ImageLoader(data, classifier.target.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
     logger.info(similarity)
     return {"token_similarity": asdict(similarity)}

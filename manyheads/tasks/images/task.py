@@ -120,7 +120,8 @@ class ImageClassificationTask:
         return values(image_metrics(self.target, logits, torch.from_numpy(self._validation.labels)))
 
     def save(self, out: Path) -> str:
-        return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict())
+        kind = self.target.label_type
+        return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict(), label_type=kind)
 
     def close(self) -> None:
         """Stop the worker processes that decode and augment images."""

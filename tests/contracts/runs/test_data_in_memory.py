@@ -1,5 +1,6 @@
 """Training on data in memory: the same runs, checks and fingerprints as for data in files."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 import manyheads
+from manyheads import cli, directory
 from manyheads.data.images.decoding import decode, plain_image
 from manyheads.data.readers.memory import Rows, split_mapping
 from manyheads.data.readers.squad import read_squad
@@ -83,6 +85,39 @@ def test_every_task_reads_data_in_memory(recipe: str, settings: dict[str, Any], 
     assert np.isfinite(list(run.metrics.values())).all()
     assert sum(run["data"]["items"].values()) == len(data)
     assert run.predictor.path == Path("r")
+
+
+@pytest.mark.parametrize("values", [(1, 4, 5), (True, False), (2.0, 3.0)])
+def test_labels_come_back_in_the_type_of_the_data(values: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [(f"film {i}", values[i % len(values)]) for i in range(60)]
+    images = [(Image.fromarray(p), values[i % len(values)]) for i, p in enumerate(PIXELS)]
+    more: dict[str, Any] = {"steps": 1, "threads": 1, "progress": False}
+    runs = [classify(texts), manyheads.train("image-classification", TINY, train=images, out="i", **more)]
+    for run, inputs in zip(runs, (["film 1", "film 2"], [images[0][0], images[1][0]]), strict=True):
+        for model in (run.predictor, manyheads.load(run.directory)):
+            assert model.labels == tuple(sorted(values))
+            found = [label.label for row in (*model.classify(inputs), model.classify(inputs[0])) for label in row]
+            assert {type(label) for label in found} == {type(values[0])}
+            assert set(found) <= set(values)
+            outcome = model.outcome(texts if model.reads == "texts" else images)
+            assert set(outcome.outputs) <= set(outcome.references)
+    assert cli.main(["classify", "r", "film 1", "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["labels"][0]["label"] in {str(value).removesuffix(".0") for value in values}
+    directory.load("r").save("copy")
+    assert manyheads.load("copy").labels == tuple(sorted(values))
+
+
+def test_a_label_type_that_does_not_fit_is_refused() -> None:
+    classify(TEXTS)
+    config = json.loads(Path("r/config.json").read_text())
+    assert "label_type" not in config
+    for wrong in ("int", "list", 3):
+        Path("r/config.json").write_text(json.dumps({**config, "label_type": wrong}))
+        with pytest.raises(
+            ValueError, match="'label_type' is .*; expected a type of all names, of str, int, float, bool"
+        ):
+            manyheads.load("r")
 
 
 def test_questions_are_read_from_tuples() -> None:

@@ -141,11 +141,27 @@ def test_a_column_of_pandas_has_two_classes(tmp_path: Path) -> None:
     assert read_labeled(tsv(tmp_path / "a.tsv", "1.0", "0.0"), as_written=True).labels == ["1.0", "0.0"]
 
 
-def test_a_mixture_of_numbers_and_words_is_refused(tmp_path: Path) -> None:
-    file = tsv(tmp_path / "train.tsv", "1", "2", "good", "1")
-    message = r"train\.tsv:4: the label 'good' is a word, but '1' in .*train\.tsv:2 is a number; expected one kind"
-    with pytest.raises(ValueError, match=message):
-        LabeledSource(data=str(file)).read()
+def test_numbers_and_words_are_classes_but_scores_are_not(tmp_path: Path) -> None:
+    splits = LabeledSource(data=str(tsv(tmp_path / "a.tsv", *["02", "NA", "01"] * 20))).read()
+    assert labels_of(splits.train.labels, "classes") == ("01", "02", "NA")
+    with pytest.raises(ValueError, match=r"b\.tsv:2: 'label' is a score, not a label: 3\.5 is not an integer"):
+        LabeledSource(data=str(tsv(tmp_path / "b.tsv", "3.5", "NA", "2.5"))).read()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([4, 1], "int"), ([True, False], "bool"), ([1.0, 2], "float"), (["1", "2"], "str"), (np.array([5, 1]), "int")],
+)
+def test_the_type_of_labels_is_known(values: Any, expected: str) -> None:
+    rows = [(f"text {i}", value) for i, value in enumerate(values)]
+    assert read_labeled(Rows("train", rows, [("text", "label")])).label_type == expected
+    lists = [(text, [value]) for text, value in rows]
+    several = read_labeled(Rows("train", lists, [("text", "label")]), target="multi-label")
+    assert several.label_type == expected
+    images = [(np.full((4, 4), 9, np.uint8), value) for value in values]
+    assert read_images(Rows("train", images, [("image", "label")])).label_type == expected
+    named = Rows("train", rows, [("text", "label")])
+    assert read_labeled(named, names=[str(value) for value in values]).label_type == "str"
 
 
 def test_labels_that_training_lacks_are_named(tmp_path: Path) -> None:
