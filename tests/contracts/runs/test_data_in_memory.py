@@ -93,7 +93,8 @@ def test_labels_come_back_in_the_type_of_the_data(values: tuple[Any, ...], capsy
     images = [(Image.fromarray(p), values[i % len(values)]) for i, p in enumerate(PIXELS)]
     more: dict[str, Any] = {"steps": 1, "threads": 1, "progress": False}
     runs = [classify(texts), manyheads.train("image-classification", TINY, train=images, out="i", **more)]
-    for run, inputs in zip(runs, (["film 1", "film 2"], [images[0][0], images[1][0]]), strict=True):
+    several: tuple[list[Any], ...] = (["film 1", "film 2"], [images[0][0], images[1][0]])
+    for run, inputs in zip(runs, several, strict=True):
         for model in (run.predictor, manyheads.load(run.directory)):
             assert model.labels == tuple(sorted(values))
             found = [label.label for row in (*model.classify(inputs), model.classify(inputs[0])) for label in row]
