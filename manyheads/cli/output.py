@@ -37,5 +37,16 @@ def table(rows: Iterable[Sequence[object]]) -> None:
         print("  ".join(aligned).rstrip())
 
 
+def print_scores(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Print the metrics of each split, with the name of the split before the signature."""
+    rows = [
+        (split, name, m["value"], m.get("signature", "")) for split, part in scores.items() for name, m in part.items()
+    ]
+    table(
+        (name, f"{value:.4f}", ": ".join(dict.fromkeys(filter(None, (split, text)))))
+        for split, name, value, text in rows
+    )
+
+
 def print_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> None:
     table((name, f"{m['value']:.4f}", m.get("signature", "")) for name, m in metrics.items())

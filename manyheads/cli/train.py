@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from manyheads.cli.output import print_metrics
+from manyheads.cli.output import print_scores
 from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
@@ -68,6 +68,7 @@ def _train(options: argparse.Namespace) -> None:
 
     from manyheads.cli.progress import ProgressDisplay
     from manyheads.runs.overrides import from_arguments
+    from manyheads.runs.result import RunResult
     from manyheads.tasks.train import train
 
     with ProgressDisplay() as progress:
@@ -78,7 +79,7 @@ def _train(options: argparse.Namespace) -> None:
             processes=processes, progress=progress,
         )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
-        print_metrics(report["metrics"])
+        print_scores(RunResult(report).scores)
         if command := getattr(report, "next_command", ""):
             print(f"\ntry: {command}", file=sys.stderr)
     elif report:

@@ -15,15 +15,29 @@ MAX_WORDS = 12  # maximum number of words of an example text
 
 
 class RunResult(dict[str, Any]):
-    """Content of the file `result.json` of a finished run, a dictionary. Notebooks show its metrics as a table.
+    """Content of the file `result.json` of a finished run, a dictionary. Notebooks show its metrics as tables.
 
     next_command  command that uses the trained model on an item of the held-out data, or an empty text
     """
 
     next_command = ""
 
+    @property
+    def scores(self) -> dict[str, Metrics]:
+        """Metrics of the final weights by split: the test data, if they were scored, and the validation data.
+
+        The entry `metrics` contains test scores, and validation scores of other names. An older record does not name
+        the split that was scored; its name is then empty.
+        """
+        apart: tuple[Metrics, Metrics] = {}, {}
+        for name, metric in self.get("metrics", {}).items():
+            apart[metric.get("signature") == "validation"][name] = metric
+        scores = {self.get("scored", ""): apart[0]} | {"validation": self.get("validation", apart[1])}
+        return {split: metrics for split, metrics in scores.items() if metrics}
+
     def _repr_html_(self) -> str:
-        return f"{escape(self['recipe'])}, {self['wall_seconds']} s {metrics_html(self['metrics'])}"
+        tables = (f"{escape(split)} {metrics_html(metrics)}" for split, metrics in self.scores.items())
+        return f"{escape(self['recipe'])}, {self['wall_seconds']} s {''.join(tables)}"
 
 
 def metrics_html(metrics: Metrics) -> str:

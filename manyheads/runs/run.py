@@ -238,7 +238,9 @@ def carry_out(
         try:
             identity = {**settings_of(config, may_change), "init": run.init,
                         "fingerprints": description["fingerprints"], **job.identity}  # fmt: skip
-            held = splits.validation if getattr(config, "scored", "test") == "validation" else splits.test
+            split = getattr(config, "scored", "test")
+            held = splits.known.get(split)
+            job.record |= {} if held is None else {"scored": split}
             result = _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
             if result is not None and run.whole is None:
                 result.next_command = example_command(run.out, splits.validation if held is None else held)
@@ -275,9 +277,9 @@ def _recorded(
 ) -> RunResult:
     if run.whole is not None and (scored := _scored(run, summary)):
         return RunResult(scored)
-    metrics = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
+    validation = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
-        metrics |= {} if held is None else job.score(held)
+        metrics = validation | ({} if held is None else job.score(held))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted during evaluation; the model in {run.out} is complete. To evaluate it: {run.resume_command}"
@@ -290,7 +292,7 @@ def _recorded(
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for name, p in job.model.named_parameters() if PREFIX not in name),
         seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
-        route=compute.describe(),
+        route=compute.describe(), validation=metrics if job.record.get("scored") == "validation" else validation,
         **distributed_context().shown, **further, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     )  # fmt: skip

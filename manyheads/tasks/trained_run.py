@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,22 @@ from manyheads.training.progress import read_metrics
 
 
 class History(list[dict[str, Any]]):
-    """Entries of metrics.jsonl, a list of dictionaries. If pandas is installed, notebooks show them as a frame."""
+    """Entries of metrics.jsonl, a list of dictionaries. If pandas is installed, notebooks show them as a frame.
+
+    The names of validation metrics begin with `validation_`, so that they differ from those of the training batches.
+    """
+
+    def __init__(self, entries: Iterable[dict[str, Any]]) -> None:
+        for entry in entries:
+            validation = entry.pop("validation", {})
+            self.append(entry | {f"validation_{name}": value for name, value in validation.items()})
 
     def _repr_html_(self) -> str | None:
         try:
             import pandas as pd
         except ModuleNotFoundError:
             return None
-        rows = [{**entry, **entry.get("validation", {})} for entry in self]
-        html: str = pd.DataFrame(rows).drop(columns="validation", errors="ignore").to_html(na_rep="")
+        html: str = pd.DataFrame(self).to_html(na_rep="")
         return html
 
 
@@ -50,8 +58,13 @@ class TrainedRun(RunResult):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Value of each metric; empty for a stopped run."""
-        return values(self.get("metrics", {}))
+        """Value of each metric on the test data, or without test scores on the validation data; see `validation`."""
+        return values(next(iter(self.scores.values()), {}))
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """Value of each metric of the final weights on the validation data, for the choice of settings."""
+        return values(self.scores.get("validation", {}))
 
     @property
     def history(self) -> History:

@@ -182,7 +182,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
             f"training diverged: the validation loss of the {description} weights is {values['loss']}; the run is not "
             f"finished. Start it again in another directory with a smaller training.learning_rate"
         )
-    logger.info(f"finished ({reason}); {description} weights: {metrics_line(values)}")
+    logger.info(f"finished ({reason}); {description} weights, validation: {metrics_line(values)}")
     logger.info(saved_message(str(session.strategy.save(partial(session.task.save, out))), out))
     summary = Summary.finished(reason, session.counters, description, values)
     if session.ranks.first:

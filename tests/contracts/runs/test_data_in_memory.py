@@ -132,7 +132,13 @@ def test_a_run_has_its_model_metrics_and_history(capsys: pytest.CaptureFixture[s
     assert run["data"]["items"] == {"train": 60, "validation": 9, "test": 7}
     assert sum(parameter.numel() for parameter in run.model.parameters()) == run["parameters"]
     assert run.metrics["accuracy"] == run["metrics"]["accuracy"]["value"]
+    assert run["scored"] == "test"
+    assert run["validation"].keys() == run.validation.keys() == {"loss", "accuracy", "f1", "macro_f1", "mcc"}
+    assert run.metrics.keys() == {"accuracy", "f1", "macro_f1", "mcc"}
     assert [entry["step"] for entry in run.history if "loss" in entry] == [1, 2]
+    frame = pd.DataFrame(run.history)
+    assert frame["validation_loss"].iloc[-1] == run.validation["loss"]
+    assert frame["loss"].notna().sum() == 2
     assert "learning_rate" in (run.history._repr_html_() or "")
     assert capsys.readouterr() == ("", "")
     with pytest.raises(ValueError, match=r"trained on data in memory; give data to score with --data PATH"):

@@ -16,6 +16,7 @@ from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.squad import Question, Questions
 from manyheads.data.readers.texts import Texts
 from manyheads.runs.result import RunResult, example_command
+from manyheads.tasks.trained_run import TrainedRun
 
 LONG = "word " * 30
 PIXELS = np.zeros((8, 8), np.uint8)
@@ -44,6 +45,27 @@ def test_the_next_command_uses_an_item_of_the_data(held: Any, verb: str, words: 
 
 def test_other_data_have_no_next_command() -> None:
     assert example_command(Path("run"), object()) == ""
+
+
+def test_scores_name_their_split(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    validation = {"loss": {"value": 0.3, "signature": "validation"}, "f1": {"value": 0.9, "signature": "validation"}}
+    metrics = {**validation, "f1": {"value": 0.7, "signature": "2 texts"}}
+    result = RunResult(recipe="tagging", wall_seconds=2.0, metrics=metrics, validation=validation, scored="test")
+    run = TrainedRun(result, Path("r"))
+    assert (run.metrics, run.validation) == ({"f1": 0.7}, {"loss": 0.3, "f1": 0.9})
+    monkeypatch.setattr("manyheads.tasks.train.train", lambda *_, **__: run)
+    assert cli.main(["train", "tagging"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        ["f1", "0.7000", "test:", "2", "texts"],
+        ["loss", "0.3000", "validation"],
+        ["f1", "0.9000", "validation"],
+    ]
+    assert "validation <table>" in run._repr_html_()
+    whole = TrainedRun(RunResult(metrics=metrics, validation=metrics, scored="validation"), Path("r"))
+    assert whole.metrics == whole.validation == {"f1": 0.7, "loss": 0.3}
+    assert TrainedRun(RunResult(metrics=validation), Path("r")).validation == {"loss": 0.3, "f1": 0.9}
+    assert TrainedRun(None, Path("r")).validation == {}
 
 
 def test_a_finished_run_prints_metrics_and_the_next_command(

@@ -31,7 +31,7 @@ def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys,
     assert any(re.fullmatch(pattern, str(report)) for report in reports)
     lines = log.messages
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
-    assert lines[-2].startswith("finished (40 steps); last weights: loss 0.")
+    assert lines[-2].startswith("finished (40 steps); last weights, validation: loss 0.")
     assert lines[-1] == f"saved in {tmp_path} (transformers opens it as toy)"
 
 
