@@ -51,7 +51,9 @@ class Input:
         """Return random values of the given sizes."""
         shape = [sizes[size] if isinstance(size, str) else size for size in self.shape]
         if self.name.endswith("attention_mask"):
-            return torch.ones(shape, dtype=torch.long)
+            mask = torch.ones(shape, dtype=torch.long)
+            mask[..., 1:-1:2] = 0  # holes, so that a check finds a mask that is read as a length
+            return mask
         if self.name == "position_ids":
             return (sizes["past"] + torch.arange(shape[1])).expand(shape).clone()
         return torch.randn(shape) if self.high is None else torch.randint(min(1, self.high - 1), self.high, shape)
@@ -142,7 +144,15 @@ def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
     ids += [Input("token_type_ids", shape, types)] if types > 1 else []
 
     def compute(tokens: Tensor, attention_mask: Tensor, segments: Tensor | None = None) -> Sequence[Tensor]:
-        output = model(tokens, attention_mask.sum(-1), segments)
+        if isinstance(model, Bert):
+            output = _bert(model, tokens, attention_mask, segments)
+        elif isinstance(model, GPT):
+            hidden = model.decoder(model._embed(tokens), mask=_by_position(attention_mask, causal=True))
+            output = model.classify(hidden, (attention_mask * (1 + torch.arange(tokens.shape[1]))).amax(1))
+        else:
+            # This model reads positions up to a length, so the real tokens move to the front.
+            order = torch.arange(tokens.shape[1]) + (1 - attention_mask) * tokens.shape[1]
+            output = model(tokens.gather(1, order.argsort(1)), attention_mask.sum(1))
         if head == "question":
             return output.unbind(-1)
         if head == "pooler":
@@ -151,6 +161,21 @@ def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
         return output if isinstance(output, tuple) else (output,)
 
     return Graph(model, compute, ids, HEADS.get(head, ("logits",)))
+
+
+def _bert(model: Bert, tokens: Tensor, attention_mask: Tensor, segments: Tensor | None) -> Any:
+    """Return the output of a BERT for an attention mask that may be zero at any position."""
+    shape = tokens.shape[:-1]
+    tokens, mask = tokens.flatten(0, -2), attention_mask.flatten(0, -2)
+    real = (tokens != model.config.pad).long()
+    # RoBERTa counts positions without padding. The first positions of its table belong to the padding.
+    at = model.config.pad + real.cumsum(1) * real if model.config.position_offset else None
+    embedded = model.embed(tokens, None if segments is None else segments.flatten(0, -2), at)
+    return model.apply_head(model.encoder(embedded, mask=_by_position(mask)), shape)
+
+
+def _by_position(attention_mask: Tensor, *, causal: bool = False) -> Mask:
+    return Mask(causal=causal, dense=attention_mask[:, None, None, :].bool())
 
 
 def _image_model(model: Any) -> Graph:
@@ -168,7 +193,9 @@ def _gpt(model: GPT) -> Graph:
         cache = GraphCache(past)
         allowed = cache.mask(tokens.shape[1]).dense
         assert allowed is not None
-        mask = Mask(dense=allowed & attention_mask[:, None, None, :].bool())
+        # The index keeps `torch.export` from deriving a minimum length from the sum of two lengths.
+        real = attention_mask[:, torch.arange(allowed.shape[-1])]
+        mask = Mask(dense=allowed & real[:, None, None, :].bool())
         x = model.embedding(tokens) + model.positions.table[position_ids]
         return model.project(model.decoder(x, mask=mask, cache=cache)), *cache.present
 
@@ -187,7 +214,7 @@ def _translator(model: Transformer) -> dict[str, Graph]:
     present, present_cross = (_names("present", layers, side) for side in (".decoder", ".encoder"))
 
     def encode(tokens: Tensor, attention_mask: Tensor) -> Sequence[Tensor]:
-        return (model.encode(tokens, Mask(key_lengths=attention_mask.sum(1))),)
+        return (model.encode(tokens, _by_position(attention_mask)),)
 
     def begin(attention_mask: Tensor, tokens: Tensor, memory: Tensor) -> Sequence[Tensor]:
         cross = [entry for block in blocks for entry in block.cross.project_keys_values(memory)]
@@ -196,9 +223,8 @@ def _translator(model: Transformer) -> dict[str, Graph]:
         return logits, *_by_layer(present, cross)
 
     def step(attention_mask: Tensor, tokens: Tensor, *entries: Tensor) -> Sequence[Tensor]:
-        lengths = Mask(key_lengths=attention_mask.sum(1))
         past, cross = ([entry for i, entry in enumerate(entries) if i % 4 // 2 == side] for side in (0, 1))
-        cache = GraphCache(past, cross, lengths)
+        cache = GraphCache(past, cross, _by_position(attention_mask))
         return model.step(tokens, cache), *cache.present
 
     first, both = ["logits", *_by_layer(present, present_cross)], _by_layer(past, cross)

@@ -1,10 +1,10 @@
-"""Export of models to ONNX, which ONNX Runtime checks, and to files of `torch.export`."""
+"""Export of models to ONNX and to files of `torch.export`, both checked against our outputs."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ from manyheads.export.graphs import Graph, graphs
 TOLERANCE = 1e-4  # maximum error of an output
 # sizes of the example inputs from which graphs are traced, and of those that check them
 TRACED = {"batch": 2, "tokens": 3, "source": 5, "past": 4, "past + tokens": 7}
-CHECKED = {"batch": 3, "tokens": 1, "source": 2, "past": 1, "past + tokens": 2}
+CHECKED = (
+    {"batch": 3, "tokens": 1, "source": 2, "past": 1, "past + tokens": 2},
+    {"batch": 1, "tokens": 4, "source": 4, "past": 0, "past + tokens": 4},
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +46,35 @@ def write_onnx(model: Any, out: Path) -> None:
             assert program is not None
             program.save(str(file))
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        examples = _examples(graph, CHECKED)
-        found = session.run(None, {name: example.numpy() for name, example in zip(inputs, examples, strict=True)})
-        with torch.inference_mode():
-            expected = graph(*examples)
-        worst = max(_error(torch.from_numpy(a), b) for a, b in zip(found, expected, strict=True))
-        if not worst <= TOLERANCE:
-            raise UserError(f"{name}.onnx: expected an error below {TOLERANCE}, found {worst:.1e} in ONNX Runtime")
-        logger.info(f"{name}.onnx: the largest error of ONNX Runtime is {worst:.0e}")
+
+        def run(*examples: Tensor, session: Any = session, inputs: list[str] = inputs) -> list[Tensor]:
+            feed = {name: example.numpy() for name, example in zip(inputs, examples, strict=True)}
+            return [torch.from_numpy(output) for output in session.run(None, feed)]
+
+        _check(file, graph, run, "ONNX Runtime")
 
 
 def write_pt2(model: Any, out: Path) -> None:
-    """Write the graphs of a model to files of `torch.export` in the directory `out`."""
+    """Write the graphs of a model to files of `torch.export` in the directory `out`, and check them like ONNX files."""
     for name, graph in graphs(model).items():
+        file = out / f"{name}.pt2"
         with _quiet():
             dynamic = (tuple(dict.fromkeys(entry.varying, Dim.DYNAMIC) for entry in graph.inputs),)
             program = torch.export.export(graph, _traced(graph), dynamic_shapes=dynamic)
-            torch.export.save(program, out / f"{name}.pt2")
+            torch.export.save(program, file)
+            _check(file, graph, torch.export.load(file).module(), "torch.export")
+
+
+def _check(file: Path, graph: Graph, run: Callable[..., Sequence[Tensor]], reader: str) -> None:
+    """Raise UserError if the file, computed by `run`, gives other outputs than the graph. `reader` computes it."""
+    errors = []
+    for sizes in CHECKED:
+        examples = _examples(graph, sizes)
+        with torch.inference_mode():
+            errors += [_error(a, b) for a, b in zip(run(*examples), graph(*examples), strict=True)]
+    if not (worst := max(errors)) <= TOLERANCE:
+        raise UserError(f"{file.name}: expected an error below {TOLERANCE}, found {worst:.1e} in {reader}")
+    logger.info(f"{file.name}: the largest error of {reader} is {worst:.0e}")
 
 
 def _traced(graph: Graph) -> tuple[Tensor, ...]:

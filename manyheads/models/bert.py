@@ -170,13 +170,17 @@ class Bert(nn.Module):
             states[-1] = self.encoder.norm(states[-1])
         return states
 
-    def embed(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return the embeddings (B, T, D) of tokens (B, T)."""
+    def embed(self, tokens: Tensor, segments: Tensor | None = None, at: Tensor | None = None) -> Tensor:
+        """Return the embeddings (B, T, D) of tokens (B, T).
+
+        at  row of each token in the position table, (B, T); None: the tokens are in order, without gaps
+        """
         x = self.embedding(tokens)
         if self.segments is not None:
             single_type = segments is None or len(self.segments.weight) == 1
             x = x + (self.segments.weight[0] if single_type else self.segments(segments))
-        return dropout(self.embedding_norm(self.positions(x)), self.config.dropout, self.training)
+        x = self.positions(x) if at is None else x + self.positions.table[at]
+        return dropout(self.embedding_norm(x), self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
         """Apply the pooler to the hidden state of the first token, [CLS]: states (B, T, D) -> (B, D)."""

@@ -1,6 +1,7 @@
 """ONNX Runtime and torch.export compute the outputs of every family; decoding with the files gives our tokens."""
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,15 +11,18 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+import transformers
 
 from manyheads import directory
 from manyheads.errors import UserError
 from manyheads.export import export
 from manyheads.export.graphs import graphs
 from manyheads.models.presets import build, preset
+from tests.support.reference import ours
 
 Exported = Callable[[str], tuple[Any, Path]]
 
+PAD = 2
 TEXT: dict[str, Any] = {"vocab": 60, "width": 16, "layers": 2, "heads": 2, "max_positions": 20}
 BERT = {**TEXT, "feed_forward": 32}
 SIDES = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "heads")}
@@ -33,10 +37,23 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "text labels": ("bert/tiny", {**BERT, **CLASSES, "head": "sequence"}),
     "token labels": ("bert/tiny", {**BERT, **CLASSES, "head": "token"}),
     "answers": ("bert/tiny", {**BERT, "head": "question"}),
+    "roberta": (
+        "bert/tiny",
+        {
+            **BERT,
+            **CLASSES,
+            "head": "sequence",
+            "segment_types": 1,
+            "dropout_below_pooler": True,
+            "pad": PAD,
+            "position_offset": PAD + 1,
+            "norm_eps": 1e-5,
+        },
+    ),
     "choices": ("bert/tiny", {**BERT, "head": "choice"}),
     "gpt2": ("gpt2/nano", TEXT),
     "gpt": ("gpt2/nano", {**TEXT, "norm": "post"}),
-    "gpt labels": ("gpt2/nano", {**TEXT, **CLASSES, "head": "sequence"}),
+    "gpt labels": ("gpt2/nano", {**TEXT, **CLASSES, "head": "sequence", "pad": PAD}),
     "transformer": ("transformer/tiny", TRANSLATOR),
     "text classifier": ("text-classifier/textbook", {"vocab": 60, "width": 16, "max_positions": 20}),
     "masked text classifier": ("text-classifier/textbook", {"vocab": 60, "masked": True, "pooling": "mean"}),
@@ -148,6 +165,28 @@ def test_decoding_a_translator_with_the_files_gives_our_tokens(exported: Exporte
     assert np.concatenate(chosen, 1).tolist() == target[:, 1:].tolist()
 
 
+@pytest.mark.parametrize("mask", [[0, 0, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1], [1, 1, 1, 1, 0, 0]])
+@pytest.mark.parametrize("name", ["text labels", "roberta", "gpt labels", "text classifier", "translator"])
+def test_a_mask_counts_by_position(name: str, mask: list[int]) -> None:
+    """Outputs equal those of transformers, and those of the text without the masked tokens in our own classifier."""
+    model, ids = ours("marian") if name == "translator" else tiny(name), torch.tensor([[3, 1, 5, 6, 7, 8]])
+    graph, attention = next(iter(graphs(model).values())), torch.tensor([mask])
+    ids = ids if name == "text labels" else ids.where(attention == 1, PAD)
+    with torch.no_grad():
+        (found,) = graph(ids, attention, *[torch.zeros_like(ids)] * (len(graph.inputs) - 2))
+        if name == "text classifier":
+            expected = model(ids[attention == 1][None])
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                directory.save(folder, model)
+                kind = "AutoModelForSeq2SeqLM" if name == "translator" else "AutoModelForSequenceClassification"
+                theirs = getattr(transformers, kind).from_pretrained(folder).eval()
+            theirs = theirs.get_encoder() if name == "translator" else theirs
+            expected = theirs(ids, attention_mask=attention)[0]
+    real = attention[0] == 1 if name == "translator" else slice(None)
+    torch.testing.assert_close(found[:, real], expected[:, real], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["vit", "text labels", "gpt2"])
 def test_files_of_torch_export_compute_the_same_outputs(name: str, tmp_path: Path) -> None:
     model = tiny(name)
@@ -155,7 +194,9 @@ def test_files_of_torch_export_compute_the_same_outputs(name: str, tmp_path: Pat
     export(tmp_path / "model", tmp_path / "pt2", "pt2")
     program = torch.export.load(tmp_path / "pt2" / "model.pt2").module()
     (graph,) = graphs(model).values()
-    for sizes in SIZES[1:]:
+    used = {size for entry in graph.inputs for size in entry.shape}
+    more = [{**SIZES[0], "tokens": tokens, "past + tokens": tokens} for tokens in (2, 3) if "tokens" in used]
+    for sizes in (*SIZES, *more):
         tensors = [entry.example(sizes) for entry in graph.inputs]
         with torch.no_grad():
             for found, expected in zip(program(*tensors), graph(*tensors), strict=True):
