@@ -88,7 +88,27 @@ def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
         # Hide the progress bar of the converter, because users would take it for a progress bar of Manyheads.
         disable_progress_bar()
         TransformersConverter(hf, copy_files=tokenizer_files).convert(str(converted), force=True)
+        _check_ctranslate2(converted, loaded)
     return family
+
+
+@torch.no_grad()
+def _check_ctranslate2(converted: Path, loaded: Loaded) -> None:
+    """Raise UserError if CTranslate2 gives a random pair of texts other log-probabilities than the model."""
+    import ctranslate2
+
+    model, tokenizer = loaded.model, loaded.tokenizer
+    c = model.config
+    assert tokenizer is not None
+    source, target = ([*torch.randint(2, c.start, (5,)).tolist(), c.end] for _ in range(2))
+    logits = model(torch.tensor([source]), None, torch.tensor([[c.start, *target[:-1]]]))[0]
+    logits[:, c.pad] = -torch.inf
+    expected = logits.log_softmax(-1).gather(-1, torch.tensor(target)[:, None])[:, 0]
+    words = [[tokenizer.id_to_token(i) for i in ids] for ids in (source, target[:-1])]
+    [found] = ctranslate2.Translator(str(converted)).score_batch([words[0]], [words[1]])
+    error = (torch.tensor(found.log_probs) - expected).abs().max()
+    if not error <= 1e-3:
+        raise UserError(f"{loaded.path}: expected an error below 1e-3, found {error:.1e} in CTranslate2")
 
 
 def _to_runtime(loaded: Loaded, out: Path, format: str) -> str:

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from manyheads.directory import check_free, load
+from manyheads.directory import Loaded, check_free, load
 from manyheads.errors import UserError
+from manyheads.training.run_directory import KEPT, run_record
 
 
 def average(models: Sequence[str | Path], out: str | Path) -> str:
     """Write the mean of the weights of several model directories to `out`, a new directory. Return the model type.
 
     Vaswani 2017, section 6.1, averages the last checkpoints of a run. Counters and other integers are those of the last
-    model. Raises UserError for models that differ in their settings or tokenizers.
+    model. Raises UserError for models that differ in their settings, tokenizers or languages.
     """
     check_free(Path(out))
     if len(models) < 2:
         raise UserError(f"expected two or more models, found {len(models)}")
     first = load(models[0])
     sums = {name: tensor.double() for name, tensor in first.model.state_dict().items()}
-    words = first.tokenizer and first.tokenizer.to_str()
+    inputs, languages = _inputs(first), _languages(first.path)
     for path in models[1:]:
         loaded = load(path)
-        if loaded.model.config != first.model.config or (loaded.tokenizer and loaded.tokenizer.to_str()) != words:
+        if loaded.model.config != first.model.config or _inputs(loaded) != inputs:
             raise UserError(f"{path}: its settings or its tokenizer differ from those of {models[0]}")
+        if (other := _languages(loaded.path)) and languages and other != languages:
+            raise UserError(
+                f"{path} translates from {' to '.join(other)}, but {models[0]} from {' to '.join(languages)}: expected"
+                " checkpoints of one run"
+            )
         for name, tensor in loaded.model.state_dict().items():
             sums[name] = sums[name] + tensor.double() if tensor.is_floating_point() else tensor
     mean = {n: (s / len(models)).float() if s.dtype == torch.float64 else s for n, s in sums.items()}
     first.model.load_state_dict(mean)
     return first.save(out)
+
+
+def _inputs(loaded: Loaded) -> tuple[Any, ...]:
+    tokenizers = (loaded.tokenizer, loaded.target_tokenizer)
+    return *(tokenizer and tokenizer.to_str() for tokenizer in tokenizers), loaded.preprocessing
+
+
+def _languages(path: Path) -> tuple[str, ...]:
+    """Return the languages in the record of a translator, or of the run whose checkpoint it is."""
+    records = [run_record(path), run_record(path.parent.parent) if path.parent.name == KEPT else {}]
+    data: dict[str, Any] = next((record["data"] for record in records if record.get("data")), {})
+    return tuple(str(data[side]) for side in ("source", "target") if data.get(side))

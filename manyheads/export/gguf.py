@@ -12,6 +12,7 @@ from manyheads.errors import UserError, extra
 from manyheads.interop.gpt import GPT2
 from manyheads.models.gpt import GPT
 
+_FLAGS = ("lstrip", "rstrip", "single_word")  # of added tokens
 # names of tensors in transformers -> llama.cpp, and the tensors of every layer
 NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
 IN_LAYERS = {
@@ -34,6 +35,11 @@ def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, kind: str = 
     settings = GPT2.settings_of(c)  # raises UserError for a model that is no GPT-2
     if c.head != "language":
         raise UserError(f"expected a GPT-2 with the head 'language', found the head {c.head!r}")
+    if c.activation != "gelu_tanh":
+        raise UserError(
+            f"llama.cpp computes every GPT-2 with the activation gelu_tanh, found {c.activation}. Train the model with"
+            " model.activation=gelu_tanh"
+        )
     stored = gguf.GGMLQuantizationType[kind]
     writer = gguf.GGUFWriter(file, "gpt2")
     writer.add_context_length(c.max_positions)
@@ -44,20 +50,23 @@ def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, kind: str = 
     writer.add_layer_norm_eps(c.norm_eps)
     writer.add_vocab_size(c.vocab)
     _add_vocabulary(writer, c, tokenizer)
+    written = {}
     for name, tensor in GPT2.tensors_of(model).items():
         *parts, leaf = name.removeprefix("transformer.").split(".")
         in_layer = parts[0] == "h"
         name = f"blk.{parts[1]}.{IN_LAYERS['.'.join(parts[2:])]}" if in_layer else NAMES[parts[0]]
         matrix = tensor.ndim == 2 and parts[0] != "wpe"
         values = (tensor.T if matrix and in_layer else tensor).contiguous().float().numpy()
-        if matrix:
-            writer.add_tensor(f"{name}.{leaf}", gguf.quants.quantize(values, stored), raw_dtype=stored)
-        else:
-            writer.add_tensor(f"{name}.{leaf}", values)
+        tensor_kind = stored if matrix else gguf.GGMLQuantizationType.F32
+        written[f"{name}.{leaf}"] = gguf.quants.quantize(values, tensor_kind)
+        writer.add_tensor(f"{name}.{leaf}", written[f"{name}.{leaf}"], raw_dtype=tensor_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    read = {tensor.name: tensor.data.tobytes() for tensor in gguf.GGUFReader(file).tensors}
+    if wrong := [name for name, values in written.items() if read.get(name) != values.tobytes()]:
+        raise UserError(f"{file.name}: {wrong[0]} differs from the model's after writing: check the disk")
 
 
 def _add_vocabulary(writer: Any, config: Any, tokenizer: Tokenizer | None) -> None:
@@ -70,6 +79,8 @@ def _add_vocabulary(writer: Any, config: Any, tokenizer: Tokenizer | None) -> No
     byte_level = (content["pre_tokenizer"] or {}).get("type") == "ByteLevel"
     if kind != "BPE" or not byte_level or end is None:
         raise UserError(f"expected a byte-level BPE tokenizer with an end-of-text token, found {kind}")
+    if obstacle := _obstacle(content, tokenizer):
+        raise UserError(f"llama.cpp splits texts as GPT-2 does, without {obstacle}, which this tokenizer has")
     added = {token["id"]: token["content"] for token in content["added_tokens"]}
     words = {number: word for word, number in content["model"]["vocab"].items()} | added
     rows = range(config.vocab)
@@ -84,3 +95,17 @@ def _add_vocabulary(writer: Any, config: Any, tokenizer: Tokenizer | None) -> No
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     writer.add_bos_token_id(end)
     writer.add_eos_token_id(end)
+
+
+def _obstacle(content: dict[str, Any], tokenizer: Tokenizer) -> str | None:
+    """Return the first property of a byte-level BPE that llama.cpp's pre-tokenizer "gpt-2" lacks."""
+    pre, model, normalizer = content["pre_tokenizer"], content["model"], content["normalizer"]
+    options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
+    flags = {f"{flag} of {token['content']}": token[flag] for token in content["added_tokens"] for flag in _FLAGS}
+    found = {
+        f"the normalizer {(normalizer or {}).get('type')}": normalizer,
+        "add_prefix_space=True": pre["add_prefix_space"],
+        "use_regex=False": not pre.get("use_regex", True), **{name: model.get(name) for name in options}, **flags,
+        "tokens around a text": tokenizer.num_special_tokens_to_add(False),
+    }  # fmt: skip
+    return next((name for name, value in found.items() if value), None)

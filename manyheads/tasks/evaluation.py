@@ -17,11 +17,11 @@ from torch import Tensor
 
 from manyheads.core.config import TargetKind
 from manyheads.errors import UserError
-from manyheads.files import parse_json, replacing
+from manyheads.files import replacing
 from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
-from manyheads.training.run_directory import saved_run
+from manyheads.training.run_directory import run_record
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -201,8 +201,7 @@ def record_of(model: Path) -> dict[str, Any]:
     """Return the content of result.json if the model was trained by Manyheads, otherwise an empty dictionary."""
     path = model / "result.json"
     try:
-        # An unfinished run has its record in state/run.json.
-        content = parse_json(path.read_text("utf-8")) if path.is_file() else saved_run(model).get("record", {})
+        content = run_record(model)
     except ValueError:
         content = None
     parts = ("data", "reading", "decoding", "windows", "rules")

@@ -86,6 +86,12 @@ def saved_run(out: Path) -> dict[str, Any]:
     return content
 
 
+def run_record(model: Path) -> Any:
+    """Return the record of a run: the content of result.json, or of state/run.json if the run is unfinished."""
+    path = model / "result.json"
+    return read_json(path, "delete the file") if path.is_file() else saved_run(model).get("record", {})
+
+
 @contextmanager
 def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     """Create the run directory `out`, and keep it locked while the `with` block runs.

@@ -65,7 +65,7 @@ class Ensemble:
 
 
 def joined(first: Any, others: Sequence[Any]) -> Any:
-    """Return a translator that is the ensemble of all. Raises UserError unless they have one vocabulary."""
+    """Return a translator that is the ensemble of all. Raises UserError unless vocabulary and languages agree."""
     for other in others:
         if not hasattr(other, "target_tokenizer"):
             raise UserError(f"{other!r}: expected a translator, as manyheads.load returns it")
@@ -73,6 +73,11 @@ def joined(first: Any, others: Sequence[Any]) -> Any:
             raise UserError(
                 f"{other.path}: its vocabulary differs from that of {first.path}: an ensemble needs one vocabulary, "
                 "such as of runs on the same data with another seed or model"
+            )
+        if other.languages and first.languages and other.languages != first.languages:
+            raise UserError(
+                f"{other.path} translates from {' to '.join(other.languages)}, but {first.path} from"
+                f" {' to '.join(first.languages)}: an ensemble needs one pair of languages"
             )
     result = copy.copy(first)
     result.model = copy.copy(first.model)  # The copy shares the weights; only its limit may differ.

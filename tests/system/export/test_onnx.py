@@ -18,7 +18,7 @@ from manyheads.errors import UserError
 from manyheads.export import export
 from manyheads.export.graphs import graphs
 from manyheads.models.presets import build, preset
-from tests.support.reference import ours
+from tests.support import reference
 
 Exported = Callable[[str], tuple[Any, Path]]
 
@@ -169,7 +169,7 @@ def test_decoding_a_translator_with_the_files_gives_our_tokens(exported: Exporte
 @pytest.mark.parametrize("name", ["text labels", "roberta", "gpt labels", "text classifier", "translator"])
 def test_a_mask_counts_by_position(name: str, mask: list[int]) -> None:
     """Outputs equal those of transformers, and those of the text without the masked tokens in our own classifier."""
-    model, ids = ours("marian") if name == "translator" else tiny(name), torch.tensor([[3, 1, 5, 6, 7, 8]])
+    model, ids = reference.ours("marian") if name == "translator" else tiny(name), torch.tensor([[3, 1, 5, 6, 7, 8]])
     graph, attention = next(iter(graphs(model).values())), torch.tensor([mask])
     ids = ids if name == "text labels" else ids.where(attention == 1, PAD)
     with torch.no_grad():

@@ -13,6 +13,8 @@ from torch import Tensor
 import manyheads
 from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_bpe
+from manyheads.errors import UserError
+from manyheads.export.average import average
 from manyheads.generation import Sampling
 from manyheads.models.presets import build, preset
 from manyheads.tasks.translation.predictor import Translator
@@ -103,6 +105,20 @@ def test_several_models_are_the_mean_of_their_log_probabilities(folder: Path, na
 def test_a_path_is_no_translator(folder: Path) -> None:
     with pytest.raises(ValueError, match="'x': expected a translator, as manyheads.load returns it"):
         load(folder, "transformer").with_ensemble("x")  # type: ignore[arg-type]
+
+
+def test_models_of_another_direction_are_refused(folder: Path, tmp_path: Path) -> None:
+    for name, source, target in (("en-de", "en", "de"), ("de-en", "de", "en")):
+        kept = tmp_path / name / "kept" / "epoch-1"
+        for out in (tmp_path / name, kept):
+            directory.load(folder / "transformer").save(out)
+        (tmp_path / name / "result.json").write_text(json.dumps({"data": {"source": source, "target": target}}))
+    with pytest.raises(UserError, match="de-en translates from de to en, but .*en-de from en to de"):
+        load(tmp_path, "en-de", "de-en")
+    for part in ("", "kept/epoch-1"):
+        with pytest.raises(UserError, match="translates from de to en, but .* from en to de: expected checkpoints"):
+            average([tmp_path / "en-de" / part, tmp_path / "de-en" / part], tmp_path / "mean")
+    assert average([tmp_path / "en-de", tmp_path / "en-de/kept/epoch-1"], tmp_path / "mean")
 
 
 def test_the_shortest_limit_counts(folder: Path) -> None:
