@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig
+from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.state import weights
 from manyheads.training.tuning import FrozenNorm
@@ -231,6 +232,11 @@ def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
     norms: list[Any] = [m for m in model.modules() if isinstance(m, kind) and not isinstance(m, FrozenNorm)]
     group = dist.new_group() if norms else None
     for norm in norms:
+        if type(norm).forward is not kind.forward or not (norm.affine and norm.track_running_stats):
+            raise UserError(
+                f"{type(norm).__name__}: expected a plain BatchNorm with weights and statistics; training on several"
+                " ranks would replace its computation. Train on one rank"
+            )
         norm.__class__ = _SyncNorm
         norm.group, norm.counted = group, True
     return norms

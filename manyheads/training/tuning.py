@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from fnmatch import fnmatchcase
+from typing import Self
 
 from torch import nn
 
@@ -17,10 +18,10 @@ from manyheads.training.config import TrainingConfig
 logger = logging.getLogger(__name__)
 
 
-class FrozenNorm(nn.BatchNorm2d):
-    """Batch normalization that keeps the statistics of the initial model."""
+class FrozenNorm(nn.Module):
+    """Base class that is added to the class of a batch normalization, which then keeps its initial statistics."""
 
-    def train(self, mode: bool = True) -> FrozenNorm:
+    def train(self, mode: bool = True) -> Self:
         """Stay in eval mode."""
         return super().train(False)
 
@@ -31,6 +32,7 @@ def select_trained(model: nn.Module, config: TrainingConfig) -> None:
         _freeze(model, config.freeze)
     if config.lora_rank is not None:
         _add_low_rank(model, config.lora_rank, config)
+    _freeze_norms(model, config.freeze if config.lora_rank is None else ("backbone",))
     if config.layer_decay < 1:
         layer_rates(model, config.layer_decay)
     if config.selects:
@@ -73,9 +75,19 @@ def _freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
         raise UserError(f"training.freeze: {fault}; the parameters are {shown}")
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d) and not module.weight.requires_grad:
-            module.__class__ = FrozenNorm
+
+
+def _freeze_norms(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Keep the statistics of normalizations of any dimension whose parameters are frozen, or if they have none, whose
+    name matches a pattern.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and not isinstance(module, FrozenNorm):
+            trained = [parameter.requires_grad for parameter in module.parameters()]
+            if not any(trained or [not any(_matches(name, pattern) for pattern in patterns)]):
+                kind = type(module)
+                module.__class__ = type(f"Frozen{kind.__name__}", (FrozenNorm, kind), {})
+                module.train(False)
 
 
 def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:

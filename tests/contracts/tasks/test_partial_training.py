@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import manyheads
 from manyheads import directory
 from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.errors import UserError
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT, ViTConfig
 from manyheads.tasks.train import train
 from manyheads.training.config import TrainingConfig
 from manyheads.training.optimizers import optimizer_for
+from manyheads.training.parallel import _synchronize_norms
 from manyheads.training.tuning import layer_rates, select_trained
 
 TEXTS = [{"text": f"the plot was {('awful', 'great')[i % 2]} in part {i % 9}", "label": "ab"[i % 2]} for i in range(40)]
@@ -143,6 +147,37 @@ def test_layer_decay_multiplies_the_rate_of_each_layer() -> None:
     rates = layer_rates(ViT(ViTConfig(image_size=8, patch=4, width=4, layers=1, heads=1, labels=("a", "b"))), 0.5)
     expected = {"class_token": 0.25, "patches.weight": 0.25, "encoder.norm.weight": 1.0, "head.weight": 1.0}
     assert {name: rates[name] for name in expected} == expected
+
+
+class _OwnNorm(nn.BatchNorm1d):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, _OwnNorm])
+@pytest.mark.parametrize("settings", [{"freeze": ("backbone",)}, {"freeze": ("[nq]*",)}, {"lora_rank": 1}])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_frozen_norm_of_any_dimension_stays_as_it_is(kind: Any, settings: dict[str, Any], affine: bool) -> None:
+    model: Any = nn.Sequential()
+    model.norm = kind(4, affine=affine)
+    model.query, model.value = nn.Linear(4, 4), nn.Linear(4, 4)
+    model.classifier = nn.Linear(4, 2)
+    x = torch.rand(3, 4, *[2] * {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}.get(kind, 0))
+    expected = model.eval().norm(x)
+    select_trained(model.train(), TrainingConfig(**FLAT, **settings))
+    for _ in range(2):
+        torch.testing.assert_close(model.norm(x), expected)
+        model.train()
+    assert model.norm.num_batches_tracked == 0
+    assert torch.equal(copy.deepcopy(model).norm(x), expected)
+
+
+def test_several_ranks_refuse_a_norm_with_another_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "new_group", lambda: None)
+    assert len(list(_synchronize_norms(nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm3d(4))))) == 2
+    for norm in (_OwnNorm(4), nn.BatchNorm1d(4, affine=False)):
+        with pytest.raises(UserError, match="expected a plain BatchNorm with weights and statistics"):
+            _synchronize_norms(nn.Sequential(norm))
 
 
 def test_the_statistics_of_frozen_batch_norms_do_not_change() -> None:
