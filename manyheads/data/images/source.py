@@ -12,7 +12,7 @@ from manyheads.data.images.checking import join_names
 from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
-from manyheads.data.readers.labeled import labels_of, with_labels
+from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
@@ -76,7 +76,8 @@ class ImageSource(ClassSource[ImageData]):
         return digits(self.seed)
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
-        return self.held_out_by_key(train, train.keys, what="image")
+        strata = label_sets(train.labels, train.target)
+        return self.held_out_by_key(train, train.keys, strata=strata, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.

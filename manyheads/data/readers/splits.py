@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -28,6 +29,10 @@ MAX_LINE_BYTES = 2**26  # maximum number of bytes in a line, because a whole lin
 # maximum number of characters in a text: tokenizing ten million takes a minute and more than a gigabyte of memory
 LONGEST = 1_000_000
 SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
+
+
+FREQUENT, MIN_OF_LABEL = 20, 5  # A validation split should have 5 items of each label with 20 items or more.
+MAX_STRATIFIED = 0.2  # maximum fraction of all items that are held out to have `MIN_OF_LABEL` items of each label
 
 
 class Splits(NamedTuple):
@@ -140,7 +145,7 @@ def absolute(corpus: str) -> str:
 
 def hold_out(
     data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05,
-    by_hash: bool = False, what: str,
+    by_hash: bool = False, strata: Sequence[Iterable[str]] | None = None, exact: bool = False, what: str,
 ) -> tuple[D, D]:  # fmt: skip
     """Hold out validation data: split a data set into (training, validation) in the order of a hash of each item's key.
 
@@ -151,11 +156,19 @@ def hold_out(
     fraction  fraction of the items in the validation part, met as closely as items with equal keys allow
     by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes, as earlier versions
               did
+    strata    labels of each item. If the validation part would have fewer than `MIN_OF_LABEL` items of a label with at
+              least `FREQUENT` items, or less than half of its share, the data are split by label instead. None: never
+    exact     True: hold out exactly `fraction`, even if this is less than `MIN_OF_LABEL` items of a label
     what      noun for a key in the error message
     """
     hashes = hashes_of(keys)
     select = lowest_fraction_mask if by_hash else closest_fraction_mask
     kept, held = _sides(select(hashes, fraction, what=what))
+    minimum = 0 if exact else MIN_OF_LABEL
+    if strata is not None and (lack := _lack_of_labels(strata, held, fraction, minimum)):
+        logger.info(f"stratified the validation data by label, because a split by hash would have {lack}")
+        kept, held = _sides(_stratified_mask(hashes, strata, fraction, minimum))
+        labels = strata
     if labels is not None:
         known = {label for row in kept for label in labels[row]}
         unknown = {keys[row] for row in held if not known.issuperset(labels[row])}
@@ -189,6 +202,46 @@ def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
 def hash_of(key: str) -> int:
     """Return the 64-bit hash of a text. Collisions are negligible for millions of texts."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
+
+
+def _lack_of_labels(labels: Sequence[Iterable[str]], held: NDArray[np.int64], fraction: float, minimum: int) -> str:
+    """Describe the first frequent label with too few held-out items; empty if there is none."""
+    of_held = Counter(label for row in held for label in {*labels[row]})
+    for label, count in sorted(Counter(label for names in labels for label in {*names}).items()):
+        if count >= FREQUENT and of_held[label] < max(minimum, fraction * count / 2):
+            return f"{of_held[label]} of the {count:,} items with the label {label!r}"
+    return ""
+
+
+def _stratified_mask(
+    hashes: NDArray[np.uint64], labels: Sequence[Iterable[str]], fraction: float, minimum: int
+) -> NDArray[np.bool_]:
+    """Return a boolean mask (N,) of `fraction` of the items of each label, selected in the order of their hashes.
+
+    Of a frequent label, at least `minimum` items are selected, unless this would be more than a fifth of all items.
+    Items with equal hashes are selected together. If an item has several labels, its rarest label decides.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, names in enumerate(labels):
+        for name in {*names} or {""}:
+            rows.setdefault(name, []).append(row)
+    shares = {name: fraction * len(of) for name, of in rows.items()}
+    counts = {name: int(share) for name, share in shares.items()}
+    missing = max(0, round(fraction * len(hashes)) - sum(counts.values()))
+    for name in sorted(shares, key=lambda name: counts[name] - shares[name])[:missing]:
+        counts[name] += 1
+    raised = {name: max(count, minimum * (len(rows[name]) >= FREQUENT)) for name, count in counts.items()}
+    counts = raised if sum(raised.values()) <= max(fraction, MAX_STRATIFIED) * len(hashes) else counts
+    distinct, group_of = np.unique(hashes, return_inverse=True)
+    selected = np.zeros(len(distinct), bool)
+    for name in sorted(rows, key=lambda name: (len(rows[name]), name)):
+        groups, sizes = np.unique(group_of[rows[name]], return_counts=True)
+        left = counts[name] - int(sizes[selected[groups]].sum())
+        for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
+            if size <= left and not selected[group]:
+                selected[group], left = True, left - size
+    mask: NDArray[np.bool_] = selected[group_of]
+    return mask
 
 
 def lowest_fraction_mask(hashes: NDArray[np.uint64], fraction: float, *, what: str) -> NDArray[np.bool_]:

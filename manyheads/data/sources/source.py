@@ -38,8 +38,8 @@ LARGE_FRACTION = 0.2
 HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
-# names of the fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "cache_folder", "follows", "memory", "in_memory")
+# fields that do not describe the data and are left out of a record
+UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "by_label", "cache_folder", "follows", "memory", "in_memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -57,6 +57,7 @@ class Source(ABC, Generic[D]):
                       data. It is set if a record names the file of each split
     by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
     by_hash           True: hold out the items whose hash is in the lowest twentieth, as earlier versions did
+    by_label          False: never hold out items of each label, as earlier versions did
     fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
                       least 50 items if these are not more than 20%
     memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
@@ -82,6 +83,7 @@ class Source(ABC, Generic[D]):
     whole: bool = False
     by_number: bool = False
     by_hash: bool = False
+    by_label: bool = True
     fraction: float | None = None
     memory: Mapping[str, Any] = field(default_factory=dict)
     in_memory: bool = False
@@ -117,10 +119,13 @@ class Source(ABC, Generic[D]):
         return self.held_out_by_key(train, train.texts, what="item")
 
     def held_out_by_key(
-        self, train: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, what: str
-    ) -> tuple[D, D]:
+        self, train: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *,
+        strata: Sequence[Iterable[str]] | None = None, what: str,
+    ) -> tuple[D, D]:  # fmt: skip
         """Split a data set into (training, validation) with `hold_out`, with the options of this source."""
-        return hold_out(train, keys, labels, fraction=self.fraction_of(len(train)), by_hash=self.by_hash, what=what)
+        strata = (strata or labels) if self.by_label and not self.by_hash else None
+        options: dict[str, Any] = {"by_hash": self.by_hash, "strata": strata, "exact": self.fraction is not None}
+        return hold_out(train, keys, labels, fraction=self.fraction_of(len(train)), what=what, **options)
 
     def fraction_of(self, items: int) -> float:
         """Return the fraction of `items` training items that is held out if there are no validation data."""
@@ -281,7 +286,7 @@ class Source(ABC, Generic[D]):
         Earlier versions recognized fewer names of splits, and held out other items.
         """
         hashed, numbered = replace(self, by_hash=True), replace(self, by_hash=True, by_number=True)
-        return [self, hashed, numbered, replace(numbered, whole=True)]
+        return [self, hashed, numbered, replace(self, by_label=False), replace(numbered, whole=True)]
 
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
         """Find the variant of this source that gives the recorded fingerprints. Return the variant and its splits.

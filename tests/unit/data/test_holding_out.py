@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from manyheads.data.sources.corpora import LabeledSource, QuestionSource
+from manyheads.data.images.checking import check_pixels
+from manyheads.data.images.source import ImageSource
+from manyheads.data.readers.memory import IN_MEMORY
+from manyheads.data.readers.splits import hash_of
+from manyheads.data.sources.corpora import LabeledSource, QuestionSource, TaggedSource
 from manyheads.data.sources.recorded import source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
@@ -151,6 +157,56 @@ def test_a_run_that_held_out_by_hash_keeps_its_split(tmp_path: Path) -> None:
     assert "by_hash" not in record
     _, resumed = source.read_matching(record["fingerprints"])
     assert resumed.validation.texts == splits.validation.texts
+
+
+def rare(folder: Path, count: int, kind: str) -> Source[Any]:
+    """Return a source of 1,200 items with the label b and `count` items with the label a, all late in hash order."""
+    words = sorted((f"text{i}" for i in range(1200 + count)), key=hash_of)
+    file = folder / ("train.conll" if kind == "tagged" else "train.csv")
+    names = ["b"] * 1200 + ["a|b" if kind == "multi-label" else "a"] * count
+    rows = zip(words, names, strict=True)
+    if kind == "tagged":
+        file.write_text("".join(f"{word} B-{name}\n\n" for word, name in rows))
+        return TaggedSource(data=str(file))
+    file.write_text("text,label\n" + "".join(f"{word},{name}\n" for word, name in rows))
+    return LabeledSource(data=str(file), target=kind)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["classes", "multi-label", "tagged"])
+@pytest.mark.parametrize(("count", "held"), [(60, 5), (400, 20), (12, 0)])
+def test_each_frequent_label_has_validation_items(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, count: int, held: int
+) -> None:
+    caplog.set_level("INFO")
+    source = rare(tmp_path, count, kind)
+    splits = source.read()
+    parts = [data.tags if kind == "tagged" else data.labels for data in (splits.validation, splits.train)]
+    found = [sum("a" in str(labels) for labels in part) for part in parts]
+    assert found == [held, count - held]
+    assert len(splits.validation) == pytest.approx(0.05 * (1200 + count), abs=5)
+    message = f"stratified the validation data by label, because a split by hash would have 0 of the {count} items with"
+    assert (message in caplog.text) == (held > 0)
+    plain = replace(source, by_label=False)
+    old = plain.read()
+    _, kept = source.read_matching(plain.describe(old)["fingerprints"])
+    assert kept.validation.texts == old.validation.texts
+    again, new = source.read_matching(source.describe(splits)["fingerprints"])
+    assert again is source
+    assert new.validation.texts == splits.validation.texts
+    recorded = source_of({"data": json.loads(json.dumps(plain.describe(old)))})
+    assert recorded is not None
+    assert recorded.read_again("validation").texts == old.validation.texts
+
+
+def test_images_are_stratified_too() -> None:
+    pixels = [np.full((2, 2), i, np.uint8) for i in range(250)]
+    keys = [check_pixels(image, "L").key for image in pixels]
+    late = sorted(range(250), key=lambda i: hash_of(keys[i]))[-30:]
+    rows = [(image, "a" if i in late else "b") for i, image in enumerate(pixels)]
+    source = ImageSource(data=IN_MEMORY, memory={"train": rows})
+    plain, splits = replace(source, by_label=False).read(), source.read()
+    assert (plain.validation.labels.count("a"), splits.validation.labels.count("a")) == (0, 6)
+    assert len(splits.validation) == len(plain.validation) == 50
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
