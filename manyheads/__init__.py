@@ -20,13 +20,13 @@ __all__ = ["__version__", "build", "compare", "edit", "load", "preset", "record"
 if TYPE_CHECKING:
     from manyheads.core.tap import edit, record
     from manyheads.models.presets import build, preset
-    from manyheads.tasks.evaluation import compare
+    from manyheads.tasks.comparison import compare
     from manyheads.tasks.loading import load
     from manyheads.tasks.train import train
 
 _HOMES = {
     "build": "manyheads.models.presets",
-    "compare": "manyheads.tasks.evaluation",
+    "compare": "manyheads.tasks.comparison",
     "edit": "manyheads.core.tap",
     "load": "manyheads.tasks.loading",
     "preset": "manyheads.models.presets",

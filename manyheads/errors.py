@@ -10,7 +10,11 @@ class UserError(ValueError):
     The message is one line: the problem, its place (file and line), and a remedy. The command line prints the
     message and exits with status 2. Because this class is a subclass of `ValueError`, Python callers can catch
     `UserError` or `ValueError`.
+
+    index  index, from 0, of the faulty item in a list of the caller; None for an error without such an item
     """
+
+    index: int | None = None
 
 
 class MissingExtra(UserError):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save_and_report
 from manyheads.core.block import Stack
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
@@ -28,6 +29,7 @@ LONGEST = 80  # maximum number of token positions in a picture
 SHOWN = 12  # maximum number of characters of a word in a picture
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Lens:
     """Most likely words according to each layer, at each token position.

@@ -22,7 +22,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from manyheads.tasks.evaluation import compare, trust
+    from manyheads.tasks.comparison import compare
+    from manyheads.tasks.evaluation import trust
 
     first, second = (model_for("evaluate", run, options.precision) for run in (options.first, options.second))
     for run in (first, second) if options.trust else ():

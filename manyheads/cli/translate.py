@@ -34,7 +34,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
     verb.add_argument(
         "--beam", type=whole(1, MAX_BEAMS), metavar="N",
-        help="beam size; 1: greedy (default: the run's, or 4)",
+        help="beam size; 1: greedy (default: the run's, or 4; with --force at least 5)",
     )  # fmt: skip
     verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), metavar="A",
                       help="length penalty (default: the run's, or 0.6)")  # fmt: skip
@@ -99,17 +99,9 @@ def _check(options: argparse.Namespace) -> None:
 
 def _decoding(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of decoding for `Translator.nbest`."""
-    from manyheads.generation import Sampling
-    from manyheads.tasks.translation.wording import Wording
+    from manyheads.tasks.translation.options import Options
 
-    sampling = None
-    if options.temperature is not None:
-        sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    wording = Wording(options.prefix, tuple(options.force), tuple(options.ban), options.no_repeat, options.min_length)
-    return {
-        "beam": options.beam, "alpha": options.alpha, "truncate": options.truncate, "wording": wording,
-        "sampling": sampling, "seed": options.seed,
-    }  # fmt: skip
+    return {name: getattr(options, name) for name in Options.__annotations__}
 
 
 def _print_translations(

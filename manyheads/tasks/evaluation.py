@@ -1,4 +1,4 @@
-"""Evaluation of a model on test data, and comparison of two models on the same test data."""
+"""Evaluation of a model on test data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from manyheads.core.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
 from manyheads.errors import UserError
 from manyheads.files import replacing
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
-RESAMPLES, MAX_CHANGES = 1000, 5
+RESAMPLES = 1000
 MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
-# Minimum number of test items for a bootstrap test. With fewer items, the resamples are too similar to each other.
-MIN_BOOTSTRAP_ITEMS = 10
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -46,6 +45,7 @@ def values(metrics: Metrics) -> dict[str, float]:
     return {name: metric["value"] for name, metric in metrics.items()}
 
 
+@checked_methods
 @dataclass(frozen=True)
 class EvaluationResult:
     """Result of a model on test data, with one entry per item (such as a text or an image).
@@ -124,6 +124,7 @@ class EvaluationResult:
         }  # fmt: skip
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class LabelEvaluation(EvaluationResult):
     """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
@@ -266,6 +267,8 @@ def scored_data(
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
+    if (isinstance(data, str) and not data) or isinstance(data, type) or getattr(data, "ndim", 1) == 0:
+        raise UserError(f"data is {shown(data)}: expected a path, or rows in memory as manyheads.train accepts them")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_evaluation_data(data, labels)
@@ -277,49 +280,3 @@ def scored_data(
 def evaluate(predictor: Predictor, data: Any = None) -> Metrics:
     """Return the metrics of a model on the test data of its training run, or on `data`."""
     return predictor.outcome(data).metrics
-
-
-def compare(
-    first: Predictor, second: Predictor, data: str | None = None, *, skip_bad_lines: bool = False
-) -> dict[str, Any]:
-    """Compare two models on the same test data.
-
-    Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and
-    the items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if
-    the models do different tasks or have different test data.
-
-        >>> comparison = manyheads.compare(classifier, classifier, "labeled.tsv")
-        >>> comparison["better"], comparison["worse"]
-        (0, 0)
-    """
-    if not (isinstance(first, type(second)) or isinstance(second, type(first))):
-        kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
-        raise UserError(f"{kinds}: expected two models of the same task")
-    old, new = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
-    if (old.inputs, old.references) != (new.inputs, new.references):
-        hint = "give the same data for both with --data" if data is None else f"the two models read {data} differently"
-        raise UserError(f"{first.path} and {second.path} have different test items: {hint}")
-    changes = [
-        {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
-        for item, right, a, b, before, after in zip(
-            old.inputs, old.references, old.outputs, new.outputs, old.ranks, new.ranks, strict=True
-        )
-    ]
-    changes.sort(key=lambda item: item["change"])
-    worse = [item for item in changes[:MAX_CHANGES] if item["change"] < 0]
-    better = [item for item in changes[: -MAX_CHANGES - 1 : -1] if item["change"] > 0]
-    differences = np.array(new.quality) - np.array(old.quality)
-    bootstrap = old.bootstrap(new)
-    if len(old.inputs) < MIN_BOOTSTRAP_ITEMS:
-        bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
-    return {
-        "first": {"model": str(first.path), "metrics": old.metrics},
-        "second": {"model": str(second.path), "metrics": new.metrics},
-        "items": len(old.inputs),
-        "unit": old.unit,
-        "bootstrap": bootstrap,
-        "better": int((differences > 0).sum()),
-        "worse": int((differences < 0).sum()),
-        "ranked_by": old.ranked_by or old.unit,
-        "most_changed": better + worse,
-    }

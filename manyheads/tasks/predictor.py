@@ -13,12 +13,14 @@ from manyheads import directory
 from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower
 from manyheads.models.gpt import GPT
-from manyheads.tasks.embedding import Embedded, Pool, embed_tokens
+from manyheads.tasks.embedding import Pool, embed_tokens
 from manyheads.tasks.encoding import encode
+from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
@@ -146,6 +148,7 @@ class ModelWithTokenizer(TrainedModel):
         return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(probabilities).numpy())
 
 
+@checked_methods
 class TextPredictor(ModelWithTokenizer):
     """Predictor for a model that reads a whole text, or a pair of texts.
 
@@ -195,15 +198,10 @@ class TextPredictor(ModelWithTokenizer):
         return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
 
     def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        layer: int | None = None,
-        pool: Pool | None = None,
-        prompt: str | None = None,
+        self, texts: str | Texts, *, layer: int | None = None, pool: Pool | None = None, prompt: str | None = None,
         truncate: bool = False,
-    ) -> list[Embedded]:
-        """Return the embedding of every text: a vector (D,) of unit length, and the number of tokens.
+    ) -> Any:  # fmt: skip
+        """Return the embedding of every text, `Embedded`: a vector (D,) of unit length, and the number of tokens.
 
         layer     index of the layer whose output is pooled; None: the last layer, with the final norm
         pool      "mean" or "max" of all tokens, "first" token ([CLS]), or "tokens": the state of each token, (T, D),
@@ -219,13 +217,15 @@ class TextPredictor(ModelWithTokenizer):
             >>> bool(-1 <= cat @ dog <= 1)  # cosine similarity
             True
         """
+        lines, single = rows_of(texts)
         own = self.sentences
         if pool is None and own.fault:
             raise UserError(f"{own.fault}. Choose a pooling of the last states yourself, with pool (--pool)")
         before, limit = own.prompt(prompt), min(filter(None, (self._max_tokens, own.max_tokens)), default=None)
-        prompted = [before + text for text in texts] if before else texts
+        prompted = [before + text for text in lines] if before else lines
         encoded = encode(own.tokenizer(self.tokenizer), prompted, None, limit, truncate=truncate)
-        return embed_tokens(self, encoded.ids, layer, pool or own.pool, own.normalize or pool is not None)
+        found = embed_tokens(self, encoded.ids, layer, pool or own.pool, own.normalize or pool is not None)
+        return found[0] if single else found
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

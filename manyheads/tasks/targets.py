@@ -74,10 +74,16 @@ class Target:
         """The labels in the type of the training data."""
         return typed_labels(self.labels, self.label_type)
 
-    def typed(self, predictions: list[list[Label]]) -> list[list[Label]]:
-        """Replace the names of labels by the labels in the type of the training data."""
+    def typed(self, predictions: list[Any]) -> list[Any]:
+        """Replace the names of labels, in the predictions of one or of several items, by the labels of the data.
+
+        Labels have the type of the training data.
+        """
         values = dict(zip(self.labels, self.values, strict=True))
-        return [[Label(values[label.label], label.probability) for label in row] for row in predictions]
+        return [
+            Label(values[part.label], part.probability) if isinstance(part, Label) else self.typed(part)
+            for part in predictions
+        ]
 
     @property
     def reports(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 import shutil
@@ -25,8 +26,8 @@ from tests.support import services
 PAGE = ROOT / "docs" / "reference" / "python.md"
 MODULES = (
     "analysis.costs", "analysis.lens", "analysis.maps.attention_maps", "analysis.maps.layers", "core.tap", "directory",
-    "export", "models", "models.presets", "tasks.answering.predictor",
-    "tasks.classification.predictor", "tasks.evaluation", "tasks.images.predictor", "tasks.language.predictor",
+    "export", "models", "models.presets", "tasks.answering.predictor", "tasks.classification.predictor",
+    "tasks.comparison", "tasks.evaluation", "tasks.images.predictor", "tasks.language.predictor",
     "tasks.loading", "tasks.masked_words.predictor", "tasks.predictor", "tasks.tagging.predictor", "tasks.train",
     "tasks.translation.predictor",
 )  # fmt: skip
@@ -63,11 +64,19 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"folder": folder, "manyheads": manyheads, "torch": torch, **models(folder)}
 
 
+class Finder(doctest.DocTestFinder):
+    """Finder that also finds the examples of methods that `checked_methods` wraps."""
+
+    def _from_module(self, module: Any, item: Any) -> bool:
+        found: bool = super()._from_module(module, inspect.unwrap(item) if callable(item) else item)  # type: ignore[misc]
+        return found
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples_run(module: str, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(namespace["folder"])
     found = import_module(f"manyheads.{module}")
-    examples = [test for test in doctest.DocTestFinder().find(found) if test.examples]
+    examples = [test for test in Finder().find(found) if test.examples]
     assert examples
     said: list[str] = []
     for test in examples:

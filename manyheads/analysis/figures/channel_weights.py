@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save, short_name
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.files import PICTURES, replacing
@@ -34,6 +35,7 @@ NAMED = 40  # maximum number of rows with labels in a heat map
 WIDTH = 7.0  # width of the figure in inches
 
 
+@checked_methods
 @dataclass(frozen=True)
 class ChannelWeights:
     """Mean weight of every channel of squeeze-and-excitation blocks, with a row for each class or image.

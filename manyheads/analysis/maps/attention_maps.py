@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from manyheads.analysis.maps.layers import RecordedMaps
+from manyheads.core.calls import checked_methods
 from manyheads.files import write
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class AttentionMaps(RecordedMaps):
     """Attention maps of one input, grouped by kind of attention (axis).
@@ -43,11 +45,12 @@ class AttentionMaps(RecordedMaps):
         write(Path(path), html)
         return left_out
 
-    def image(self, **choices: Any) -> Image.Image:
+    def image(
+        self, *, axis: str | None = None, style: Literal["matrix", "lines"] = "matrix", query: int | None = None
+    ) -> Image.Image:
         """Return a static picture of the attention maps, which notebooks show as PNG.
 
-        choices  keyword arguments of `maps.picture.draw`, such as axis="cross"; the method `attend` selects the layers
-                 and heads
+        The options are those of `draw`. The method `attend` selects the layers and heads.
 
             >>> maps = translator.attend("the cat", layers=[0], heads=[1])
             >>> maps.image(axis="cross").format
@@ -56,20 +59,25 @@ class AttentionMaps(RecordedMaps):
         from PIL import Image
 
         with TemporaryDirectory() as folder:
-            self.draw(path := Path(folder) / "maps.png", **choices)
+            self.draw(path := Path(folder) / "maps.png", axis=axis, style=style, query=query)
             with Image.open(path) as image:
                 image.load()
                 return image
 
-    def draw(self, path: str | Path, **choices: Any) -> list[str]:
+    def draw(
+        self, path: str | Path, *, axis: str | None = None, style: Literal["matrix", "lines"] = "matrix",
+        query: int | None = None,
+    ) -> list[str]:  # fmt: skip
         """Write a picture of the attention maps, PNG, SVG or PDF by the suffix.
 
         Returns notes about characters that the font lacks.
 
-        choices  keyword arguments of `maps.picture.draw`
+        axis   "encoder", "decoder", "cross" or "self"; default: cross-attention if present, otherwise the first axis
+        style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
+        query  for an image: index of the query token; default: the class token, otherwise the patch in the middle
 
             >>> notes = translator.attend("the cat", heads=[0]).draw("cross.png", axis="cross")
         """
         from manyheads.analysis.maps.picture import draw
 
-        return draw(self, Path(path), **choices)
+        return draw(self, Path(path), axis=axis, style=style, query=query)

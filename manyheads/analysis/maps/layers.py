@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.analysis.maps.sides import Side
+from manyheads.core.calls import checked_methods
 from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 
@@ -95,6 +96,7 @@ class Layer:
         return replace(self, weights=merged.astype(np.float32), queries=queries, keys=keys, calculation=None)
 
 
+@checked_methods
 @dataclass(frozen=True)
 class RecordedMaps:
     """Recorded attention maps of one input, grouped by kind of attention (axis).

@@ -21,7 +21,8 @@ class ItemError(UserError):
 
     def __init__(self, index: int, fault: str, name: str | None = None) -> None:
         super().__init__(f"{name or f'text {index + 1}'} {fault}")
-        self.index, self.fault = index, fault
+        self.index: int = index
+        self.fault = fault
 
 
 def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> str | None:

@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from manyheads import directory
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.squad import Questions
-from manyheads.data.text.text_faults import check_text
+from manyheads.data.text.text_faults import ItemError, check_text
 from manyheads.errors import UserError
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
 
 MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 
 
+@checked_methods
 class QuestionAnswerer(TextPredictor):
     """Question answering model with its tokenizer, as returned by `manyheads.load`.
 
@@ -35,14 +38,13 @@ class QuestionAnswerer(TextPredictor):
         self._reading = limits | {"max_length": min(limits["max_length"], self.model.config.max_positions)}
 
     def answer(
-        self,
-        question: str,
-        context: str,
-        nbest: int = 20,
-        max_answer: int = MAX_ANSWER,
+        self, question: str | Texts, context: str | Texts, nbest: int = 20, max_answer: int = MAX_ANSWER,
         null_threshold: float | None = None,
-    ) -> list[FoundAnswer]:
-        """Return the `nbest` most probable answers to a question, best first. The context may have any length.
+    ) -> Any:  # fmt: skip
+        """Return the `nbest` most probable answers to a question, a list of `FoundAnswer`, best first.
+
+        The context may have any length. Several questions are given as a list, with a list of their contexts. The
+        result has a list for each question.
 
         max_answer      maximum number of tokens in an answer
         null_threshold  if given, "no answer" (an empty text) is one of the answers. It comes first if its score exceeds
@@ -52,8 +54,15 @@ class QuestionAnswerer(TextPredictor):
             >>> answers[0].probability >= answers[1].probability
             True
         """
-        self.check(question, context)
-        return self.answers([(question, context)], nbest, max_answer, null_threshold)[0]
+        questions, contexts, single = equal_rows(question, context, ("question", "context"))
+        pairs = list(zip(questions, contexts, strict=True))
+        for index, pair in enumerate(pairs):
+            try:
+                self.check(*pair)
+            except UserError as error:
+                raise error if single else ItemError(index, str(error), f"question {index + 1}:") from None
+        found = self.answers(pairs, nbest, max_answer, null_threshold)
+        return found[0] if single else found
 
     def check(self, question: str, context: str) -> None:
         """Raise UserError if the question or the context is blank, invalid, or too long."""
@@ -91,7 +100,10 @@ class QuestionAnswerer(TextPredictor):
                 raise UserError(f"{setting} is {count}: expected 1 to {maximum}")
         if null_threshold is not None and math.isnan(null_threshold):
             raise UserError(f"null_threshold is {null_threshold}: expected a number, or None")
+        pairs = rows_of(pairs, "pair", {tuple: "a tuple of question and context"})[0]
         for number, pair in enumerate(pairs, 1):
+            if list(map(type, pair)) != [str, str]:
+                raise ItemError(number - 1, f"is {pair!r}: expected a question and a context", f"pair {number}")
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
         windows = passages(self.tokenizer, pairs, **self._reading)
@@ -99,11 +111,14 @@ class QuestionAnswerer(TextPredictor):
         logits = passage_logits(model, windows, compute)
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
-    def evaluate(self, questions: Questions) -> EvaluationResult:
+    def evaluate(self, questions: Any = None) -> EvaluationResult:
         """Answer the questions of a data set, and score the best answer to each question.
 
-        The model may answer "no answer" only if the data set has questions without an answer.
+        The data are a `Questions`, or any data that the method `outcome` reads. The model may answer "no answer" only
+        if the data set has questions without an answer.
         """
+        if not isinstance(questions, Questions):
+            return self.outcome(questions)
         items = questions.items
         threshold = 0.0 if questions.impossible else None
         answers = self.answers([(item.question, item.context) for item in items], 1, null_threshold=threshold)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, overload
 
 from manyheads import directory
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
@@ -15,12 +16,14 @@ from manyheads.errors import UserError
 from manyheads.tasks.classification.task import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.targets import Label, trained_target
 
 logger = logging.getLogger(__name__)
 
 
+@checked_methods
 class Classifier(TextPredictor):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
@@ -59,11 +62,11 @@ class Classifier(TextPredictor):
     ) -> list[Label]: ...  # fmt: skip
     @overload
     def classify(
-        self, texts: list[str], pairs: list[str] | None = None, *, top: int | None = None,
+        self, texts: Texts, pairs: Texts | None = None, *, top: int | None = None,
         threshold: float | None = None, truncate: bool = False,
     ) -> list[list[Label]]: ...  # fmt: skip
     def classify(
-        self, texts: str | list[str], pairs: str | list[str] | None = None, *, top: int | None = None,
+        self, texts: str | Texts, pairs: str | Texts | None = None, *, top: int | None = None,
         threshold: float | None = None, truncate: bool = False,
     ) -> list[Label] | list[list[Label]]:  # fmt: skip
         """Return the labels of every text, most probable first. A blank text gets no labels.
@@ -80,61 +83,52 @@ class Classifier(TextPredictor):
             [2, 2]
         """
         self.target.expect("labels", self.path)
-        if isinstance(texts, str):
-            return self.target.typed([self._prediction(texts, pairs, top, threshold, truncate=truncate)])[0]
         return self.target.typed(self.predictions(texts, pairs, top, threshold, truncate=truncate))
 
     @overload
     def predict(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> float: ...
     @overload
-    def predict(self, texts: list[str], pairs: list[str] | None = None, *, truncate: bool = False) -> list[float]: ...
+    def predict(self, texts: Texts, pairs: Texts | None = None, *, truncate: bool = False) -> list[float]: ...
     def predict(
-        self, texts: str | list[str], pairs: str | list[str] | None = None, *, truncate: bool = False
+        self, texts: str | Texts, pairs: str | Texts | None = None, *, truncate: bool = False
     ) -> float | list[float]:
         """Return the number that a regression model predicts for every text; NaN for a blank text.
 
         The arguments are those of `classify`.
         """
         self.target.expect("regression", self.path)
-        if isinstance(texts, str):
-            number: float = self._prediction(texts, pairs, truncate=truncate)
-            return number
-        return self.predictions(texts, pairs, truncate=truncate)
-
-    def _prediction(
-        self, text: str, pair: str | list[str] | None, top: int | None = None, threshold: float | None = None, *,
-        truncate: bool,
-    ) -> Any:  # fmt: skip
-        """Return the labels or the number of one text, or of one pair of texts."""
-        if not (pair is None or isinstance(pair, str)):
-            raise UserError(f"expected a string as the second text, found a {type(pair).__name__}")
-        return self.predictions([text], None if pair is None else [pair], top, threshold, truncate=truncate)[0]
+        found: float | list[float] = self.predictions(texts, pairs, truncate=truncate)
+        return found
 
     def predictions(
-        self, texts: list[str], pairs: str | list[str] | None = None, top: int | None = None,
+        self, texts: str | Texts, pairs: str | Texts | None = None, top: int | None = None,
         threshold: float | None = None, *, truncate: bool = False,
-    ) -> list[Any]:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Return the labels of every text, as `classify` does, or its number, as `predict` does."""
         self.target.check(top, threshold)
-        if isinstance(pairs, str):
-            raise UserError("expected a list of strings as the second texts of several texts, found one string")
-        if pairs is not None and len(texts) != len(pairs):
-            raise UserError(f"found {len(texts):,} texts but {len(pairs):,} second texts: expected equal numbers")
-        for text in (*texts, *(pairs or ())):
-            if not isinstance(text, str):
-                raise UserError(f"expected strings, found a {type(text).__name__}; give second texts as `pairs`")
-        for i, pair in enumerate(pairs or ()):
-            if bool(pair.strip()) != bool(texts[i].strip()):
+        seconds: list[str] | None = None
+        if pairs is None:
+            firsts, single = rows_of(texts)
+        else:
+            firsts, seconds, single = equal_rows(texts, pairs, ("text", "second text"))
+        for i, pair in enumerate(seconds or ()):
+            if bool(pair.strip()) != bool(firsts[i].strip()):
                 raise ItemError(i, "and its second text: only one of them is blank")
         model, compute = self.compiled
         found = self.target.predictions(
-            label_logits(model, self._encode(texts, pairs, truncate), compute), top, threshold
+            label_logits(model, self._encode(firsts, seconds, truncate), compute), top, threshold
         )
         blank: Any = math.nan if self.target.kind == "regression" else []
-        return [prediction if text.strip() else blank for text, prediction in zip(texts, found, strict=True)]
+        answers = [prediction if text.strip() else blank for text, prediction in zip(firsts, found, strict=True)]
+        return answers[0] if single else answers
 
-    def evaluate(self, data: Labeled, *, truncate: bool = False) -> EvaluationResult:
-        """Predict the labels or numbers of a data set, and compare them with the true ones."""
+    def evaluate(self, data: Any = None, *, truncate: bool = False) -> EvaluationResult:
+        """Predict the labels or numbers of a data set, and compare them with the true ones.
+
+        `data` is a `Labeled`, or any data that the method `outcome` reads.
+        """
+        if not isinstance(data, Labeled):
+            return self.outcome(data, truncate=truncate)
         truth = self.target.truth(data)
         model, compute = self.compiled
         logits = label_logits(model, self._encode(data.texts, data.second_texts, truncate, data.place), compute)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from manyheads.core.calls import checked_methods
 from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.errors import UserError
 from manyheads.tasks.digits.task import digit_result
@@ -11,6 +12,7 @@ from manyheads.tasks.evaluation import EvaluationResult, scored_data
 from manyheads.tasks.translation.predictor import Translator
 
 
+@checked_methods
 class DigitTranslator(Translator):
     """Translator from a digit string to its copy, reversal or sum, as returned by `manyheads.load`."""
 

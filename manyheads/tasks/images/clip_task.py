@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
@@ -117,6 +118,7 @@ def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
     return {name: {"value": float(value), "signature": counted} for name, value in measures.items()}
 
 
+@checked_methods
 class ClipClassifier(ImageClassifier):
     """Classifier of video clips, as returned by `manyheads.load` for a run on video clips.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.core.calls import checked_methods, shown
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
@@ -27,12 +28,14 @@ from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import distinct_names
+from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.task import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
+from manyheads.tasks.inputs import Column, rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.tasks.targets import Label, trained_target
 from manyheads.training.distributed_map import distributed_map
@@ -41,8 +44,12 @@ logger = logging.getLogger(__name__)
 
 # Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
+FILES = {str: "a file name", Path: "a path", Image.Image: "a Pillow image"}  # types of an image, see `rows_of`
+ImageInput = str | Path | Image.Image
+Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | Iterator[ImageInput] | Column
 
 
+@checked_methods
 class ImageEncoder(TrainedModel):
     """Image model without a classification head, as returned by `manyheads.load`.
 
@@ -92,20 +99,19 @@ class ImageEncoder(TrainedModel):
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
-    def embed(
-        self, images: Iterable[str | Path | Image.Image], *, layer: int | None = None, pool: Pool | None = None
-    ) -> list[Embedded]:
-        """Return the embedding of every image (file or Pillow image): a vector (D,) of unit length.
+    def embed(self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None) -> Any:
+        """Return the embedding of every image (file or Pillow image), `Embedded`: a vector (D,) of unit length.
 
         layer  index of the layer whose output is pooled; None: the last layer
         pool   "mean" of all tokens, "first" token ([class]), or "tokens": the state of each token, (T, D), not scaled;
                None: the features that a classification head reads
 
-            >>> (digit,) = vit.embed(["digit.png"])
-            >>> digit.vector.shape
+            >>> vit.embed("digit.png").vector.shape
             (16,)
         """
-        return self.embed_arrays((self.preprocessing.array(_open_plain(image)) for image in images), layer, pool)
+        items, single = rows_of(images, "image", FILES)
+        found = self.embed_arrays((self.preprocessing.array(_open_plain(item)) for item in items), layer, pool)
+        return found[0] if single else found
 
     def embed_arrays(
         self, arrays: Iterable[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
@@ -113,21 +119,33 @@ class ImageEncoder(TrainedModel):
         """Return the embeddings of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         remaining, rows = iter(arrays), list[Embedded]()
         while group := list(islice(remaining, EVALUATION_BATCH)):
-            rows += embed_pixels(self, torch.from_numpy(np.stack(group)), layer, pool)
+            rows += embed_pixels(self, self._batch(group), layer, pool)
         return rows
 
+    def _batch(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Return preprocessed images as a batch (B, C, Y, X). Raise ItemError for another array."""
+        shape = (self.preprocessing.channels, self.preprocessing.size, self.preprocessing.size)
+        for index, array in enumerate(arrays):
+            if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.float32:
+                raise ItemError(index, f"is {shown(array)}: expected a float32 array {shape}", f"image {index + 1}")
+        return torch.from_numpy(np.stack(arrays))
+
     def channel_weights(
-        self, batches: Iterable[Tensor], rows: Sequence[str], *args: Any, **options: Any
-    ) -> ChannelWeights:
+        self, batches: Iterable[Tensor], rows: Sequence[str], row_of: Sequence[int] | NDArray[np.int64] | None = None,
+        *, title: str = "", picture: NDArray[np.uint8] | None = None,
+    ) -> ChannelWeights:  # fmt: skip
         """Return the mean channel weights of the squeeze-and-excitation blocks for each image class.
 
         The images come in batches (B, C, Y, X).
         """
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
-            return channel_weights(self.model, batches_on_device, rows, *args, name=str(self.path), **options)
+            return channel_weights(
+                self.model, batches_on_device, rows, row_of, name=str(self.path), title=title, picture=picture
+            )
 
 
+@checked_methods
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
@@ -147,16 +165,16 @@ class ImageClassifier(ImageEncoder):
 
     @overload
     def classify(
-        self, images: str | Path | Image.Image, *, top: int | None = None, threshold: float | None = None
+        self, images: ImageInput, *, top: int | None = None, threshold: float | None = None
     ) -> list[Label]: ...
     @overload
     def classify(
-        self, images: list[str | Path | Image.Image] | list[str], *, top: int | None = None,
-        threshold: float | None = None, faults: dict[int, str] | None = None,
+        self, images: Images, *, top: int | None = None, threshold: float | None = None,
+        faults: dict[int, str] | None = None,
     ) -> list[list[Label]]: ...  # fmt: skip
     def classify(
-        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str], *,
-        top: int | None = None, threshold: float | None = None, faults: dict[int, str] | None = None,
+        self, images: ImageInput | Images, *, top: int | None = None, threshold: float | None = None,
+        faults: dict[int, str] | None = None,
     ) -> list[Label] | list[list[Label]]:  # fmt: skip
         """Return the labels of every image, most probable first. Images are given as files or Pillow images.
 
@@ -170,38 +188,31 @@ class ImageClassifier(ImageEncoder):
             3
         """
         self.target.expect("labels", self.path)
-        if isinstance(images, str | Path | Image.Image):
-            return self.target.typed(self.predictions([images], top, threshold))[0]
         return self.target.typed(self.predictions(images, top, threshold, faults=faults))
 
     @overload
-    def predict(self, images: str | Path | Image.Image) -> float: ...
+    def predict(self, images: ImageInput) -> float: ...
     @overload
-    def predict(self, images: list[str | Path | Image.Image] | list[str]) -> list[float]: ...
-    def predict(
-        self, images: str | Path | Image.Image | list[str | Path | Image.Image] | list[str]
-    ) -> float | list[float]:
+    def predict(self, images: Images) -> list[float]: ...
+    def predict(self, images: ImageInput | Images) -> float | list[float]:
         """Return the number that a regression model predicts for every image."""
         self.target.expect("regression", self.path)
-        if isinstance(images, str | Path | Image.Image):
-            number: float = self.predictions([images])[0]
-            return number
-        return self.predictions(images)
+        found: float | list[float] = self.predictions(images)
+        return found
 
     def predictions(
-        self, images: Sequence[str | Path | Image.Image], top: int | None = None, threshold: float | None = None,
-        *, faults: dict[int, str] | None = None,
-    ) -> list[Any]:  # fmt: skip
+        self, images: ImageInput | Images, top: int | None = None, threshold: float | None = None, *,
+        faults: dict[int, str] | None = None,
+    ) -> Any:  # fmt: skip
         """Return the labels of every image, as `classify` does, or its number, as `predict` does."""
-        if not isinstance(images, list | tuple):
-            raise UserError(f"images is a {type(images).__name__}: expected a file, a Pillow image, or a list of them")
         self.target.check(top, threshold)
-        results: list[Any] = [math.nan if self.target.kind == "regression" else [] for _ in images]
+        items, single = rows_of(images, "image", FILES)
+        results: list[Any] = [math.nan if self.target.kind == "regression" else [] for _ in items]
 
         def predict_group(first: int) -> tuple[dict[int, Any], dict[int, str]]:
             # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
-            for i, image in enumerate(images[first : first + EVALUATION_BATCH], first):
+            for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
                 try:
                     arrays[i] = self.preprocessing.array(_open_plain(image))
                 except UserError as error:
@@ -211,25 +222,32 @@ class ImageClassifier(ImageEncoder):
             found = self.classify_arrays(list(arrays.values()), top=top, threshold=threshold) if arrays else []
             return dict(zip(arrays, found, strict=True)), errors
 
-        for found, errors in distributed_map(range(0, len(images), EVALUATION_BATCH), predict_group):
+        for found, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), predict_group):
             for i, prediction in found.items():
                 results[i] = prediction
             if faults is not None:
                 faults |= errors
-        return results
+        return results[0] if single else results
 
     def classify_arrays(
         self, arrays: Sequence[NDArray[np.float32]], *, top: int | None = None, threshold: float | None = None
     ) -> list[Any]:
         """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
+        if not (images := list(arrays)):
+            return []
         model, compute = self.compiled
-        batch = torch.from_numpy(np.stack(arrays))  # batch of images (B, C, Y, X)
+        batch = self._batch(images)
         with torch.inference_mode(), compute.autocast():
             logits = model(batch.to(compute.device)).float().cpu()  # (B, L)
         return self.target.predictions(logits, top, threshold)
 
-    def evaluate(self, data: ImageData) -> EvaluationResult:
-        """Predict the labels or numbers of the images of a data set, and compare them with the true ones."""
+    def evaluate(self, data: Any = None) -> EvaluationResult:
+        """Predict the labels or numbers of the images of a data set, and compare them with the true ones.
+
+        `data` is an `ImageData`, or any data that the method `outcome` reads.
+        """
+        if not isinstance(data, ImageData):
+            return self.outcome(data)
         loader = evaluation_loader(data, self.target, self.preprocessing)
         model, compute = self.compiled
         logits = image_logits(model, loader, compute)  # (N, L)

@@ -15,11 +15,14 @@ from tokenizers import Encoding
 
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.core.calls import checked_methods
+from manyheads.data.readers.splits import SURROGATE, lone_surrogate
 from manyheads.data.readers.texts import Texts
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.task import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
@@ -56,6 +59,7 @@ P = TypeVar("P", str, list[str])
 Stream = Callable[[int, str], None]
 
 
+@checked_methods
 class LanguageModel(ModelWithTokenizer):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
@@ -91,30 +95,32 @@ class LanguageModel(ModelWithTokenizer):
             True
         """
         sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-        texts = [prompts] if isinstance(prompts, str) else prompts
+        texts, single = rows_of(prompts)
         results = self.continuations(texts, sampling, max_tokens=max_tokens, stop=stop, seed=seed, stream=stream)
-        return str(results[0]) if isinstance(prompts, str) else [str(continuation) for continuation in results]
+        found: Any = [str(continuation) for continuation in results]
+        return found[0] if single else found
 
     def continuations(
         self,
-        prompts: Sequence[str],
+        prompts: str | Sequence[str],
         sampling: Sampling,
         *,
         max_tokens: int = 100,
         stop: str | Sequence[str] | None = (),
         seed: SupportsIndex | Sequence[SupportsIndex] = 0,
         stream: Stream | None = None,
-    ) -> list[Continuation]:
-        """Return the continuation of every prompt, and the reason why its generation ended.
+    ) -> Any:
+        """Return the continuation of every prompt, a `Continuation`, with the reason why its generation ended.
 
-        >>> (continuation,) = gpt.continuations(["the cat"], Sampling(temperature=0.7), max_tokens=3)
+        >>> continuation = gpt.continuations("the cat", Sampling(temperature=0.7), max_tokens=3)
         >>> continuation.prompt, continuation.tokens <= 3
         ('the cat', True)
         """
         max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
-        seeds = _seeds(seed, len(prompts))
+        lines, single = rows_of(prompts)
+        seeds = _seeds(seed, len(lines))
         stops = _stops(stop)
-        encoded = self.encode(prompts)
+        encoded = self.encode(lines)
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
         model, compute = self.compiled
@@ -147,14 +153,12 @@ class LanguageModel(ModelWithTokenizer):
                 reason: Literal["end", "stop", "length"] = (
                     "stop" if text.stopped else "length" if counts[row] == max_tokens else "end"
                 )
-                continuations.append(Continuation(prompts[first + row], text.text, counts[row], reason))
+                continuations.append(Continuation(lines[first + row], text.text, counts[row], reason))
             return continuations
 
-        return [
-            continuation
-            for part in distributed_map(range(0, len(encoded), rows), generate_rows)
-            for continuation in part
-        ]
+        parts = distributed_map(range(0, len(encoded), rows), generate_rows)
+        found = [continuation for part in parts for continuation in part]
+        return found[0] if single else found
 
     def attend(
         self,
@@ -224,6 +228,10 @@ class LanguageModel(ModelWithTokenizer):
         with compute.autocast():
             return [token for step in steps for _, token in step]
 
+    def evaluate(self, data: Any = None) -> EvaluationResult:
+        """Evaluate the model, as `outcome` does."""
+        return self.outcome(data)
+
     def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model in bits per byte on the test texts of its training run, or on `data`.
 
@@ -251,11 +259,11 @@ class LanguageModel(ModelWithTokenizer):
         """
         context = context or self.model.config.max_positions
         stride = stride or max(1, context // 2)
-        texts = texts if isinstance(texts, Texts) else Texts([texts] if isinstance(texts, str) else list(texts))
+        lines = texts.texts if isinstance(texts, Texts) else rows_of(texts)[0]
         pieces: list[str] = []
         ids: list[int] = []
         piece_of_token: list[int] = []  # For each token, index of the piece of test text that contains the token.
-        for number, text in enumerate(texts.texts, 1):
+        for number, text in enumerate(lines, 1):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
                 ids.append(self.end)
@@ -293,28 +301,30 @@ class LanguageModel(ModelWithTokenizer):
         known = {*self.tokenizer.get_vocab().values()} if self.tokenizer.get_vocab_size() < vocabulary else None
         return [] if known is None else [token for token in range(vocabulary) if token not in known]
 
-    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of every prompt. Every prompt gets at least one token.
+    def encode(self, prompts: str | Sequence[str]) -> Any:
+        """Return the token ids of every prompt, a list of int. Every prompt gets at least one token.
 
         Raises UserError for a text that the model cannot read.
 
-            >>> (ids,) = gpt.encode(["the cat"])
-            >>> gpt.tokenizer.decode(ids)
+            >>> gpt.tokenizer.decode(gpt.encode("the cat"))
             'the cat'
         """
         encoded, limit = [], self.model.config.max_positions
-        check_texts(prompts, limit)
-        for index, text in enumerate(prompts):
+        lines, single = rows_of(prompts)
+        check_texts(lines, limit)
+        for index, text in enumerate(lines):
             ids = self._encode_text(text, f"text {index + 1}", index).ids
             if len(ids) > limit:
                 raise ItemError(index, f"has {len(ids):,} tokens, the model takes {limit:,}: shorten it")
             if not ids and self.end is None:
                 raise ItemError(index, "is empty, but the vocabulary has no start token: write at least one character")
             encoded.append(ids or [int(self.end or 0)])
-        return encoded
+        return encoded[0] if single else encoded
 
     def _encode_text(self, text: str, name: str, index: int = 0) -> Encoding:
         """Return the token ids of a text. Raises ItemError for a character that is not in the vocabulary."""
+        if lone_surrogate(text) is not None:
+            raise ItemError(index, f"{SURROGATE[0]}; give valid UTF-8", name)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         if unknown is not None and unknown in encoding.tokens:
@@ -345,7 +355,7 @@ def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[in
 
     A single seed belongs to the first text, and each further text adds 1.
     """
-    if isinstance(seed, Iterable):
+    if isinstance(seed, Iterable) and not isinstance(seed, bytes):
         seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
     else:
         seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(count)]

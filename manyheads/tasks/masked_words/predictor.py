@@ -14,6 +14,7 @@ from tokenizers.models import WordPiece
 from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.data.text.pretraining import (
@@ -30,6 +31,7 @@ from manyheads.data.text.tokenizers import positions_after_truncation, with_spec
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.masked_words.task import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
@@ -56,6 +58,7 @@ class Fill(NamedTuple):
         return self.text
 
 
+@checked_methods
 class MaskedLanguageModel(TextPredictor):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
@@ -70,8 +73,8 @@ class MaskedLanguageModel(TextPredictor):
     @overload
     def fill(self, texts: str, top: int = 5) -> list[Fill]: ...
     @overload
-    def fill(self, texts: list[str], top: int = 5) -> list[list[Fill]]: ...
-    def fill(self, texts: str | list[str], top: int = 5) -> list[Fill] | list[list[Fill]]:
+    def fill(self, texts: Texts, top: int = 5) -> list[list[Fill]]: ...
+    def fill(self, texts: str | Texts, top: int = 5) -> list[Fill] | list[list[Fill]]:
         """Return the `top` likeliest words (at most 1000) for the mask of every text, best first.
 
         The mask is the tokenizer's mask token, such as [MASK] or <mask>. Raises UserError for a text without a mask or
@@ -83,10 +86,9 @@ class MaskedLanguageModel(TextPredictor):
         """
         if not 1 <= top <= MAX_WORDS:
             raise UserError(f"top is {top}: expected 1 to {MAX_WORDS}")
-        if isinstance(texts, str):
-            return self.fill([texts], top)[0]
-        check_texts(texts, self._max_tokens)
-        encoded = [self._encode(text, index) for index, text in enumerate(texts)]
+        lines, single = rows_of(texts)
+        check_texts(lines, self._max_tokens)
+        encoded = [self._encode(text, index) for index, text in enumerate(lines)]
         masks = [ids.count(self.special.mask) for ids in encoded]
         for index, count in enumerate(masks):
             if count * top > MAX_TOTAL_WORDS:
@@ -95,7 +97,7 @@ class MaskedLanguageModel(TextPredictor):
         model, compute = self.compiled
 
         def fill_rows(rows: range) -> list[list[Fill]]:
-            batch_texts, ids = texts[rows.start : rows.stop], encoded[rows.start : rows.stop]
+            batch_texts, ids = lines[rows.start : rows.stop], encoded[rows.start : rows.stop]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.compute.device)
             masked = batch == self.special.mask
             with torch.inference_mode(), compute.autocast():
@@ -113,7 +115,8 @@ class MaskedLanguageModel(TextPredictor):
             ]
 
         groups = _group_texts(masks, LOGITS // self.model.config.vocab)
-        return [fills for part in distributed_map(groups, fill_rows) for fills in part]
+        found = [fills for part in distributed_map(groups, fill_rows) for fills in part]
+        return found[0] if single else found
 
     def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the words that each layer would predict at each position, masked or not.
@@ -128,6 +131,10 @@ class MaskedLanguageModel(TextPredictor):
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
+
+    def evaluate(self, data: Any = None) -> EvaluationResult:
+        """Evaluate the model, as `outcome` does."""
+        return self.outcome(data)
 
     def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the prediction of masked words on the validation data of the training run, or on `data`.

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, overload
 
 from manyheads import directory
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
 from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
+from manyheads.tasks.inputs import STRING, Texts, rows_of
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import Counts, count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.task import tag_log_probabilities
@@ -94,6 +96,7 @@ class EntityEvaluation(EvaluationResult):
         return rows
 
 
+@checked_methods
 class Tagger(TextPredictor):
     """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
@@ -114,8 +117,8 @@ class Tagger(TextPredictor):
     @overload
     def tag(self, texts: str) -> TaggedText: ...
     @overload
-    def tag(self, texts: list[str] | list[list[str]]) -> list[TaggedText]: ...
-    def tag(self, texts: str | list[str] | list[list[str]]) -> TaggedText | list[TaggedText]:
+    def tag(self, texts: Texts | list[list[str]]) -> list[TaggedText]: ...
+    def tag(self, texts: str | Texts | list[list[str]]) -> TaggedText | list[TaggedText]:
         """Return the words of every text with their tags, in input order. Texts may have any length.
 
         A text is split into words by `data.readers.conll.words_of`: at spaces, with punctuation at the ends of a word
@@ -128,9 +131,10 @@ class Tagger(TextPredictor):
         """
         if isinstance(texts, str):
             return self.tag([texts])[0]
-        whole = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        lines = rows_of(texts, kinds={**STRING, list: "a list of words", tuple: "a tuple of words"})[0]
+        whole = [text if isinstance(text, str) else " ".join(rows_of(text, "word")[0]) for text in lines]
         check_texts(whole)
-        spans = [words_of(text) if isinstance(text, str) else _word_offsets(text) for text in texts]
+        spans = [words_of(text) if isinstance(text, str) else _word_offsets(text) for text in lines]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
         model, compute = self.compiled
@@ -143,8 +147,13 @@ class Tagger(TextPredictor):
             tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
         return tagged
 
-    def evaluate(self, tagged: Tagged) -> EvaluationResult:
-        """Tag the sentences of a data set, and compare the predicted tags with the right tags."""
+    def evaluate(self, tagged: Any = None) -> EvaluationResult:
+        """Tag the sentences of a data set, and compare the predicted tags with the right tags.
+
+        The data are a `Tagged`, or any data that the method `outcome` reads.
+        """
+        if not isinstance(tagged, Tagged):
+            return self.outcome(tagged)
         tagged.check_labels(self.model.config.labels)
         outputs = self.tag(tagged.words)
         predicted = [[word.tag for word in text.words] for text in outputs]

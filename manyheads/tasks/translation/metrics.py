@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
@@ -118,3 +119,20 @@ class TranslationEvaluation(EvaluationResult):
 
     def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
+
+
+def data_languages(model: Path, record: Mapping[str, Any], data: Any) -> tuple[str, str]:
+    """Return the source and target language, from the record of the training run or from the names of the test files.
+
+    The file names end with the language, as in `test.en` and `test.de`.
+    """
+    source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
+    if source is None and isinstance(data, str) and "," in data:
+        source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
+    if not (source and target):
+        raise UserError(
+            f"{model}: found no languages in result.json. "
+            "The file is missing, or the model was not trained on translations. "
+            "Give the test files as --data FILE.en,FILE.de"
+        )
+    return source, target

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -15,14 +14,15 @@ from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
+from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
-from manyheads.generation import Hypothesis, Sampling, score
+from manyheads.generation import Hypothesis, score
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
-from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.tasks.translation.alignment import word_pairs
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
@@ -34,12 +34,14 @@ from manyheads.tasks.translation.decoding import (
     source_batches,
 )
 from manyheads.tasks.translation.ensemble import Ensemble, joined
-from manyheads.tasks.translation.metrics import TranslationEvaluation, sentence_chrf, translation_metrics
-from manyheads.tasks.translation.wording import Wording
+from manyheads.tasks.translation.metrics import (
+    TranslationEvaluation,
+    data_languages,
+    sentence_chrf,
+    translation_metrics,
+)
+from manyheads.tasks.translation.options import Decoding, Options
 from manyheads.training.distributed_map import distributed_map
-
-if TYPE_CHECKING:
-    from manyheads.data.readers.parallel import Pairs
 
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
 SPLIT = "split it"
@@ -62,25 +64,7 @@ class Translation:
         return self.text
 
 
-class Options(TypedDict, total=False):
-    """Options of decoding.
-
-    beam            beam width, at most 1024; 1 is greedy decoding. Default: as in the scores of the training run, or 4
-    alpha           exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10. Default: as
-                    in the scores of the training run, or 0.6
-    truncate        true: cut texts that are longer than the model's limit; false: raise UserError for such texts
-    wording         words that translations must or must not contain
-    sampling, seed  draw translations at random; the result for a text depends on the seed and its index
-    """
-
-    beam: int | None
-    alpha: float | None
-    truncate: bool
-    wording: Wording
-    sampling: Sampling | None
-    seed: int
-
-
+@checked_methods
 class Translator(ModelWithTokenizer):
     """Trained encoder-decoder with its tokenizers, as returned by `manyheads.load` for a translation model."""
 
@@ -114,8 +98,8 @@ class Translator(ModelWithTokenizer):
     @overload
     def translate(self, texts: str, **options: Unpack[Options]) -> str: ...
     @overload
-    def translate(self, texts: list[str], **options: Unpack[Options]) -> list[str]: ...
-    def translate(self, texts: str | list[str], **options: Unpack[Options]) -> str | list[str]:
+    def translate(self, texts: Texts, **options: Unpack[Options]) -> list[str]: ...
+    def translate(self, texts: str | Texts, **options: Unpack[Options]) -> str | list[str]:
         """Return the best translation of every text, in input order. A blank text gives a blank translation.
 
         `Options` lists the options.
@@ -124,32 +108,27 @@ class Translator(ModelWithTokenizer):
             <class 'str'>
             >>> len(translator.translate(["the cat", "the dog"], beam=2))
             2
+            >>> translator.translate("the cat", prefix="the dog", min_length=4).startswith("the dog")
+            True
         """
-        lines = [texts] if isinstance(texts, str) else texts
+        lines, single = rows_of(texts)
         best = [translations[0].text for translations in self.nbest(lines, 1, **options)]
-        return best[0] if isinstance(texts, str) else best
+        return best[0] if single else best
 
-    def nbest(self, texts: Sequence[str], count: int, **options: Unpack[Options]) -> list[list[Translation]]:
+    def nbest(self, texts: str | Texts, count: int, **options: Unpack[Options]) -> Any:
         """Return the `count` best translations of every text with their scores, best first.
 
-        `Options` lists the options. With `sampling`, the translations are drawn at random.
+        A text has a list of `Translation`. `Options` lists the options. With `temperature`, the translations are drawn
+        at random.
 
-        >>> (ranked,) = translator.nbest(["the cat"], count=2, beam=2)
+        >>> ranked = translator.nbest("the cat", count=2, beam=2)
         >>> ranked[0].score >= ranked[1].score
         True
         """
-        beam, sampling = options.get("beam"), options.get("sampling")
-        beam = max(self.decoding["beam"], count if sampling is None else 1) if beam is None else beam
-        if not 1 <= beam <= MAX_BEAMS:
-            raise UserError(f"beam is {beam}: expected 1 to {MAX_BEAMS}")
-        if not 1 <= count <= (beam if sampling is None else MAX_BEAMS):
-            raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
-        if sampling is not None and sampling.repetition_penalty != 1:
-            raise UserError("repetition_penalty has no effect on translations: use no_repeat")
-        constraints = options.get("wording", Wording()).constraints(self.target_tokenizer)
-        if sampling is not None and constraints is not None and constraints.forced:
-            raise UserError("words can be forced in a search only, not in sampling: leave out force or sampling")
-        sources = self._encode(texts, options.get("truncate", False), SPLIT + CUT)
+        lines, single = rows_of(texts)
+        decoding = Decoding.of(options, count, self.decoding)
+        constraints = decoding.wording.constraints(self.target_tokenizer)
+        beam, sources = decoding.beam, self._encode(lines, options.get("truncate", False), SPLIT + CUT)
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MAX_POSITIONS:
                 raise ItemError(
@@ -157,35 +136,32 @@ class Translator(ModelWithTokenizer):
                            f"use a beam of at most {max(1, MAX_POSITIONS // longest)}"
                 )  # fmt: skip
         model, compute = self.compiled
-        alpha = self.decoding["alpha"] if (alpha := options.get("alpha")) is None else alpha
         hypotheses = decode(
-            model, compute, sources, beam=beam, alpha=alpha, nbest=count, constraints=constraints, sampling=sampling,
-            seed=options.get("seed", 0),
+            model, compute, sources, beam=beam, alpha=decoding.alpha, nbest=count, constraints=constraints,
+            sampling=decoding.sampling, seed=options.get("seed", 0),
         )  # fmt: skip
         blank = [Translation("", 0.0, 0.0)]
-        return [[self._translation(h) for h in ranked] or blank for ranked in hypotheses]
+        ranked = [[self._translation(h) for h in found] or blank for found in hypotheses]
+        return ranked[0] if single else ranked
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], alpha: float = 0.6) -> list[Translation]:
-        """Return the score and log-probability that the model gives to each target text as a translation of the
-        source text.
+    def score(self, sources: str | Texts, targets: str | Texts, alpha: float = 0.6) -> Any:
+        """Return each target text as a `Translation` of its source text, with the model's score and log-probability.
 
-            >>> (scored,) = translator.score(["the cat"], ["the dog"])
-            >>> scored.log_probability < 0
-            True
+        >>> translator.score("the cat", "the dog").log_probability < 0
+        True
         """
-        if len(sources) != len(targets):
-            raise UserError(f"found {len(sources):,} sources but {len(targets):,} targets: expected equal numbers")
+        lines, outputs, single = equal_rows(sources, targets, ("source", "target"))
         c = self.model.config
-        for number, text in enumerate(targets, 1):
+        for number, text in enumerate(outputs, 1):
             check_text(text, f"target {number}", c.max_positions)
-        encoded = self._encode(sources)
-        target_ids = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(list(targets))]
+        encoded = self._encode(lines)
+        target_ids = [e.ids[:-1] for e in self.target_tokenizer.encode_batch(outputs)]
         for number, (source, ids) in enumerate(zip(encoded, target_ids, strict=True), 1):
             if ids and not source:
                 raise UserError(f"source {number} is blank, but its target is not: give both or none")
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
-        translations = [Translation(text, 0.0, 0.0) for text in targets]
+        translations = [Translation(text, 0.0, 0.0) for text in outputs]
         model, compute = self.compiled
 
         def score_rows(rows: list[int]) -> list[Hypothesis]:
@@ -201,8 +177,8 @@ class Translator(ModelWithTokenizer):
         batches = [*source_batches(model, longer, 1, tokens)]
         for rows, results in zip(batches, distributed_map(batches, score_rows), strict=True):
             for row, h in zip(rows, results, strict=True):
-                translations[row] = Translation(targets[row], h.score, h.log_probability)
-        return translations
+                translations[row] = Translation(outputs[row], h.score, h.log_probability)
+        return translations[0] if single else translations
 
     def attend(
         self,
@@ -244,30 +220,33 @@ class Translator(ModelWithTokenizer):
         options = MapOptions(axis, layers, heads, calculation)
         return self._attention_maps(self._inputs(source, output), sides, title, options, stepwise=("decoder", "cross"))
 
-    def alignments(
-        self, texts: Sequence[str], targets: Sequence[str] | None = None, *, layer: int | None = None
-    ) -> list[list[tuple[int, int]]]:
+    def alignments(self, texts: str | Texts, targets: str | Texts | None = None, *, layer: int | None = None) -> Any:
         """Return for every word of each translation the source word that it attends to most: pairs (source, target).
 
         Words are counted from 0 and separated by white space. Weights of cross-attention are averaged over the heads.
+        Each text has a list of pairs.
 
         targets  translations; None: the model's own
         layer    index of the layer; None: the last but one, which aligns best (Garg et al. 2019, section 4.1)
 
-            >>> translator.alignments(["the cat"], ["the dog"])[0][1][1]  # the second pair is that of target word 1
+            >>> translator.alignments("the cat", "the dog")[1][1]  # the second pair is that of target word 1
             1
         """
         layers = self.model.config.decoder_layers if hasattr(self.model.config, "decoder_layers") else 1
         chosen = max(0, layers - 2) if layer is None else layer
+        sources, single = rows_of(texts)
+        given: Any = sources[0] if single else sources
+        targets = self.translate(given) if targets is None else targets
+        sources, outputs, single = equal_rows(given, targets, ("text", "target"))
         found = []
-        for text, target in zip(texts, self.translate([*texts]) if targets is None else targets, strict=True):
+        for text, target in zip(sources, outputs, strict=True):
             if not (text.strip() and target.strip()):
                 found.append(list[tuple[int, int]]())
                 continue
             (record,) = self.attend(text, target, layers=[chosen], axis="cross")["cross"]
             sides = (self.target_tokenizer.encode(target), target), (self.tokenizer.encode(text), text)
             found.append(word_pairs(record.weights[0].mean(0), *sides))
-        return found
+        return found[0] if single else found
 
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
@@ -315,16 +294,25 @@ class Translator(ModelWithTokenizer):
         decoder_input = [self.model.config.start, *output.ids[:-1]]
         return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
-    def evaluate(self, pairs: Pairs, language: str, **options: Unpack[Options]) -> TranslationEvaluation:
+    def evaluate(self, pairs: Any = None, language: str | None = None, **options: Unpack[Options]) -> EvaluationResult:
         """Translate the source texts, and score the translations against the targets.
 
-        `language` is the target language, and `Options` lists the options of decoding.
+        `language` is the target language, and `Options` lists the options of decoding. Instead of `Pairs` with a
+        language, any data that the method `outcome` reads can be given.
 
             >>> from manyheads.data.readers.parallel import Pairs
             >>> result = translator.evaluate(Pairs(["the cat"], ["the dog"]), "de")
             >>> sorted(result.metrics)
             ['bleu_13a', 'bleu_moses_lc', 'chrf', 'exact_match']
         """
+        from manyheads.data.readers.parallel import Pairs
+
+        if language is None or not isinstance(pairs, Pairs):
+            if language is not None or options or isinstance(pairs, Pairs):
+                raise UserError(
+                    "a language and options of decoding need Pairs; other data are evaluated as in training"
+                )
+            return self.outcome(pairs)
         sources, targets = list(pairs.sources), list(pairs.targets)
         outputs = self.translate(sources, **options)
         metrics = translation_metrics(outputs, targets, language)
@@ -339,7 +327,7 @@ class Translator(ModelWithTokenizer):
         from manyheads.data.sources.corpora import ParallelSource
 
         record = record_of(self.path)
-        languages = _languages(self.path, record, data)
+        languages = data_languages(self.path, record, data)
         pairs = scored_data(
             self.path, data, ParallelSource(source=languages[0], target=languages[1]), skip_bad_lines=skip_bad_lines
         )
@@ -381,20 +369,3 @@ class Translator(ModelWithTokenizer):
     def _translation(self, hypothesis: Hypothesis) -> Translation:
         text = self.target_tokenizer.decode(hypothesis.tokens, skip_special_tokens=True)
         return Translation(text, hypothesis.score, hypothesis.log_probability)
-
-
-def _languages(model: Path, record: Mapping[str, Any], data: Any) -> tuple[str, str]:
-    """Return the source and target language, from the record of the training run or from the names of the test files.
-
-    The file names end with the language, as in `test.en` and `test.de`.
-    """
-    source, target = (record.get("data", {}).get(side) for side in ("source", "target"))
-    if source is None and isinstance(data, str) and "," in data:
-        source, target = (Path(file).suffix.removeprefix(".") for file in data.split(",", 1))
-    if not (source and target):
-        raise UserError(
-            f"{model}: found no languages in result.json. "
-            "The file is missing, or the model was not trained on translations. "
-            "Give the test files as --data FILE.en,FILE.de"
-        )
-    return source, target

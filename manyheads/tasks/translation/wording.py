@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 from manyheads.generation.constraints import Constraints
+from manyheads.tasks.inputs import rows_of
 
 MAX_LENGTH = 100_000
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Constraints on the text of translations.
-
-    prefix      text that begins every translation
-    force       words or phrases that occur in every translation, in any order
-    ban         words or phrases that never occur, in the tokenizer's own division into tokens
-    no_repeat   no sequence of this number of tokens occurs twice; 0: no constraint
-    min_length  minimum number of tokens
-
-        >>> translator.translate("the cat", wording=Wording(prefix="the dog", min_length=4)).startswith("the dog")
-        True
-    """
+    """Constraints on the text of translations. `Options` describes the fields."""
 
     prefix: str = ""
-    force: tuple[str, ...] = ()
-    ban: tuple[str, ...] = ()
+    force: str | Sequence[str] = ()
+    ban: str | Sequence[str] = ()
     no_repeat: int = 0
     min_length: int = 0
 
     def __post_init__(self) -> None:
         for name in ("force", "ban"):
-            words = getattr(self, name)
-            if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-                raise UserError(f"{name} is {words!r}: expected a tuple of words, such as ({words!r},)")
+            object.__setattr__(self, name, tuple(rows_of(getattr(self, name), name)[0]))
         if both := {*self.force} & {*self.ban}:
             raise UserError(f"force and ban both have {min(both)!r}: a word can be in one of them only")
         for name in ("no_repeat", "min_length"):

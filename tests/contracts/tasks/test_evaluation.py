@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from manyheads.data.sources.corpora import QuestionSource
-from manyheads.tasks.evaluation import LabelEvaluation, compare, scored_data
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import LabelEvaluation, scored_data
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])

@@ -26,7 +26,7 @@ EAGER: Any = {"attn_implementation": "eager"}
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 @pytest.mark.parametrize("style", ["matrix", "lines"])
-def test_a_picture_is_drawn(tmp_path: Path, suffix: str, style: str) -> None:
+def test_a_picture_is_drawn(tmp_path: Path, suffix: str, style: Any) -> None:
     file = tmp_path / f"maps.{suffix}"
     example().draw(file, style=style)
     data = file.read_bytes()
@@ -91,8 +91,13 @@ def test_too_many_lines_in_a_picture_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             AttentionMaps({"self": layers}).draw(tmp_path / "none.png", style="lines")
+    wrong: Any = {"style": "heat"}
     with pytest.raises(ValueError, match="style is 'heat': expected 'matrix' or 'lines'"):
-        example().draw(tmp_path / "none.png", style="heat")
+        example().draw(tmp_path / "none.png", **wrong)
+    with pytest.raises(
+        TypeError, match=r"AttentionMaps.image\(\) has no option 'layers': expected one of axis, style, query"
+    ):
+        example().image(layers=[5])  # type: ignore[call-arg]
     assert not (tmp_path / "none.png").exists()
 
 

@@ -14,7 +14,8 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot", "Eve", "Fay"], ["Rome", "Oslo", "Bonn"]

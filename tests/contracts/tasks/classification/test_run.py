@@ -13,7 +13,7 @@ from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.registry import RECIPES, find
 from manyheads.tasks.train import train
 
@@ -97,7 +97,7 @@ def test_every_baseline_supports_the_same_verbs(
     assert result["metrics"]["accuracy"]["value"] > 0.9
     with pytest.raises(ValueError, match="contains a finished run"):
         train(f"imdb/{rival}", settings, out=tmp_path / "run")
-    found = compare(manyheads.load(textbook), manyheads.load(tmp_path / "run"))
+    found = manyheads.compare(manyheads.load(textbook), manyheads.load(tmp_path / "run"))
     assert found["items"] == 30
     capsys.readouterr()
     assert cli.main(["classify", str(tmp_path / "run"), GOOD, BAD, "--top", "2"]) == 0
@@ -212,7 +212,7 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     assert "using numeric labels as indices of label names: 0 for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
     assert "expected text=NAME,label=NAME" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="expected strings, found a tuple; give second texts as `pairs`"):
+    with pytest.raises(ValueError, match="text 1 is a tuple: expected a string"):
         manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
 
 

@@ -74,7 +74,7 @@ def test_a_number_is_predicted(numbers: Path, capsys: pytest.CaptureFixture[str]
     assert found == pytest.approx(2.0, abs=0.5)
     assert math.isnan(blank)
     assert model.predict("sun sun") == pytest.approx(found)
-    with pytest.raises(ValueError, match="expected a string as the second text, found a list"):
+    with pytest.raises(ValueError, match="found one text, but a list of second texts"):
         model.predict("sun", ["moon"])
     with pytest.raises(ValueError, match="this model predicts a number: call predict"):
         model.classify("sun")

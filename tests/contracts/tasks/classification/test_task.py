@@ -226,7 +226,7 @@ def test_unclassifiable_input_is_reported(tmp_path: Path) -> None:
         classifier.classify(["red", "caf\udce9"])
     mixed: list[tuple[Any, Any]] = [("red", ["blue"]), (["red"], "blue")]
     for texts, seconds in mixed:
-        with pytest.raises(ValueError, match="expected a (string|list of strings) as the second text.*, found"):
+        with pytest.raises(ValueError, match="found one (second )?text, but a list of"):
             pairs.classify(texts, seconds)
     with pytest.raises(ValueError, match="text 1 contains half a character"):
         pairs.classify("red", "\ud800")

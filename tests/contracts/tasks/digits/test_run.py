@@ -14,9 +14,9 @@ from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
 from manyheads.models.universal import Universal
+from manyheads.tasks.comparison import compare
 from manyheads.tasks.digits.pondering import pondering
 from manyheads.tasks.digits.task import measure
-from manyheads.tasks.evaluation import compare
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
 

@@ -13,7 +13,8 @@ from manyheads import cli
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.images.clip_task import Batch, ClipClassifier
 from manyheads.tasks.images.clips import planned_model
 from manyheads.tasks.registry import RECIPES

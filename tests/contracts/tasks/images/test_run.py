@@ -17,7 +17,8 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.images import ablation
 from manyheads.tasks.train import train
 

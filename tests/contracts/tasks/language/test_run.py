@@ -17,7 +17,8 @@ import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
 from manyheads.data.sources.recorded import source_of
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train

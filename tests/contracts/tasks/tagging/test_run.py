@@ -16,7 +16,8 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot", "Eve"], ["Rome", "Oslo", "New York", "Bonn"]

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 import manyheads
 from manyheads.models.presets import build, preset
-from manyheads.tasks.evaluation import compare, evaluate
+from manyheads.tasks.comparison import compare
+from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.train import train
 from manyheads.tasks.translation import predictor
 from manyheads.tasks.translation.ablation import rows
@@ -195,6 +196,7 @@ def test_a_dry_run_plans_the_model_to_start_from(run: Path, tmp_path: Path) -> N
 def test_runs_of_different_kinds_are_not_compared(run: Path) -> None:
     class Other:
         path = run
+        outcome = None
 
     with pytest.raises(ValueError, match=r"Translator \(.*\) and Other \(.*\): expected two models of the same task"):
         compare(manyheads.load(run), Other())  # type: ignore[arg-type]

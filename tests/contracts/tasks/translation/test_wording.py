@@ -15,9 +15,8 @@ import manyheads
 from manyheads import cli
 from manyheads.errors import UserError
 from manyheads.export.average import average
-from manyheads.generation import Sampling
+from manyheads.tasks.translation.options import Decoding, Options
 from manyheads.tasks.translation.predictor import Translator
-from manyheads.tasks.translation.wording import Wording
 from tests.contracts.tasks.translation.test_run import SMALL, lines
 
 
@@ -60,39 +59,59 @@ def test_decoding_is_that_of_the_runs_scores(run: Path, translator: Translator, 
 def test_given_words_occur_and_banned_ones_do_not(translator: Translator) -> None:
     text = "one red dog 3"
     free = translator.translate(text)
-    assert translator.translate(text, wording=Wording(prefix="zwei")).startswith("zwei")
-    forced = translator.translate(text, wording=Wording(force=("Katze", "blau")))
+    assert translator.translate(text, prefix="zwei").startswith("zwei")
+    forced = translator.translate(text, force=["Katze", "blau"])
     assert {"Katze", "blau"} <= {*forced.split()}
     assert "Katze" not in free
-    banned = translator.translate(text, wording=Wording(ban=("Hund", "rot")))
+    assert "Katze" in translator.translate(text, force="Katze").split()
+    banned = translator.translate(text, ban=("Hund", "rot"))
     assert not {"Hund", "rot"} & {*banned.split()}
-    assert len(translator.target_tokenizer.encode(translator.translate(text, wording=Wording(min_length=14))).ids) >= 14
-    for wording, problem in (
-        (Wording(force=("世界",)), "force has '世界': expected a text that the model's vocabulary can represent"),
-        (Wording(ban=("",)), "ban has ''"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            translator.translate(text, wording=wording)
-    for settings, problem in (
+    assert len(translator.target_tokenizer.encode(translator.translate(text, min_length=14)).ids) >= 14
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"force": ("世界",)}, "force has '世界': expected a text that the model's vocabulary can represent"),
+        ({"ban": ("",)}, "ban has ''"),
         ({"no_repeat": -1}, "no_repeat is -1: expected 0"),
-        ({"force": "Film"}, "force is 'Film': expected a tuple of words"),
+        ({"force": 3}, "force is 3: expected a string or a list"),
         ({"force": ("a", "b"), "ban": ("b",)}, "force and ban both have 'b'"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            Wording(**settings)
+        ({"temperature": 1.0, "force": "rot"}, "words can be forced in a search only"),
+        ({"top_k": 3}, "top_k and top_p apply to random translations"),
+        ({"alpha": 11.0}, "alpha is 11.0: expected 0 to 10"),
+    ],
+)
+def test_unusable_options_are_refused(translator: Translator, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        translator.translate("one red dog 3", **options)
+
+
+@pytest.mark.parametrize("options", [{"beem": 5}, {"wording": {"force": "rot"}}, {"beam_size": 9}])
+def test_unknown_options_are_refused_by_name(translator: Translator, options: Any) -> None:
+    for verb in (translator.translate, lambda text, **more: translator.nbest(text, 2, **more)):
+        with pytest.raises(TypeError, match=f"has no option '{next(iter(options))}'.*beam"):
+            verb("one red dog 3", **options)
+
+
+def test_forced_words_widen_the_beam(translator: Translator) -> None:
+    text = "one red dog 3"
+    assert translator.nbest(text, 1, force="Katze") == translator.nbest(text, 1, force="Katze", beam=5)
+    assert translator.nbest(text, 5, force="Katze")[0] == translator.nbest(text, 1, force="Katze")[0]
+    given: tuple[Options, ...] = ({}, {"force": "a"}, {"force": "a", "beam": 2})
+    assert [Decoding.of(options, 1, {"beam": 1, "alpha": 0.6}).beam for options in given] == [1, 5, 2]
 
 
 def test_random_translations_depend_on_the_seed_and_the_index_alone(translator: Translator) -> None:
-    texts, sampling = ["one red dog 3", "two blue cat 4 and one"], Sampling(temperature=2.0)
-    together = translator.nbest(texts, 3, sampling=sampling, seed=7)
-    alone = translator.nbest(texts[:1], 3, sampling=sampling, seed=7)
+    texts: Any = ["one red dog 3", "two blue cat 4 and one"]
+    sampling: Any = {"temperature": 2.0}
+    together = translator.nbest(texts, 3, **sampling, seed=7)
+    alone = translator.nbest(texts[:1], 3, **sampling, seed=7)
     assert [t.text for t in together[0]] == [t.text for t in alone[0]]
     assert len({t.text for ranked in together for t in ranked}) > 2
-    assert together != translator.nbest(texts, 3, sampling=sampling, seed=8)
-    cold = translator.translate(texts, sampling=Sampling(temperature=0))
+    assert together != translator.nbest(texts, 3, **sampling, seed=8)
+    cold = translator.translate(texts, temperature=0.0)
     assert cold == translator.translate(texts, beam=1)
-    with pytest.raises(UserError, match="words can be forced in a search only"):
-        translator.translate(texts, sampling=sampling, wording=Wording(force=("rot",)))
 
 
 def test_alignments_are_the_largest_weights_of_cross_attention(translator: Translator) -> None:

@@ -1,0 +1,124 @@
+"""Checks of calls by users: unknown options and values of a wrong type raise one clear error.
+
+`checked` wraps a function. `checked_methods` is a class decorator that wraps all public methods of a class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache, wraps
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from manyheads.errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+K = TypeVar("K", bound=type)
+
+# For some types of parameters: the types of valid values, and a description. Other parameters take instances.
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False"), str: (str, "a string"),
+    Path: (PathLike, "a path"), NoneType: (NoneType, "None"), dict: (dict, "a dictionary"),
+    Callable: (Callable, "a function"), Sequence: (Iterable, "a list"), Iterable: (Iterable, "a list"),
+}  # fmt: skip
+
+
+def checked_methods(kind: K) -> K:
+    """Class decorator: wrap each public method that the class itself defines, see `checked`."""
+    for name, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, checked(method))
+    return kind
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that checks its arguments by their type hints before it calls `function`.
+
+    An unknown option raises TypeError with the nearest valid name. A value of a wrong type raises UserError, if the
+    hint names only classes, such as `int | None`. An error about one row of a pandas Series names the label of the row.
+    """
+    signature = _signature(function)
+
+    @cache
+    def hints() -> dict[str, Any]:
+        return {name: _hint(parameter.annotation, function) for name, parameter in signature.parameters.items()}
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        valid = [name for name in signature.parameters if name != "self"]
+        for name in options:
+            if name not in valid:
+                close = get_close_matches(name, valid, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(valid)}"
+                raise TypeError(f"{function.__qualname__}() has no option {name!r}: {hint}")
+        given = dict(zip(signature.parameters, args, strict=False)) | options
+        for name, value in given.items():
+            if expected := _expected(value, hints()[name]):
+                raise UserError(f"{name} is {shown(value)}: expected {expected}")
+        try:
+            return function(*args, **options)
+        except UserError as error:
+            for labels in (getattr(value, "index", None) for value in given.values()):
+                if error.index is not None and labels is not None and not callable(labels):
+                    raise UserError(f"{error} (index label {labels[error.index]})") from None
+            raise
+
+    call.__signature__ = signature  # type: ignore[attr-defined]  # Editors show it and complete its names.
+    return call
+
+
+def shown(value: object) -> str:
+    """Return a short description of a value for an error message."""
+    simple = value is None or isinstance(value, str | bytes | Real)
+    return repr(value)[:60] if simple else f"a {type(value).__name__}"
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, with a parameter for each key of its options `**options: Unpack[...]`."""
+    signature = inspect.signature(function)
+    *others, last = signature.parameters.values()
+    if last.kind is not last.VAR_KEYWORD:
+        return signature
+    (options,) = get_args(_hint(last.annotation, function))
+    keys = get_type_hints(options)
+    more = [inspect.Parameter(key, last.KEYWORD_ONLY, default=..., annotation=keys[key]) for key in keys]
+    return signature.replace(parameters=[*others, *more])
+
+
+def _hint(annotation: Any, function: Any) -> Any:
+    """Return the type of a parameter. The type is Any if it is not given, or if only type checkers import its name."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    try:
+        annotations = SimpleNamespace(__annotations__={"it": annotation})
+        return get_type_hints(annotations, inspect.unwrap(function).__globals__)["it"]
+    except NameError:
+        return Any
+
+
+def _expected(value: Any, hint: Any) -> str:
+    """Return a description of the expected value, or an empty string for a valid value.
+
+    Only classes are checked, and unions of them: neither Any nor a protocol nor a literal.
+    """
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_origin(member) or member for member in members]
+    checkable = all(isinstance(k, type) and k is not Any and not getattr(k, "_is_protocol", False) for k in kinds)
+    if not checkable or any(_fits(value, kind) for kind in kinds):
+        return ""
+    return " or ".join(dict.fromkeys(_KINDS.get(kind, (kind, f"a {kind.__name__}"))[1] for kind in kinds))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return True for an instance of a type. True is no number, nor is NaN; a string or a dictionary is no list."""
+    if kind in (Sequence, Iterable) and (isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0):
+        return False
+    if isinstance(value, bool) or (isinstance(value, Real) and value != value):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, _KINDS.get(kind, (kind,))[0])

@@ -1,0 +1,69 @@
+"""Comparison of two models on the same test data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyheads.core.calls import shown
+from manyheads.errors import UserError
+from manyheads.tasks.evaluation import Predictor
+from manyheads.tasks.loading import load
+
+MAX_CHANGES = 5
+# Minimum number of test items for a bootstrap test. With fewer items, the resamples are too similar to each other.
+MIN_BOOTSTRAP_ITEMS = 10
+
+
+def compare(
+    first: Predictor | str | Path, second: Predictor | str | Path, data: Any = None, *, skip_bad_lines: bool = False
+) -> dict[str, Any]:
+    """Compare two models, given as predictors or as their directories, on the same test data.
+
+    Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and
+    the items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if
+    the models do different tasks or have different test data.
+
+        >>> comparison = manyheads.compare(classifier, classifier, "labeled.tsv")
+        >>> comparison["better"], comparison["worse"]
+        (0, 0)
+    """
+    first, second = (load(model) if isinstance(model, str | Path) else model for model in (first, second))
+    for predictor in (first, second):
+        if not hasattr(predictor, "outcome"):
+            raise UserError(
+                f"{shown(predictor)} has no predictions to score: expected two models, or their directories"
+            )
+    if not (isinstance(first, type(second)) or isinstance(second, type(first))):
+        kinds = " and ".join(f"{type(predictor).__name__} ({predictor.path})" for predictor in (first, second))
+        raise UserError(f"{kinds}: expected two models of the same task")
+    old, new = (predictor.outcome(data, skip_bad_lines=skip_bad_lines) for predictor in (first, second))
+    if (old.inputs, old.references) != (new.inputs, new.references):
+        hint = "give the same data for both with --data" if data is None else f"the two models read {data} differently"
+        raise UserError(f"{first.path} and {second.path} have different test items: {hint}")
+    changes = [
+        {"input": item, "reference": right, "first": a, "second": b, "change": round(after - before, 4)}
+        for item, right, a, b, before, after in zip(
+            old.inputs, old.references, old.outputs, new.outputs, old.ranks, new.ranks, strict=True
+        )
+    ]
+    changes.sort(key=lambda item: item["change"])
+    worse = [item for item in changes[:MAX_CHANGES] if item["change"] < 0]
+    better = [item for item in changes[: -MAX_CHANGES - 1 : -1] if item["change"] > 0]
+    differences = np.array(new.quality) - np.array(old.quality)
+    bootstrap = old.bootstrap(new)
+    if len(old.inputs) < MIN_BOOTSTRAP_ITEMS:
+        bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
+    return {
+        "first": {"model": str(first.path), "metrics": old.metrics},
+        "second": {"model": str(second.path), "metrics": new.metrics},
+        "items": len(old.inputs),
+        "unit": old.unit,
+        "bootstrap": bootstrap,
+        "better": int((differences > 0).sum()),
+        "worse": int((differences < 0).sum()),
+        "ranked_by": old.ranked_by or old.unit,
+        "most_changed": better + worse,
+    }

@@ -1,0 +1,60 @@
+"""Inputs of the verbs: one item, or several items in a list, a column of a frame, an array or a generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from manyheads.core.calls import shown
+from manyheads.data.text.text_faults import ItemError
+from manyheads.errors import UserError
+
+STRING: Mapping[type[Any], str] = {str: "a string"}
+
+
+class Column(Protocol):
+    """Column of a pandas or polars frame, or a NumPy array."""
+
+    def to_numpy(self) -> Any: ...
+
+
+Texts = list[str] | tuple[str, ...] | Iterator[str] | Column
+
+
+def rows_of(given: Any, name: str = "text", kinds: Mapping[type[Any], str] = STRING) -> tuple[list[Any], bool]:
+    """Return the items that a user gives to a verb as a list, and True if they were given as a single item.
+
+    Lists, tuples, Series, arrays and generators are lists of items. Raises UserError for a frame or a dictionary, whose
+    items would be the names of its columns, and ItemError for an item of a wrong type.
+
+    name   name of an item in messages
+    kinds  types of an item, with their descriptions in messages; a list or a tuple is never a single item
+    """
+    types, described = tuple(kinds), " or ".join(kinds.values())
+    if isinstance(given, types) and not isinstance(given, list | tuple):
+        return [given], True
+    columns = given if isinstance(given, Mapping) else getattr(given, "columns", None)
+    if columns is not None:
+        column = next((key for key in columns if key == name), next(iter(columns), name))
+        variable = "data" if isinstance(given, Mapping) else "df"
+        raise UserError(
+            f"found {shown(given)}, whose items are columns: give one column, such as {variable}[{column!r}]"
+        )
+    unordered = isinstance(given, bytes | bytearray | set | frozenset)
+    if unordered or not isinstance(given, Iterable) or getattr(given, "ndim", 1) != 1:
+        raise UserError(f"{name} is {shown(given)}: expected {described}, or a list of them")
+    items = given.tolist() if hasattr(given, "tolist") else list(given)
+    for index, item in enumerate(items):
+        if not isinstance(item, types):
+            raise ItemError(index, f"is {shown(item)}: expected {described}", f"{name} {index + 1}")
+    return items, False
+
+
+def equal_rows(given: Any, others: Any, names: tuple[str, str]) -> tuple[list[str], list[str], bool]:
+    """Return two lists of equal length from two strings or two lists of strings, and True for two strings."""
+    (first, single), (second, other) = rows_of(given, names[0]), rows_of(others, names[1])
+    if single != other:
+        raise UserError(f"found one {names[0 if single else 1]}, but a list of {names[1 if single else 0]}s")
+    if len(first) != len(second):
+        raise UserError(f"found {len(first):,} {names[0]}s but {len(second):,} {names[1]}s: expected equal numbers")
+    return first, second, single

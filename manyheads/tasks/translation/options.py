@@ -1,0 +1,80 @@
+"""Options of decoding that users give, and the settings that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, TypedDict
+
+from manyheads.errors import UserError
+from manyheads.generation import Sampling
+from manyheads.tasks.translation import MAX_BEAMS
+from manyheads.tasks.translation.wording import Wording
+
+FORCED_BEAM = 5  # minimum default beam width with forced words, as in fairseq; greedy decoding places them badly
+MAX_ALPHA, MAX_SEED = 10, 2**63 - 1
+
+
+class Options(TypedDict, total=False):
+    """Options of decoding.
+
+    beam         beam width, at most 1024; 1 is greedy decoding. Default: as in the scores of the training run, or 4; at
+                 least the number of requested translations, and at least 5 with `force`
+    alpha        exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10. Default: as
+                 in the scores of the training run, or 0.6
+    truncate     true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+    prefix       text that begins every translation
+    force        word or phrase that occurs in every translation, or several, in any order
+    ban          word or phrase that never occurs, or several, in the tokenizer's own division into tokens
+    no_repeat    no sequence of this number of tokens occurs twice; 0: no constraint
+    min_length   minimum number of tokens
+    temperature  draw translations at random, with this temperature; None: search for the best ones
+    top_k        draw from the k most probable tokens
+    top_p        draw from the most probable tokens with this total probability
+    seed         seed of random translations; the result for a text depends on the seed and its index
+    """
+
+    beam: int | None
+    alpha: float | None
+    truncate: bool
+    prefix: str
+    force: str | Sequence[str]
+    ban: str | Sequence[str]
+    no_repeat: int
+    min_length: int
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int
+
+
+class Decoding(NamedTuple):
+    """Settings of decoding. If `sampling` is None, translations are searched for, not drawn at random."""
+
+    beam: int
+    alpha: float
+    wording: Wording
+    sampling: Sampling | None
+
+    @classmethod
+    def of(cls, options: Options, count: int, defaults: Mapping[str, Any]) -> Decoding:
+        """Return the settings for `count` translations of each text. Raise UserError for invalid options.
+
+        defaults  beam width and length penalty of the model
+        """
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        wording = Wording(**{f.name: given[f.name] for f in fields(Wording) if f.name in given})
+        drawn: dict[str, Any] = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
+        if drawn and "temperature" not in drawn:
+            raise UserError("top_k and top_p apply to random translations: add temperature=1.0")
+        if drawn and wording.force:
+            raise UserError("words can be forced in a search only, not in sampling: leave out force or temperature")
+        least = 1 if drawn else max(count, FORCED_BEAM if wording.force else 1)
+        beam: int = given.get("beam", max(defaults["beam"], least))
+        limits = {"beam": MAX_BEAMS, "alpha": MAX_ALPHA, "seed": MAX_SEED}
+        for name, limit in limits.items():
+            if not (name == "beam") <= given.get(name, 1) <= limit:
+                raise UserError(f"{name} is {given[name]}: expected {int(name == 'beam')} to {limit}")
+        if not 1 <= count <= (MAX_BEAMS if drawn else beam):
+            raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
+        return cls(beam, given.get("alpha", defaults["alpha"]), wording, Sampling(**drawn) if drawn else None)
