@@ -104,6 +104,8 @@ def running_text(folder: Path) -> None:
 
 BERT = {"preset": "bert/tiny", "vocabulary": 200, "length": 32, "batch_tokens": 512}
 TRANSLATOR = {"preset": "transformer/tiny", "vocabulary": 200, "batch_tokens": 512, "beam": 1}
+BLOG = {"batch_tokens": 256, "model.width": 32, "model.encoder_feed_forward": 64, "model.decoder_feed_forward": 64}
+DIGITS = {"size": 300, "longest": 6, "lengths": [6, 12], "batch_tokens": 256}
 FINE_TUNED = {"batch_items": 16, "max_length": 32, "truncate": True}
 IMAGES = {"batch_items": 16, "workers": 0}
 CIFAR = pictures(32, 3)
@@ -127,7 +129,7 @@ CASES = {
     "bert/pretraining": Case(BERT, running_text),
     "translation": Case({**TRANSLATOR, "size": 1000}),
     "translation/multi30k": Case(TRANSLATOR, pairs),
-    "translation/blog": Case({"batch_tokens": 256, "model.width": 32, "model.feed_forward": 64}, pairs),
+    "translation/blog": Case(BLOG, pairs),
     "translation/wmt14-base": Case({**TRANSLATOR, "source": "en", "target": "de"}, pairs),
     "translation/wmt14-big": Case({**TRANSLATOR, "source": "en", "target": "de"}, pairs),
     "bert/imdb": Case(BERT, running_text),
@@ -150,7 +152,7 @@ CASES = {
     **{f"cifar10/{name}": Case(IMAGES, CIFAR) for name in (
         "resnet", "vit", "se", "nonlocal", "local-attention", "conv-attention", "deit")},
     "moving-digits": Case({"batch_items": 16}),
-    **{f"universal/{task}": Case({"size": 300, "longest": 6, "lengths": [6, 12], "batch_tokens": 256}) for task in ("copy", "reverse", "addition")},
+    **{f"universal/{task}": Case(DIGITS) for task in ("copy", "reverse", "addition")},
 }  # fmt: skip
 
 
