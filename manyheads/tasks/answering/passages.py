@@ -6,6 +6,7 @@ A model input is called a passage. It joins a question with a window, that is, a
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -126,7 +127,8 @@ class FoundAnswer(NamedTuple):
     """Predicted answer to a question.
 
     The answer is the part of the context from character `start` up to but not including `end`. An empty text means "no
-    answer". The probability is normalized over the n-best answers.
+    answer". The probability is normalized over all spans that could be answers, in all windows of the context, and over
+    "no answer" if it is allowed. It does not depend on the number of requested answers.
     """
 
     text: str
@@ -146,16 +148,24 @@ def best_answers(
 ) -> list[list[FoundAnswer]]:
     """Return the n-best answers of each question, from all windows of its context; see `QuestionAnswerer.answer`."""
     spans: list[list[FoundAnswer]] = [[] for _ in contexts]
+    totals = torch.full([len(contexts)], -torch.inf, dtype=torch.float64)  # log of the sum of exp(score) of all spans
     null = [float("inf")] * len(contexts)  # lowest score of "no answer" over all windows of the question
     for passage, pairs in zip(passages, logits, strict=True):
         i = passage.question
-        spans[i] += _best_spans(passage, pairs, contexts[i], nbest, max_answer)
+        answers, total = _best_spans(passage, pairs, contexts[i], nbest, max_answer)
+        spans[i] += answers
+        totals[i] = totals[i].logaddexp(total)
         null[i] = min(null[i], float(pairs[NULL].sum()))
-    return [_rank_answers(answers, score, nbest, null_threshold) for answers, score in zip(spans, null, strict=True)]
+    ranked = zip(spans, totals.tolist(), null, strict=True)
+    return [_rank_answers(answers, total, score, nbest, null_threshold) for answers, total, score in ranked]
 
 
-def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int) -> list[FoundAnswer]:
+def _best_spans(
+    passage: Passage, logits: Tensor, context: str, nbest: int, max_answer: int
+) -> tuple[list[FoundAnswer], Tensor]:
     """Return the spans of a window with the highest scores, for logits (T, 2) of first and last tokens.
+
+    The second value is the log of the sum of exp(score) of all spans of the window.
 
     If windows overlap, a span counts in the window that has the most context around the span's first token, as in
     BERT's published code. We search all spans for the n best ones. The published code combines only the n best first
@@ -166,18 +176,21 @@ def _best_spans(passage: Passage, logits: Tensor, context: str, nbest: int, max_
     scores = start[:, None] + end  # answer scores (tokens, tokens), indexed by the first and the last token of a span
     allowed = torch.ones(tokens, tokens, dtype=torch.bool).triu().tril(max_answer - 1)
     allowed &= torch.from_numpy(passage.owned)[:, None]
-    values, at = scores.masked_fill(~allowed, -torch.inf).flatten().topk(min(nbest, int(allowed.sum())))
+    scores = scores.masked_fill(~allowed, -torch.inf).flatten()
+    values, at = scores.topk(min(nbest, int(allowed.sum())))
     answers = []
     for value, index in zip(values.tolist(), at.tolist(), strict=True):
         first, last = (int(passage.spans[index // tokens, 0]), int(passage.spans[index % tokens, 1]))
         answers.append(FoundAnswer(context[first:last], 0.0, first, last, value))
-    return answers
+    return answers, scores.double().logsumexp(0) if tokens else scores.new_tensor(-torch.inf)
 
 
-def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_threshold: float | None) -> list[FoundAnswer]:
+def _rank_answers(
+    spans: list[FoundAnswer], total: float, null: float, nbest: int, null_threshold: float | None
+) -> list[FoundAnswer]:
     """Return the n-best answers to a question, with probabilities.
 
-    The probabilities are a softmax of the scores, as in BERT's published code.
+    The probabilities are a softmax of the scores of all spans, whose sum of exp(score) has the logarithm `total`.
     """
     ordered = sorted(spans, key=lambda answer: -answer.score)
     # Equal answer texts from several spans count once, with the best score.
@@ -188,5 +201,5 @@ def _rank_answers(spans: list[FoundAnswer], null: float, nbest: int, null_thresh
         margin = null_threshold or 0.0
         better = [answer for answer in ordered if null - answer.score <= margin]
         ordered = [*better, no_answer, *ordered[len(better) :]][:nbest]
-    probabilities = torch.tensor([answer.score for answer in ordered], dtype=torch.float64).softmax(0).tolist()
-    return [answer._replace(probability=p) for answer, p in zip(ordered, probabilities, strict=True)]
+        total = float(np.logaddexp(total, null))
+    return [answer._replace(probability=math.exp(answer.score - total)) for answer in ordered]

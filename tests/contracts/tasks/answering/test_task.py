@@ -188,17 +188,22 @@ def test_the_n_best_cover_all_spans(tmp_path: Path, tokenizer: Tokenizer) -> Non
     start, end = out.start_logits[0], out.end_logits[0]
     inside = [i for i, s in enumerate(encoding.sequence_ids) if s == 1]
     spans: dict[str, float] = {}
+    scores: list[float] = []
     for i in inside:
         for j in inside:
             if i <= j < i + 4:
                 words = context[encoding.offsets[i][0] : encoding.offsets[j][1]]
-                spans[words] = max(spans.get(words, -1e9), float(start[i] + end[j]))
+                scores.append(float(start[i] + end[j]))
+                spans[words] = max(spans.get(words, -1e9), scores[-1])
     expected = sorted(spans.items(), key=lambda item: -item[1])[:7]
     found = answerer.answer(text, context, nbest=7, max_answer=4)
     assert [a.text for a in found] == [words for words, _ in expected]
     assert [a.score for a in found] == pytest.approx([score for _, score in expected], abs=1e-5)
-    probabilities = torch.tensor([score for _, score in expected]).softmax(0).tolist()
-    assert [a.probability for a in found] == pytest.approx(probabilities, abs=1e-5)
+    total = torch.tensor(scores).logsumexp(0)  # over all spans, whatever the number of answers
+    for count in (1, 2, 7):
+        probabilities = [float((score - total).exp()) for _, score in expected[:count]]
+        answers = answerer.answer(text, context, nbest=count, max_answer=4)
+        assert [a.probability for a in answers] == pytest.approx(probabilities, abs=1e-5)
     assert all(context[a.start : a.end] == a.text for a in found)
 
     null = float(start[0] + end[0])
@@ -207,7 +212,8 @@ def test_the_n_best_cover_all_spans(tmp_path: Path, tokenizer: Tokenizer) -> Non
     with_null = answerer.answer(text, context, max_answer=4, null_threshold=margin + 1e-3)
     assert with_null[0].text == expected[0][0]
     assert [a.score for a in with_null if not a.text] == pytest.approx([null], abs=1e-5)
-    assert sum(a.probability for a in with_null) == pytest.approx(1)
+    total = torch.tensor([*scores, null]).logsumexp(0)
+    assert with_null[0].probability == pytest.approx(float((expected[0][1] - total).exp()), abs=1e-5)
 
 
 def test_windows_are_combined(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -229,6 +235,8 @@ def test_windows_are_combined(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (found,) = best_answers(several, logits, [context], 5, 3, None)
     best = max(candidates)
     assert (found[0].score, found[0].text) == (pytest.approx(best[0]), best[1])
+    total = torch.tensor([score for score, _ in candidates]).logsumexp(0)
+    assert found[0].probability == pytest.approx(float((best[0] - total).exp()), abs=1e-5)
     (found,) = best_answers(several, logits, [context], 500, 3, 1e9)
     assert [a.score for a in found if not a.text] == pytest.approx([min(nulls)])
     assert len(passage_logits(model, several, prepare())) == len(several)
