@@ -193,12 +193,13 @@ async def model(service: Service, payload: None, request: Request) -> Any:
 
 
 def _card(served: Any) -> schemas.ModelCard:
-    predictor = served.predictor
+    predictor, target = served.predictor, getattr(served.predictor, "target", None)
     return schemas.ModelCard(
         id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
         reads=predictor.reads, pairs=getattr(predictor, "takes_pairs", False),
         labels=list(getattr(predictor, "labels", ())), languages=list(served.languages) if served.languages else None,
         mask=getattr(predictor, "mask", None),
+        threshold=target.threshold if target is not None and target.kind == "multi-label" else None,
     )  # fmt: skip
 
 

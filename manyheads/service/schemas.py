@@ -168,6 +168,7 @@ class ModelCard(Answer):
     pairs      true if the model classifies pairs of texts
     languages  source and target language of a translator
     mask       mask token that the model replaces by a word
+    threshold  minimum probability of a predicted label, for a model with several labels per item
     """
 
     id: str
@@ -181,6 +182,7 @@ class ModelCard(Answer):
     labels: list[str] = []
     languages: list[str] | None = None
     mask: str | None = None
+    threshold: float | None = None
 
 
 class ModelList(Answer):

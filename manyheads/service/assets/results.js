@@ -4,10 +4,11 @@ const HUES = 6; // of the kinds of tags and entities: see page.css
 
 export const percent = (value) => share(value); // of maps.js
 
-/** A list, likeliest first: rows of { name, value, said, choose }. A bar is as long as `value`, of which 1 is the whole width. */
+/** A list, likeliest first: rows of { name, value, said, choose, mark }. A bar is as long as `value`, of which 1 is the whole width.
+ * A row with `mark` is no item: a line at a limit, such as a threshold. */
 export function ranking(heading, rows) {
-  return el("div", { className: "ranking" }, heading ? el("h3", {}, heading) : null, el("ol", {}, ...rows.map(({ name, value, said, choose }) =>
-    el("li", {}, choose ? el("button", { type: "button", className: "name", onclick: choose }, name) : el("span", { className: "name" }, name),
+  return el("div", { className: "ranking" }, heading ? el("h3", {}, heading) : null, el("ol", {}, ...rows.map(({ name, value, said, choose, mark }) =>
+    el("li", mark ? { className: "limit" } : {}, choose ? el("button", { type: "button", className: "name", onclick: choose }, name) : el("span", { className: "name" }, name),
       value === undefined ? null : el("span", { className: "bar", style: `--share:${Math.max(0, Math.min(1, value))}` }), el("span", { className: "amount" }, said ?? percent(value))))));
 }
 

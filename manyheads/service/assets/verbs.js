@@ -29,11 +29,18 @@ export const VERBS = {
     fields: ({ reads, pairs }) => (reads === "images" ? [image] : [text(pairs ? "First text" : "Text"), ...(pairs ? [{ name: "pair", label: "Second text" }] : []), cut]),
     async run(card, { text, pair, image, cut }, desk) {
       const asked = image !== undefined ? { images: [image] } : { texts: [text], ...(pair ? { pairs: [pair] } : {}), truncate: Boolean(cut) };
-      const top = card.labels.length > 1 ? { top: Math.min(8, card.labels.length) } : {}; // a model with one label predicts a number
+      const several = card.threshold !== null; // labels per item: all over the threshold are predicted
+      const most = Math.min(several ? 1000 : 8, card.labels.length);
+      const top = several || card.labels.length > 1 ? { top: most } : {}; // another model with one label predicts a number
       const { results: [ranked] } = await desk.ask("classify", { model: card.id, ...top, ...asked });
       if (ranked.length === 0 || ranked.value === null) return desk.show(said("Enter a text to classify."));
       if (ranked.value !== undefined) desk.show(said(ranked.value.toFixed(4)));
-      else desk.show(said(ranked[0].label), ranking(null, ranked.map(({ label, probability }) => ({ name: label, value: probability }))));
+      else {
+        const predicted = several ? ranked.filter(({ probability }) => probability >= card.threshold) : ranked.slice(0, 1);
+        const rows = ranked.slice(0, Math.max(8, predicted.length)).map(({ label, probability }) => ({ name: label, value: probability }));
+        if (several) rows.splice(predicted.length, 0, { name: "threshold", said: percent(card.threshold), mark: true });
+        desk.show(said(predicted.map(({ label }) => label).join(", ") || "No label is over the threshold."), ranking(null, rows));
+      }
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
     },
   },
