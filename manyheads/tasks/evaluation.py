@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 RESAMPLES = 1000
+NO_LABEL = "no label"
 MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
 
 
@@ -53,7 +54,7 @@ class EvaluationResult:
     quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
     metrics  metrics over all items
     unit     name of the quality score
-    confidences  probability of each output (or of its labels, joined), or its error
+    confidences  probability of each output, or its error; with several labels, those of the missed and false labels
     measure      name of the confidences
     image    function that returns the image of an item, if the items are images
     """
@@ -94,7 +95,9 @@ class EvaluationResult:
                 csv.writer(file).writerows([("input", "truth", "prediction", self.measure), *(e[1:] for e in errors)])
             return
         assert self.image is not None
-        pictures = [(self.image(e[0]), f"{e[2]} as {e[3]}, {e[4]}") for e in errors[:MAX_PICTURES]]
+        pictures = [
+            (self.image(e[0]), f"{e[2] or NO_LABEL} as {e[3] or NO_LABEL}, {e[4]}") for e in errors[:MAX_PICTURES]
+        ]
         draw_sheet(path, pictures)
 
     @property

@@ -180,16 +180,20 @@ class Target:
                 inputs, [f"{number:.4f}" for number in found], list(data.labels), [-error for error in errors], metrics,
                 unit="negative absolute error", confidences=[round(error, 4) for error in errors], measure="error",
             )  # fmt: skip
-        found = [sorted(labels, key=str) for labels in found]
-        outputs = [SEPARATOR.join(map(str, labels)) for labels in found]
+        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in found]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
         over = (logits.sigmoid() >= self.threshold).float()
+        # for each item, the probability of each label that is missed or falsely predicted
+        wrong = [
+            SEPARATOR.join(f"{self.labels[i]} {p[i]:.4f}" for i in (row != right).nonzero().flatten().tolist())
+            for p, row, right in zip(logits.sigmoid(), over, truth, strict=True)
+        ]
         total = (truth + over).sum(1)
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
             inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
-            confidences=[SEPARATOR.join(f"{label.probability:.4f}" for label in labels) for labels in found],
+            confidences=wrong,
         )  # fmt: skip
 
     def check(self, top: int | None, threshold: float | None) -> None:

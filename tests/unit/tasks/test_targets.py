@@ -157,7 +157,7 @@ def test_reports_of_several_labels_and_numbers() -> None:
     logits = torch.tensor([[3.0, -3.0, -3.0], [-3.0, -3.0, 3.0]])
     result = Target("multi-label", NAMES).evaluation(data.texts, data, logits, {})
     assert isinstance(result, LabelEvaluation)
-    assert [row[2:5] for row in result.errors()] == [("", "c", "0.9526"), ("a|b", "a", "0.9526")]
+    assert [row[2:5] for row in result.errors()] == [("", "c", "c 0.9526"), ("a|b", "a", "b 0.0474")]
     assert [(row["label"], row["items"], row["f1"]) for row in result.by_label()] == [
         ("a", 1, 1),
         ("b", 1, 0),
