@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from manyheads.cli.lines import one_line, read_text
+from manyheads.cli.lines import one_line, read_text, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, number, whole
@@ -43,6 +43,8 @@ def _answer(options: argparse.Namespace) -> None:
     context = options.context
     if context.startswith("@"):
         context = read_text(Path(context[1:]))
+    else:
+        refuse_files([context], "to read it, use --context @{}")
     answerer = model_for("answer", options.model, options.precision)
     answers = answerer.answer(
         options.question, context, options.nbest or 20, options.max_answer, options.null_threshold

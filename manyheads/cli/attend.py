@@ -9,6 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -136,6 +137,8 @@ def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> Att
 
     Raises UserError for an option that the model does not support.
     """
+    if predictor.reads == "texts":
+        refuse_files([text], ONE_TEXT)
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}
     return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
 

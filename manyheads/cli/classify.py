@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line
+from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -49,6 +49,7 @@ def _classify(options: argparse.Namespace) -> None:
         return _classify_images(classifier, options)
     if options.skip_bad_lines:
         raise UserError("--skip-bad-lines applies to images, but this model reads texts")
+    refuse_files([*options.rest, options.pair or ""])
     documents: list[dict[str, Any]] = []
     paired: list[bool] = []  # True if the input lines are pairs of texts; the first line that is not empty decides
 

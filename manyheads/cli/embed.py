@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from manyheads.cli.lines import answered
+from manyheads.cli.lines import answered, refuse_files
 from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import check_file, document, print_metrics
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -47,6 +47,7 @@ def _embed(options: argparse.Namespace) -> None:
             raise UserError("--prompt applies to texts, but this model reads images")
     else:
         settings |= {"truncate": options.truncate, "prompt": options.prompt}
+        refuse_files(options.rest)
     if options.data is not None:
         return _score(predictor, options, settings)
     rows = ((text, vector) for _, text, (vector, _) in answered(options.rest, lambda t: predictor.embed(t, **settings)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, warn_of_files
+from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -32,7 +32,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _fill(options: argparse.Namespace) -> None:
-    warn_of_files(options.rest)
+    refuse_files(options.rest)
     model = model_for("fill", options.model, options.precision)
     documents: list[dict[str, Any]] = []
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, warn_of_files
+from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
@@ -66,7 +66,7 @@ def _generate(options: argparse.Namespace) -> None:
     from manyheads.generation import Sampling
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
-    warn_of_files(options.rest)
+    refuse_files(options.rest)
     model = model_for("generate", options.model, options.precision)
     how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
     # Text given as an argument may span several lines. Text from stdin has one line.

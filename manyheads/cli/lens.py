@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from manyheads.cli.attend import special_options
+from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import MODEL, Verbs
@@ -28,6 +29,7 @@ def add(verbs: Verbs) -> None:
 def _lens(options: argparse.Namespace) -> None:
     if options.out is not None:
         check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
+    refuse_files([options.text], ONE_TEXT)
     predictor = model_for("lens", options.model)
     lens = predictor.lens(options.text, **special_options(predictor, predictor.lens, options))
     if options.json:

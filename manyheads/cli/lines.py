@@ -15,6 +15,7 @@ from manyheads.errors import UserError
 from manyheads.files import regular
 
 T = TypeVar("T")
+ONE_TEXT = 'to read it, give its content: "$(cat {})"'  # hint of a command that takes one text
 CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of a chunk are written
 
 
@@ -23,8 +24,8 @@ def answered(
 ) -> Iterator[tuple[int, str, T]]:
     """Yield (number, text, answer) for each text in `texts`, or for each line of stdin if `texts` is empty.
 
-    Texts and lines are numbered from 1. Lines of stdin are answered as they arrive. `file` is the file that contains
-    the lines `texts`, for error messages.
+    Texts and lines are numbered from 1. Lines of stdin are answered as they arrive. Raises UserError if there are none.
+    `file` is the file that contains the lines `texts`, for error messages.
 
     `answer` is a function that computes the results of a chunk of texts. If this function raises ItemError (with
     the index of a text in the chunk), a UserError with the line number in stdin is raised instead.
@@ -42,12 +43,15 @@ def answered(
         yield from zip(range(done + 1, done + len(chunk) + 1), chunk, answers, strict=True)
         done += len(chunk)
         sys.stdout.flush()
+    if not done:
+        raise UserError(f"{file or '<stdin>'}: found no texts: give one a line")
 
 
-def warn_of_files(texts: Sequence[str], hint: str = "to read its lines, use < {}") -> None:
-    """Warn if a text is the name of an existing file, because the command reads the name and not the file."""
-    if named := [text for text in texts if len(text) < 256 and "\0" not in text and Path(text).is_file()]:
-        print(f"manyheads: {named[0]} is a file, but is read as a text: {hint.format(named[0])}", file=sys.stderr)
+def refuse_files(texts: Sequence[str], hint: str = "to read its lines, use < {0}; to use its name, echo {0} |") -> None:
+    """Raise UserError for a text that is the name of an existing file, because the command would read the name."""
+    for text in texts:
+        if 0 < len(text) < 256 and "\0" not in text and Path(text).is_file():
+            raise UserError(f"{text} is a file, but a text is expected: {hint.format(text)}")
 
 
 def stdin() -> Iterator[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, warn_of_files
+from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
@@ -37,7 +37,7 @@ def add(verbs: Verbs) -> None:
 
 
 def _tag(options: argparse.Namespace) -> None:
-    warn_of_files(options.rest)
+    refuse_files(options.rest)
     tagger = model_for("tag", options.model, options.precision)
     documents: list[dict[str, Any]] = []
     tagged: TaggedText

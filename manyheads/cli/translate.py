@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, read_lines, stdin, warn_of_files
+from manyheads.cli.lines import answered, one_line, read_lines, refuse_files, stdin
 from manyheads.cli.loading import add_ensemble, add_precision, add_processes, model_for
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
@@ -65,7 +65,7 @@ def _translate(options: argparse.Namespace) -> None:
     targets = list(read_lines(Path(options.score_target))) if options.score_target else None
     lines = options.rest if options.input is None else list(read_lines(Path(options.input)))
     if options.input is None:
-        warn_of_files(lines, "to translate its lines, use --input {}")
+        refuse_files(lines, "to translate its lines, use --input {0}; to use its name, echo {0} |")
     decoding = _decoding(options)
     translator = model_for("translate", options.model, options.precision, options.ensemble)
     written: list[str] = []
@@ -142,6 +142,8 @@ def _score(
     write: Callable[[str], None],
 ) -> None:  # fmt: skip
     sources = lines if lines or options.input is not None else [text for chunk in stdin() for text in chunk]
+    if not sources:
+        raise UserError(f"{options.input or '<stdin>'}: found no texts: give one a line")
     if len(sources) != len(targets):
         raise UserError(
             f"{options.score_target}: expected {len(sources):,} lines, one per source, found {len(targets):,}"

@@ -14,6 +14,7 @@ from manyheads import cli
 from manyheads.cli import lines
 from manyheads.data.text.text_faults import ItemError
 from manyheads.tasks.translation.predictor import Translation
+from manyheads.tasks.verbs import COMMANDS, SERVED
 from tests.support.refusals import refused
 
 
@@ -66,7 +67,6 @@ def test_texts_may_stand_between_options(echo: Echo, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", ""),
         (b"one\n", "ONE\n"),
         (b"one\n\n \ntwo", "ONE\n\n \nTWO\n"),
         ("a\u2028b\x0bc\x85d\rE\n".encode(), "A\u2028B\x0bC\x85D E\n"),  # no line break but \n
@@ -184,3 +184,33 @@ def test_impossible_targets_have_null_scores_in_json(
     assert cli.main(["translate", "m", "a", "b", "--score-target", str(targets), "--json"]) == 0
     scored = json.loads(capsys.readouterr().out)
     assert [line["score"] for line in scored] == [-0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (["translate", "m", "FILE"], "to translate its lines, use --input FILE; to use its name, echo FILE |"),
+        *((["classify", "m", *more], "to read its lines, use < FILE") for more in (["FILE"], ["a", "--pair", "FILE"])),
+        *(([verb, "m", "FILE"], "to read its lines, use < FILE") for verb in ("tag", "fill", "generate", "embed")),
+        (["answer", "m", "--question", "a?", "--context", "FILE"], "to read it, use --context @FILE"),
+        *(([verb, "m", "FILE"], 'to read it, give its content: "$(cat FILE)"') for verb in ("attend", "lens")),
+    ],
+)
+def test_the_name_of_a_file_is_no_text(
+    given: list[str], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda *_, **__: Pairs())
+    monkeypatch.setattr(Pairs, "verbs", COMMANDS)
+    (file := tmp_path / "test.tsv").write_text("a\n")
+    message = refused(capsys, *(word.replace("FILE", str(file)) for word in given))
+    assert f"{file} is a file, but a text is expected: {hint.replace('FILE', str(file))}" in message
+
+
+@pytest.mark.parametrize("verb", sorted({*SERVED} - {"answer"}))  # `answer` takes its texts as options
+def test_no_texts_are_an_error(
+    verb: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("manyheads.tasks.loading.load", lambda *_, **__: Pairs())
+    monkeypatch.setattr(Pairs, "verbs", COMMANDS)
+    stdin(b"")
+    assert "<stdin>: found no texts" in refused(capsys, verb, "m")

@@ -141,8 +141,8 @@ def test_files_are_translated_and_their_names_are_not(
     rows = [line.split("\t") for line in lines(output)]
     assert [row[0] for row in rows] == translator.translate(["one red dog 3", "", "two blue cat 4"])
     assert rows[0][1] == " ".join(f"{a}-{b}" for a, b in translator.alignments(["one red dog 3"])[0])
-    assert cli.main(["translate", str(run), str(source)]) == 0
-    assert f"{source} is a file, but is read as a text: to translate its lines, use --input" in capsys.readouterr().err
+    assert cli.main(["translate", str(run), str(source)]) == 2
+    assert f"{source} is a file, but a text is expected: to translate its lines, use --input" in capsys.readouterr().err
     assert cli.main(["translate", str(run), "--input", str(source), "--output", str(source)]) == 2
     assert "is the input: give another file" in capsys.readouterr().err
     source.write_text("one\n" + "dog " * 900 + "\n", encoding="utf-8")
