@@ -30,7 +30,7 @@ from torch import Tensor
 
 from manyheads.core.layers import skip_init
 from manyheads.core.tensor_file import checksum, write_tensors
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError, extra, shown
 from manyheads.files import WriteError, read_json, replacing_all
 from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
@@ -341,7 +341,7 @@ def check_free(out: Path) -> None:
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise UserError if a weight is infinite or NaN."""
     if wrong := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        raise UserError(f"{path}: {', '.join(wrong[:3])} not finite: the file is damaged, or training diverged")
+        raise UserError(f"{path}: {shown(wrong)} not finite: the file is damaged, or training diverged")
 
 
 def misfit(path: Path, error: UserError) -> UserError:

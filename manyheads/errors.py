@@ -1,6 +1,6 @@
 """Exceptions for problems that users can fix. Every other exception is a bug and is shown with its traceback."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -19,6 +19,13 @@ class UserError(ValueError):
 
 class MissingExtra(UserError):
     """Error for a missing library that belongs to an optional extra of the package."""
+
+
+def shown(names: Iterable[object], limit: int = 4) -> str:
+    """Return the first names as a comma-separated list, followed by the number of the remaining names."""
+    words = list(map(str, names))
+    more = f" and {len(words) - limit:,} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more
 
 
 @contextmanager

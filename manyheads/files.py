@@ -122,14 +122,14 @@ def read_json(path: Path, hint: str) -> Any:
         raise UserError(f"{path}: invalid JSON ({error}): {hint}") from error
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text. Raise UserError if brackets are nested more than 100 deep.
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Parse JSON text with options of `json.loads`. Raise UserError if brackets are nested more than 100 deep.
 
     Python can parse deeply nested values that it cannot print, so the depth is limited here.
     """
     brackets = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
     try:
-        value = json.loads(text)
+        value = json.loads(text, **options)
     except RecursionError:
         raise UserError(_TOO_DEEP) from None
     if brackets > DEEPEST:

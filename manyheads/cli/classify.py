@@ -85,7 +85,7 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         if isinstance(labels, str):
             fault = labels if options.rest else f"<stdin>:{number}: {labels}"
             if not options.skip_bad_lines:
-                raise UserError(f"{fault}. To skip such images, pass --skip-bad-lines")
+                raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
             labels = []
         if options.json:

@@ -116,7 +116,7 @@ def _write(out: Path, rows: list[dict[str, Any]]) -> None:
     if tokens:
         table["token"] = np.concatenate([np.arange(count) for count in counts])
     table["vector"] = np.concatenate([row["vector"].reshape(-1, row["vector"].shape[-1]) for row in rows])
-    if out.suffix == ".npz":
+    if out.suffix.lower() == ".npz":
         with replacing(out) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **table)
         return

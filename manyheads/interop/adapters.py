@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads.core.low_rank import PREFIX, LowRankLinear
 from manyheads.core.tensor_file import checksum
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import read_json
 from manyheads.interop.family import Family
 from manyheads.interop.table import identity, slots, weights_to_theirs
@@ -174,7 +174,7 @@ class Adapter:
         lacking += [name for name, tensor in tensors.items() if name not in whole and tensor.isnan().any()]
         if lacking:
             raise UserError(
-                f"{self.path}: neither the adapter nor its base model has {', '.join(lacking[:3])}: the adapter is"
+                f"{self.path}: neither the adapter nor its base model has {shown(lacking)}: the adapter is"
                 " incomplete. Train it with these layers in 'modules_to_save', or copy it again"
             )
         expected = self._stated.get("base_crc32")

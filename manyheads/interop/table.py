@@ -15,14 +15,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 
 logger = logging.getLogger(__name__)
 
 REQUIRED = object()
 _UNSET: tuple[Any, ...] = (None, False, "", [], {})  # values that switch an unknown option off
 COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # unsupported keys that change the output
-SHOWN = 8  # maximum number of tensor names in each list of an error message
 
 
 # On the meta device, torch.cat and torch.arange would import PyTorch's compiler, which takes a second. There, the next
@@ -273,7 +272,7 @@ def check_shapes(
             check(name, value, exact=False)
     faults["unexpected"] = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
     if any(faults.values()):
-        raise UserError("; ".join(f"{kind}: {_first(names)}" for kind, names in faults.items() if names))
+        raise UserError("; ".join(f"{kind}: {shown(names)}" for kind, names in faults.items() if names))
 
 
 def weights_to_ours(
@@ -301,7 +300,7 @@ def weights_to_ours(
             if not torch.allclose(in_file, value.to(in_file.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} differs from the values that this architecture computes")
     if contradictory:
-        raise UserError(f"contradictory: {_first(contradictory)}")
+        raise UserError(f"contradictory: {shown(contradictory)}")
     return ours
 
 
@@ -324,8 +323,3 @@ def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str]
 
 def _differ(a: Tensor, b: Tensor) -> bool:
     return not torch.equal(a, b.to(a.dtype))
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

@@ -21,7 +21,7 @@ from torch import Tensor
 from manyheads.core.config import FieldError
 from manyheads.core.layers import skip_init
 from manyheads.core.positions import sinusoidal
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import parse_json, regular
 from manyheads.interop.family import saved_tensors
 from manyheads.interop.table import Weight, check_shapes, concatenated, weights_and_biases, weights_to_ours
@@ -36,7 +36,6 @@ _HIDDEN = {side: f"transformer.{side}.layers.0.linear1.weight" for side in ("enc
 UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 SPECIAL = {UNKNOWN: 0, PAD: 1, BEGIN: 2, END: 3}
 _WRAPPERS = r"(module\.|_orig_mod\.)*"
-_SHOWN = 3  # maximum number of tensor names in an error message
 
 
 def _attention(ours: str, theirs: str) -> list[Weight]:
@@ -126,9 +125,8 @@ def _config(
     """Infer the configuration from the tensor shapes. Whether the shapes are consistent is checked later."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
-        names = ", ".join(list(tensors)[:_SHOWN]) or "nothing"
-        more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
-        raise UserError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {names}{more}")
+        found = shown(tensors) or "nothing"
+        raise UserError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {found}")
     rows, width = tensors[_SOURCE].shape
     sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
     for side, hidden in _HIDDEN.items():

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyheads.core.tensor_file import checksum
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import parse_json, regular
 
 _DTYPES = {
@@ -43,9 +43,7 @@ def weight_files(path: Path, name: str) -> list[Path]:
         return [path / name] if (path / name).is_file() else []
     shards = [path / shard for shard in sorted(set(_weight_map(index).values()))]
     if absent := [shard.name for shard in shards if not shard.is_file()]:
-        raise UserError(
-            f"{path}: found no {', '.join(absent[:3])}, but {index.name} refers to it; copy the model again"
-        )
+        raise UserError(f"{path}: found no {shown(absent)}, but {index.name} refers to it; copy the model again")
     return shards
 
 

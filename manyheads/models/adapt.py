@@ -11,7 +11,7 @@ from torch import nn
 
 from manyheads.core.heads import CLASSIFIERS, belongs_to_head
 from manyheads.core.positions import resize_positions
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.models.presets import build
 from manyheads.models.vit import ViT
 
@@ -65,7 +65,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     missing = [name for name in weights if name not in new and not belongs_to_head(name)]
     weights = {name: tensor for name, tensor in weights.items() if name in new}
     if changed := missing + [name for name, tensor in weights.items() if tensor.shape != new[name].shape]:
-        raise UserError(f"{named} would change the shapes of {', '.join(changed[:5])}")
+        raise UserError(f"{named} would change the shapes of {shown(changed)}")
     adapted.load_state_dict({**new, **weights})
     adapted.to(next(model.parameters()).device).train(model.training)
     return adapted, [name for name in new if name not in weights]

@@ -90,7 +90,7 @@ class EvaluationResult:
         from manyheads.analysis.figures.confusion import draw_sheet
 
         errors = self.errors()
-        if str(path).endswith(".csv"):
+        if Path(path).suffix.lower() == ".csv":
             with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([("input", "truth", "prediction", self.measure), *(e[1:] for e in errors)])
             return

@@ -20,7 +20,7 @@ from manyheads.core.config import TargetKind
 from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.directory import Loaded
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.interop.labels import typed_labels
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
@@ -107,7 +107,7 @@ class Target:
         index, sets = {label: i for i, label in enumerate(self.labels)}, label_sets(data.labels, data.target)
         for i, labels in enumerate(sets):
             if unknown := [label for label in labels if label not in index]:
-                known = ", ".join(self.labels[:8])
+                known = shown(self.labels, 8)
                 raise UserError(f"{data.place(i)}: label {unknown[0]!r}: the model has only the labels {known}")
         if self.kind == "classes":
             return torch.tensor([index[label] for (label,) in sets])
@@ -229,7 +229,7 @@ def trained_target(loaded: Loaded, record: Mapping[str, Any]) -> Target:
 def build_target(config: TargetConfig, labels: tuple[str, ...], train: Any, smoothing: float = 0.0) -> Target:
     """Return the target of a training run. Class weights are those of the training data."""
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
-        raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {', '.join(labels[:8])}")
+        raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
     target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
     if config.class_weights is None:
         return target

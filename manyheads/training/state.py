@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import check_fields
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.training.faults import is_out_of_memory
 
 WINDOW = ("loss", "right")  # names under which checkpoints store the sums since the last log entry
@@ -88,10 +88,7 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
     local = weights(model)
     wrong = [n for n in {**local, **saved} if n not in local or n not in saved or local[n].shape != saved[n].shape]
     if wrong:
-        raise UserError(
-            "the checkpoint belongs to another model; different tensors: "
-            f"{', '.join(wrong[:4])}{' ...' * (len(wrong) > 4)}"
-        )
+        raise UserError(f"the checkpoint belongs to another model; different tensors: {shown(wrong)}")
     for name, tensor in local.items():
         tensor.copy_(_local_shard(tensor, saved[name]))
 

@@ -28,14 +28,13 @@ from manyheads.data.images.tar import Member
 from manyheads.data.readers.label_lists import listed_in
 from manyheads.data.readers.labeled import SEVERAL, UNLABELED_HINT, label_name, number_fault, score_fault
 from manyheads.data.readers.splits import lone_surrogate
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import parse_json
 
 # Maximum size of an image file in bytes. A link in the data may lead to a special file, such as /proc/kcore of size
 # 2**47.
 MAX_FILE_BYTES = 2**30
 MAX_SMALL_BYTES = 2**20  # Images whose pixels need at most this number of bytes may stay in memory.
-_MAX_NAMES = 8  # maximum number of labels in an error message
 _IMAGES_PER_TASK = 16  # number of images that a thread validates in one task
 
 
@@ -185,10 +184,6 @@ def open_image(
         raise UserError(f"{place}{error.fault}; {error.hint}") from None
 
 
-def join_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
-
-
 def _stamp(source: bytes | Path | Member) -> str:
     if isinstance(source, bytes):
         return blake2b(source, digest_size=16).hexdigest()
@@ -247,7 +242,7 @@ def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
         return ImageFault(*fault)
     if names and label_name(label, names) not in names:
         return ImageFault(
-            f"expected one of the labels {join_names(names)} (0 to {len(names) - 1}), found {str(label)!r}",
+            f"expected one of the labels {shown(names, 8)} (0 to {len(names) - 1}), found {str(label)!r}",
             "correct it",
         )
     return None

@@ -97,7 +97,7 @@ def entries(
         raise UserError(f"{file}: not a regular file (a pipe or a device); give {_FORMS}")
     if format_suffix(file) in TABLES:
         return _table(file, columns, images), _read_label_names(file)
-    if file.suffix == ".tar":
+    if file.suffix.lower() == ".tar":
         return _tar(file, columns), _read_label_names(file)
     if _is_idx(file.name):
         return _idx(file, images), _read_label_names(file)
@@ -287,7 +287,7 @@ def _shards(
 
 
 def _is_corpus(file: Path) -> bool:
-    return format_suffix(file) in TABLES or file.suffix == ".tar" or _is_idx(file.name)
+    return format_suffix(file) in TABLES or file.suffix.lower() == ".tar" or _is_idx(file.name)
 
 
 def _is_idx(name: str) -> bool:
@@ -321,7 +321,7 @@ def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
     """
     start = 4 + 4 * dimensions
     try:
-        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as data:
+        with gzip.open(file) if file.suffix.lower() == ".gz" else open(file, "rb") as data:
             header = data.read(start)
             if len(header) < start or header[:4] != bytes((0, 0, 8, dimensions)):
                 raise UserError(f"{file}: not an IDX file of bytes in {dimensions} dimensions; download it again")

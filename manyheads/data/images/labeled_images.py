@@ -27,10 +27,9 @@ from manyheads.data.images.tar import Member
 from manyheads.data.readers.label_lists import check_separators
 from manyheads.data.readers.labeled import common_type, label_name, label_sets, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.roles import shown
-from manyheads.data.readers.rows import BadRow
+from manyheads.data.readers.rows import BadRow, skip_option
 from manyheads.data.readers.splits import SplitData, held_out, logged
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError, extra, shown
 
 # If all images of a corpus are small and need at most this number of bytes, they stay decoded in memory.
 MAX_DECODED_BYTES = 256 * 2**20
@@ -134,7 +133,7 @@ def read_images(
         checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
         for entry, check in logged(checked, f"checking images of {path}"):
             if isinstance(check, ImageFault):
-                _skip_or_raise(entry, check, skips, skip_bad_lines)
+                _skip_or_raise(entry, check, skips, skip_bad_lines, path)
                 continue
             if check.pixels is not None:
                 pixels.append(decoded.add(check.pixels))
@@ -195,7 +194,7 @@ def read_labels(
     names, labels, skips = tuple(names) or own_names, list[str](), dict[str, list[str]]()
     for entry in _with_targets(rows, names, target, set()):
         if fault := fault_of(entry, names):
-            _skip_or_raise(entry, fault, skips, skip_bad_lines)
+            _skip_or_raise(entry, fault, skips, skip_bad_lines, path)
         else:
             labels.append(_name(entry, names))
     if not labels:
@@ -203,10 +202,13 @@ def read_labels(
     return labels, _class_names(names, labels, target, path)
 
 
-def _skip_or_raise(entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool) -> None:
+def _skip_or_raise(
+    entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool, corpus: str | Path | Rows
+) -> None:
     if not skip:
         hint = fault.hint.replace(", or ", ", ")
-        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with --skip-bad-images")
+        option = skip_option(corpus, "images")
+        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with {option}")
     skips.setdefault(fault.fault, []).append(entry.place)
 
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from manyheads.data.batching import balanced_rows, part_of
 from manyheads.data.images.augmentation import Augmentation, batch_random, epoch_order, item_random
-from manyheads.data.images.checking import join_names, open_image
+from manyheads.data.images.checking import open_image
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.store import Stored
 from manyheads.data.images.tar import Member
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 
 _BATCHES_AHEAD = 2  # number of batches that are prepared in advance for each worker process
 
@@ -163,7 +163,7 @@ def _class_indices(data: ImageData, labels: Sequence[str]) -> NDArray[np.int64]:
     index = {label: i for i, label in enumerate(labels)}
     for i, label in enumerate(data.labels):
         if label not in index:
-            fault = f"{data.place(i)}: expected a label of the model ({join_names(labels)}), found {label!r}"
+            fault = f"{data.place(i)}: expected a label of the model ({shown(labels, 8)}), found {label!r}"
             raise UserError(f"{fault}; correct it, or remove the image")
     return np.array([index[label] for label in data.labels], dtype=np.int64)
 

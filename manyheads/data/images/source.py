@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from manyheads.data.images.checking import join_names
 from manyheads.data.images.files import Columns, find_splits, idx_labels_path
 from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
 from manyheads.data.images.store import clear
@@ -19,6 +18,7 @@ from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.class_source import ClassSource, check_labels
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB
+from manyheads.errors import shown
 
 PEEK_IMAGES = 16  # number of images that a dry run reads
 
@@ -101,7 +101,7 @@ class ImageSource(ClassSource[ImageData]):
         report.contradictions(train.keys, train.labels)
         known = labels_of(train.labels, train.target)
         if without := [label for label in train.names if label not in known]:
-            report.warnings.append(f"found no training image for {join_names(without)}")
+            report.warnings.append(f"found no training image for {shown(without, 8)}")
         if notes := list(dict.fromkeys(note for images in splits.known.values() for note in images.notes)):
             others = f" (and about {len(notes) - 1:,} more)" if len(notes) > 1 else ""
             report.warnings.append(f"Pillow warns about {notes[0]}{others}; using these images anyway")

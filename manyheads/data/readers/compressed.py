@@ -25,8 +25,8 @@ UNCHECKED_BYTES = 2**26  # The ratio is not checked for files with a smaller dec
 
 
 def format_suffix(file: str | Path) -> str:
-    """Return the suffix of the uncompressed format: ".jsonl" for a.jsonl, a.jsonl.gz and a.jsonl.zst."""
-    path = Path(file)
+    """Return the suffix of the uncompressed format in lower case: ".jsonl" for a.JSONL, a.jsonl.gz and a.jsonl.zst."""
+    path = Path(str(file).lower())
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
@@ -36,7 +36,7 @@ def open_decompressed(file: Path) -> BinaryIO:
     Raises UserError for text in UTF-16 or UTF-32. Reading raises UserError if the compressed file is truncated or
     damaged, or if its decompressed size is implausible.
     """
-    stream = file.open("rb") if file.suffix not in COMPRESSED else io.BufferedReader(_Expanded(file), READ_SIZE)
+    stream = file.open("rb") if file.suffix.lower() not in COMPRESSED else io.BufferedReader(_Expanded(file), READ_SIZE)
     try:
         encoding = _wide_encoding(stream.peek(_SAMPLE)[:_SAMPLE])
         if encoding is not None:
@@ -62,7 +62,7 @@ class _Expanded(io.RawIOBase):
         self._path, self._read = file, 0
         self._max_bytes = max(UNCHECKED_BYTES, MAX_EXPANSION * file.stat().st_size)
         self._inner: Any
-        if file.suffix == ".gz":
+        if file.suffix.lower() == ".gz":
             self._inner = gzip.GzipFile(file)
         else:
             with extra("parquet", "a .zst file"):

@@ -34,6 +34,7 @@ from manyheads.data.readers.rows import (
     class_names,
     filter_invalid,
     parse_rows,
+    skip_option,
     split_blocks,
     table,
 )
@@ -93,7 +94,7 @@ class Tagged(Dataset):
                     raise UserError(
                         f"{self.place(s, w)}: the tag {tag!r} does not occur in the training data, which has the tags "
                         f"{', '.join(known)}; correct it, train on data with this tag, or skip such sentences with "
-                        "--skip-bad-lines"
+                        f"{skip_option(self.file)}"
                     )
 
     def only(self, known: Sequence[str]) -> Tagged:
@@ -245,7 +246,7 @@ def _split(line: str) -> list[str]:
     Words may contain no-break spaces, which do not separate columns.
     """
     line = line.strip(" \t")
-    return re.split("\t" if "\t" in line else " +", line) if line else []
+    return [cell.strip(" ") for cell in re.split("\t" if "\t" in line else " +", line)] if line else []
 
 
 def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:

@@ -32,8 +32,8 @@ from manyheads.data.readers.label_lists import (
     listed_in,
 )
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, table, text_fault
-from manyheads.errors import UserError
+from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, skip_option, table, text_fault
+from manyheads.errors import UserError, shown
 
 D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
 
@@ -281,14 +281,15 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     unknown = [i for i, labels in enumerate(label_sets(data.labels, data.target)) if not known.issuperset(labels)]
     if not unknown:
         return data
-    first, shown = unknown[0], ", ".join(list(label_order(known))[:8])
+    first, labels = unknown[0], shown(label_order(known), 8)
     if not skip_bad_lines:
         raise UserError(
             f"{data.place(first)}: label {data.labels[first]!r} does not occur in the training data, which has labels "
-            f"{shown} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with --skip-bad-lines"
+            f"{labels} ({len(unknown):,} such {unit}); correct it, or skip such {unit} with "
+            f"{skip_option(data.file, unit)}"
         )
     if len(unknown) == len(data):
-        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {shown}")
+        raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {labels}")
     kept = sorted({*range(len(data))}.difference(unknown))
     return keep_items(data, kept, "labels not in the training data")
 

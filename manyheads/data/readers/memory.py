@@ -99,6 +99,9 @@ def _items(data: Any, name: str) -> Iterable[Any]:
     if hasattr(data, "iter_rows"):
         return data.iter_rows(named=True)  # Polars
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        if not data.columns.is_unique:
+            repeated = ", ".join(map(repr, data.columns[data.columns.duplicated()]))
+            raise UserError(f"{name}: found several columns {repeated}; rename the columns")
         return data.to_dict("records")  # pandas
     if isinstance(data, str | Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserError(

@@ -91,10 +91,12 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
     the table, or the prefix.
     """
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    plain = {name.removesuffix(Path(name).suffix) if Path(name).suffix in COMPRESSED else name for name in names}
-    prefixes = {name.removesuffix(f".{source}") for name in plain if name.endswith(f".{source}")}
+    plain = {
+        name.removesuffix(Path(name).suffix) if Path(name).suffix.lower() in COMPRESSED else name for name in names
+    }
+    prefixes = {Path(name).stem for name in plain if Path(name).suffix.lower() == f".{source}".lower()}
     tables = {name for name in names if format_suffix(name) in TABLES}
-    corpora = sorted(tables | {prefix for prefix in prefixes if f"{prefix}.{target}" in plain})
+    corpora = sorted(tables | {prefix for prefix in prefixes if _side(str(folder / prefix), target).is_file()})
     for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
         if not corpora and one in names:
             raise FileNotFoundError(f"{folder / other}: no such file, but {one} exists; a corpus needs both sides")
@@ -129,8 +131,9 @@ def locate(path: str, source: str, target: str) -> list[Path]:
 
 
 def _side(prefix: str, language: str) -> Path:
-    """Return the path of a corpus file in one language. The file may be compressed."""
-    files = [Path(f"{prefix}.{language}{ending}") for ending in ("", *COMPRESSED)]
+    """Return the path of a corpus file in one language. The file may be compressed, and its suffix in upper case."""
+    names = [f"{prefix}.{language}{ending}" for ending in ("", *COMPRESSED)]
+    files = [Path(name) for name in (*names, *(prefix + name.removeprefix(prefix).upper() for name in names))]
     return next((file for file in files if file.is_file()), files[0])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from manyheads.data.readers.splits import Splits, folder_of, parts_of
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 
 Role = Literal["train", "validation", "evaluation", "test"]
 
@@ -34,25 +34,10 @@ _NOT_DATA = {"readme", "notes", "changelog", "log", "config"}
 _UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
 # In a folder that contains source code or documentation, a file named `train` or `test` is usually not a split.
 _SOURCE_SUFFIXES = (
-    ".md",
-    ".rst",
-    ".html",
-    ".py",
-    ".ipynb",
-    ".sh",
-    ".r",
-    ".js",
-    ".ts",
-    ".c",
-    ".h",
-    ".cpp",
-    ".java",
-    ".go",
-    ".rs",
-)
+    ".md", ".rst", ".html", ".py", ".ipynb", ".sh", ".r", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go", ".rs",
+)  # fmt: skip
 _SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
-_MAX_NAMES = 4  # maximum number of file names in a message
 
 
 def role_of(name: str) -> Role | None:
@@ -215,12 +200,6 @@ def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
         parts.append(f"not used: {shown(others)}")
     line = f"{'' if folder is None else f'{folder}: '}{'; '.join(parts)}"
     return line.encode(errors="backslashreplace").decode()
-
-
-def shown(names: Sequence[str]) -> str:
-    """Return the first names as a comma-separated list, followed by the number of the remaining names."""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def visible(folder: Path) -> list[Path]:

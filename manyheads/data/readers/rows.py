@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from manyheads.data.readers.compressed import MAX_EXPANSION, UNCHECKED_BYTES, format_suffix, open_decompressed
-from manyheads.data.readers.splits import LONGEST, MAX_LINE_BYTES, SURROGATE, UTF8, lines, lone_surrogate
+from manyheads.data.readers.splits import LONGEST, MAX_LINE_BYTES, SURROGATE, UTF8, lines, lone_surrogate, parts_of
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
 
@@ -36,6 +36,7 @@ NUL = ("contains a NUL byte", "remove it")
 _BATCH_ROWS = 64  # Number of Parquet rows in memory at a time. It is small, because the rows may contain photographs.
 # A Parquet file usually expands to at most 20 times its size. If a file expands more, its rows are read one by one.
 _USUAL_EXPANSION = 20
+_MAX_ROW_LINES = 100_000  # maximum number of lines in a row of a CSV file
 _UNDECODED = "\ud800"  # placeholder for a line that is not valid UTF-8; decoded text never contains this character
 
 
@@ -123,7 +124,15 @@ def filter_invalid(
         elif skip:
             skips[f"{corpus or row.file}: {row.fault.partition(': ')[0]}"] += 1
         else:
-            raise UserError(f"{row.place}: {row.fault}; {row.hint}, or skip such {unit} with --skip-bad-lines")
+            option = skip_option(row.file, unit)
+            raise UserError(f"{row.place}: {row.fault}; {row.hint}, or skip such {unit} with {option}")
+
+
+def skip_option(corpus: object, unit: str = "lines") -> str:
+    """Return the option that skips faulty items; for data in memory, whose name is no path, the argument in Python."""
+    if not str(corpus).startswith("hub:") and not any(part.exists() for part in parts_of(str(corpus))):
+        return "skip_bad_lines=True"
+    return "--skip-bad-images" if unit == "images" else "--skip-bad-lines"
 
 
 def table(
@@ -148,7 +157,7 @@ def table(
     if file.stat().st_size == 0:
         raise UserError(f"{file}: the file is empty; expected a header line or one JSON object per line")
     # A file .parquet.gz is not supported, because Parquet files are compressed internally.
-    if file.suffix == ".parquet":
+    if file.suffix.lower() == ".parquet":
         return _parquet(file, columns)
     if format_suffix(file) == ".json" and is_json_array(file):
         return _json_array(file)
@@ -179,7 +188,7 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
             yield Row(file, number, {}, *UTF8)
         elif line.strip():
             try:
-                cells = parse_json(line)
+                cells = parse_json(line, object_pairs_hook=_unique)
             except ValueError as error:
                 yield Row(
                     file, number, {}, f"invalid JSON ({getattr(error, 'msg', error)})", "write one JSON object per line"
@@ -193,6 +202,13 @@ def _jsonl(file: Path) -> Iterator[Row[Cells]]:
                 )
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    cells = dict(pairs)
+    if len(cells) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return cells
+
+
 def is_json_array(file: Path) -> bool:
     return next((line.strip() for line in lines(file) if line and line.strip()), "")[:1] == "["
 
@@ -200,7 +216,7 @@ def is_json_array(file: Path) -> bool:
 def _json_array(file: Path) -> Iterator[Row[Cells]]:
     try:
         with open_decompressed(file) as content:
-            entries = parse_json(content.read().decode("utf-8-sig"))
+            entries = parse_json(content.read().decode("utf-8-sig"), object_pairs_hook=_unique)
     except UnicodeDecodeError:
         raise UserError(f"{file}: {UTF8[0]}; {UTF8[1]}") from None
     except ValueError as error:
@@ -215,7 +231,7 @@ def class_names(file: Path, column: str) -> tuple[str, ...]:
 
     If there are none, or if the file is not a Parquet file, the result is empty.
     """
-    if file.suffix != ".parquet" or not file.is_file():
+    if file.suffix.lower() != ".parquet" or not file.is_file():
         return ()
     with extra("parquet", "a Parquet file"):
         import pyarrow.parquet
@@ -240,6 +256,8 @@ def _parquet(file: Path, columns: Collection[str]) -> Iterator[Row[Cells]]:
         # Without this buffer size, pyarrow loads each column completely into memory.
         content = pyarrow.parquet.ParquetFile(file, buffer_size=2**16)
         names = content.schema_arrow.names
+        if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise UserError(f"{file}: found several columns {', '.join(map(repr, repeated))}; rename the columns")
         chosen = [name for name in names if name in columns or not columns]
         rows = 1 if _expansion(file, content.metadata) > _USUAL_EXPANSION else _BATCH_ROWS
         # Read one row group at a time; otherwise pyarrow keeps all row groups in memory.
@@ -340,21 +358,31 @@ def _separator(file: Path) -> str:
 
 
 def _csv(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
+    """Yield the line number and the cells of each row. If a quote never closes, the next line begins a new row."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    reader = csv.reader(
-        (_UNDECODED if line is None else f"{line}\n" for line in lines(file)), strict=True, delimiter=_separator(file)
-    )
+    source = (_UNDECODED if line is None else f"{line}\n" for line in lines(file))
+    ahead, taken, number, separator = deque[str](), list[str](), 1, _separator(file)
+
+    def feed() -> Iterator[str]:
+        while len(taken) < _MAX_ROW_LINES and (line := ahead.popleft() if ahead else next(source, None)) is not None:
+            taken.append(line)  # a quoted cell may contain several lines
+            yield line
+
+    reader = csv.reader(feed(), strict=True, delimiter=separator)
     while True:
-        number = reader.line_num + 1  # a quoted cell may contain several lines
+        taken.clear()
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             yield number, (f"invalid CSV ({error})", 'quote cells as "...", and write a quote inside a cell as ""')
+            ahead.extendleft(reversed(taken[1:]))
+            number, reader = number + 1, csv.reader(feed(), strict=True, delimiter=separator)
             continue
         corpus = "".join(cells)
         if _UNDECODED in corpus or "\0" in corpus:
             yield number, UTF8 if _UNDECODED in corpus else NUL
         elif cells:
             yield number, cells
+        number += len(taken)

@@ -23,7 +23,7 @@ from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -204,10 +204,9 @@ class Source(ABC, Generic[D]):
         if folder is not None:
             splits = self.splits_in(folder)
             if splits == (None, None, []):
-                names = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
                 raise FileNotFoundError(
                     f"{folder}: found no data; expected {self.expected}, and val and test in the same format; "
-                    f"found {names}"
+                    f"found {shown(sorted(path.name for path in folder.iterdir()), 8) or 'nothing'}"
                 )
         for corpus in filter(None, (None if folder else data, validation, test)):
             self.check_exists(corpus)

@@ -12,7 +12,7 @@ from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.tasks.classification.task import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -174,6 +174,6 @@ class Classifier(TextPredictor):
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels, **settings
         )
         if data is not None and labeled.numbered:
-            pairs = ", ".join(f"{number} for {name}" for number, name in sorted(labeled.numbered.items())[:4])
+            pairs = shown(f"{number} for {name}" for number, name in sorted(labeled.numbered.items()))
             logger.info(f"{labeled.file}: using numeric labels as indices of label names: {pairs}")
         return labeled

@@ -20,7 +20,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import REGRESSION_LABELS
 from manyheads.data.readers.splits import SplitData
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
@@ -175,7 +175,7 @@ def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, expected
 
 
 def _labels_text(labels: tuple[str, ...]) -> str:
-    return f"{len(labels)} labels ({', '.join(labels[:5])}{', ...' * (len(labels) > 5)})" if labels else "no labels"
+    return f"{len(labels)} labels ({shown(labels)})" if labels else "no labels"
 
 
 def _weights_hash(model: torch.nn.Module) -> str:

@@ -85,6 +85,12 @@ def test_faults_are_reported_or_skipped_with_their_sentence(tmp_path: Path, faul
 TOKENS, TAGS = [["EU", "rejects", "New", "York"], ["Peter"]], [["B-ORG", "O", "B-LOC", "I-LOC"], ["B-PER"]]
 
 
+def test_blanks_around_a_tab_are_no_part_of_a_cell(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("Ann \tB-PER\nlives\t O\n")
+    data = read_conll(tmp_path / "a.conll")
+    assert (data.words, data.tags) == ([["Ann", "lives"]], [["B-PER", "O"]])
+
+
 def as_table(folder: Path, suffix: str, names: tuple[str, str], tokens: Any = TOKENS, tags: Any = TAGS) -> Path:
     file = folder / f"a{suffix}"
     rows = list(zip(tokens, tags, strict=True))

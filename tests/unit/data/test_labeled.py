@@ -149,7 +149,7 @@ def test_whole_numbers_and_names_with_digits_are_classes(tmp_path: Path, labels:
         ("az", "c.csv", "text,label\na,1\nb\0,1\n", r"c\.csv:3: contains a NUL byte; remove it"),
         ("az", "c.tsv", "text\tlabel\na\t1\nb\0\t1\n", r"c\.tsv:3: contains a NUL byte; remove it"),
         ("z", "c.csv", 'text,label\n"a"b,1\n', r"c\.csv:2: invalid CSV"),
-        ("a", "c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: invalid CSV"),
+        ("acz", "c.csv", 'text,label\na,1\n"b,1\nc,1\n', r"c\.csv:3: invalid CSV"),
         ("z", "c.csv", "text,label\na,b,1\n", r"c\.csv:2: expected 2 columns as in the header, found 3; quote"),
         ("az", "c.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"c\.jsonl:2: invalid JSON"),
         ("az", "c.jsonl", '{"text": "a", "label": 1}\n[1]\n', r"c\.jsonl:2: expected a JSON object, found list"),

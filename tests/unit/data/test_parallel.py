@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.parallel import Pairs, read_parallel
+from manyheads.data.readers.parallel import Pairs, corpora_in, read_parallel
 from manyheads.data.readers.splits import Splits, hold_out
 from manyheads.data.sources.corpora import ParallelSource
 
@@ -113,6 +113,20 @@ FORMS = [
 def test_every_form_gives_equal_pairs(tmp_path: Path, write: Callable[[Path], str]) -> None:
     pairs = read_parallel(write(tmp_path), "de", "en")
     assert (pairs.sources, pairs.targets, sum(pairs.skips.values())) == (GERMAN, ENGLISH, 0)
+
+
+@pytest.mark.parametrize("write", FORMS)
+def test_suffixes_may_have_upper_case(tmp_path: Path, write: Callable[[Path], str]) -> None:
+    def upper(name: str) -> str:
+        stem, *suffixes = Path(name).name.split(".")
+        return str(Path(name).with_name(".".join([stem, *map(str.upper, suffixes)])))
+
+    corpus = write(tmp_path)
+    for file in sorted(tmp_path.iterdir()):
+        file.rename(upper(str(file)))
+    pairs = read_parallel(",".join(map(upper, corpus.split(","))), "de", "en")
+    assert (pairs.sources, pairs.targets) == (GERMAN, ENGLISH)
+    assert corpora_in(tmp_path, "de", "en")
 
 
 def test_translation_direction_follows_the_settings(tmp_path: Path) -> None:

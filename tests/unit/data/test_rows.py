@@ -5,10 +5,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import Row, character_fault, filter_invalid, table, text_fault
 from manyheads.data.readers.splits import LONGEST
 from manyheads.data.text.text_faults import check_text
@@ -117,6 +119,34 @@ def test_faults_are_refused_or_counted(tmp_path: Path, name: str, content: str |
 def test_a_file_that_is_not_a_table_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list(filter_invalid(table(write(tmp_path, name, content)), Counter(), skip=True))
+
+
+@pytest.mark.parametrize("end", ["", '"'])
+def test_a_quote_that_never_closes_costs_one_line(tmp_path: Path, end: str) -> None:
+    rows = [f"row {i},{i}" for i in range(40)]
+    rows[10] = '"row 10,10'
+    rows[30] = f'"row\n30",30\nx {end}quoted{end},31' if end else "row 30,30"
+    rows_read = [*table(write(tmp_path, "c.csv", "a,b\n" + "\n".join(rows)))]
+    faults = [row for row in rows_read if row.fault]
+    assert [row.number for row in faults] == [12]
+    assert faults[0].fault.startswith("invalid CSV (")
+    assert len(rows_read) - 1 == 39 + bool(end)
+    assert rows_read[-1].number == (43 if end else 41)
+
+
+@pytest.mark.parametrize(("name", "content"), [("c.jsonl", '{"a": 1, "a": 2}'), ("c.json", '[{"a": 1, "a": 2}]')])
+def test_a_repeated_name_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    with pytest.raises(UserError, match=r"invalid JSON \(an object has a name twice\)"):
+        [*filter_invalid(table(write(tmp_path, name, content)), Counter(), skip=False)]
+
+
+def test_a_repeated_column_is_refused(tmp_path: Path) -> None:
+    columns = pyarrow.Table.from_arrays([pyarrow.array(["x"]), pyarrow.array(["y"])], names=["a", "a"])
+    pyarrow.parquet.write_table(columns, tmp_path / "c.parquet")
+    frame = pd.DataFrame([["one", "x", "y"]], columns=["text", "a", "a"])
+    for rows in (lambda: table(tmp_path / "c.parquet"), lambda: Rows("train", frame, [("text",)])):
+        with pytest.raises(UserError, match=r"(c\.parquet|train): found several columns 'a'; rename the columns"):
+            [*rows()]
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from PIL import Image
 
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.readers.labeled import label_sets, labels_of, read_labeled
+from manyheads.data.readers.labeled import label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.sources.report import labeled_report
+from manyheads.tasks.targets import Target
 
 
 def jsonl(file: Path, *labels: Any) -> Path:
@@ -162,6 +163,18 @@ def test_the_type_of_labels_is_known(values: Any, expected: str) -> None:
     assert read_images(Rows("train", images, [("image", "label")])).label_type == expected
     named = Rows("train", rows, [("text", "label")])
     assert read_labeled(named, names=[str(value) for value in values]).label_type == "str"
+
+
+def test_a_list_of_labels_that_is_cut_says_so(tmp_path: Path) -> None:
+    data = read_labeled(tsv(tmp_path / "val.tsv", "9", "0"))
+    message = r"label '9' does not occur .*has labels 0, 1, 2, 3, 4, 5, 6, 7 and 1 more .*rows with --skip-bad-lines"
+    with pytest.raises(ValueError, match=message):
+        with_labels(data, [str(i) for i in range(9)])
+    with pytest.raises(ValueError, match=r"has only the labels 0, 1, 2, 3, 4, 5, 6, 7 and 1 more"):
+        Target("classes", tuple(map(str, range(9)))).truth(data)
+    memory = read_labeled(Rows("test", [("a", "9")], [("text", "label")]))
+    with pytest.raises(ValueError, match=r"skip such images with skip_bad_lines=True"):
+        with_labels(memory, ["1"], unit="images")
 
 
 def test_labels_that_training_lacks_are_named(tmp_path: Path) -> None:

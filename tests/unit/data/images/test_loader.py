@@ -96,7 +96,7 @@ def test_mixed_images_have_soft_labels() -> None:
 def test_bad_input_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"image 3: expected a label of the model \(a, b\), found 'c'; correct it"):
         ImageLoader(data(), LABELS[:2], GRAY, batch_items=6)
-    with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4, 5, 6, 7, ...\), found 'a'; correct it"):
+    with pytest.raises(ValueError, match=r"0, 1, 2, 3, 4, 5, 6, 7 and 2 more\), found 'a'; correct it"):
         ImageLoader(data(), "0123456789", GRAY, batch_items=6)
     gone = ImageData([Item(tmp_path / "gone.png", "a", "0", (8, 8), "L")], LABELS)
     with pytest.raises(ValueError, match="gone.png: no such file; give"):
