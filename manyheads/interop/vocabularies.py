@@ -17,6 +17,8 @@ not used in transformers 5.23.)
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,8 @@ from tokenizers import (
 
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
+
+logger = logging.getLogger(__name__)
 
 # Maximum number of special tokens before the SentencePiece pieces in a Pegasus vocabulary. Published models have 103.
 LARGEST_OFFSET = 10_000
@@ -87,11 +91,17 @@ def marian_files(path: Path) -> dict[str, bytes]:
 
 def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     special = _special(about, _BERT_TOKENS)
-    tokenizer = Tokenizer(models.WordPiece(_lines(path / "vocab.txt"), unk_token=special["unk"]))
+    vocabulary = _lines(path / "vocab.txt")
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk"]))
+    cased = next((word for word in vocabulary if re.search("[A-Z]", word) and word[0] not in "[<"), None)
+    if cased is not None and "do_lower_case" not in about:
+        logger.warning(
+            f"{path}: keeping upper case, because vocab.txt has words such as {cased!r}; else set do_lower_case"
+        )
     tokenizer.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=about.get("tokenize_chinese_chars", True),
         strip_accents=about.get("strip_accents"),
-        lowercase=about.get("do_lower_case", True),
+        lowercase=about.get("do_lower_case", cased is None),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()

@@ -151,7 +151,7 @@ class ImageSource(ClassSource[ImageData]):
         if self.data.startswith(HUB):
             return self.sample, self.names
         if self.memory:
-            return len(self.memory["train"]), self.names
+            return len(self.corpus("train")), self.names
         splits = self.splits()
         assert splits.train is not None
         names = self.names_for((), splits.train)

@@ -1,8 +1,8 @@
 """Reader of running text that yields long texts in pieces, so that a corpus may exceed memory.
 
 A corpus is a file, several files joined by commas, or a directory. Directories are searched recursively; hidden files
-are ignored. In a table (`rows.py`), each row is a text; any other file is one text. All formats except Parquet may be
-compressed (.gz, .zst).
+are ignored, as are source code, documentation and binary files next to text. In a table (`rows.py`), each row is a
+text; any other file is one text. All formats except Parquet may be compressed (.gz, .zst).
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.compressed import READ_SIZE, format_suffix, open_decompressed
+from manyheads.data.readers.compressed import COMPRESSED, READ_SIZE, format_suffix, open_decompressed
+from manyheads.data.readers.roles import SOURCE_SUFFIXES
 from manyheads.data.readers.rows import NUL, TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
 from manyheads.data.readers.splits import SURROGATE, UTF8, logged, lone_surrogate, parts_of
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
+SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)  # suffixes of texts and tables
+_SAMPLE = 1024  # number of bytes at the start of a file that show if it is binary
 MAX_PIECE = 2**20  # maximum number of characters in a piece of text
 FIRST_BYTES = 2**20  # number of bytes read of each text file if a limit on the number of texts is set
 # Version of the format in which facts about a corpus are stored. Increase it when the stored content changes.
@@ -176,7 +179,11 @@ class Survey:
 _ARRAYS = ("hashes", "usable", "long", "starts")
 
 
-def files_of(path: str) -> list[Path]:
+def files_of(path: str, mixed: bool = False) -> list[Path]:
+    """Return the files of a corpus.
+
+    mixed  True: use files of every kind in a directory, as earlier versions did
+    """
     files: list[Path] = []
     for name in parts_of(path):
         if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
@@ -186,8 +193,25 @@ def files_of(path: str) -> list[Path]:
         visible_files = [
             file for file in all_files if not any(part.startswith(".") for part in file.relative_to(name).parts)
         ]
-        files += visible_files if name.is_dir() else [name]
+        inside = visible_files if mixed else _without_others(visible_files)
+        files += inside if name.is_dir() else [name]
     return [file.absolute() for file in files]
+
+
+def _without_others(files: list[Path]) -> list[Path]:
+    """Leave out source code, documentation and binary files next to text, unless they have more text."""
+    sizes = {file: file.stat().st_size for file in files}
+    binary = {file for file in files if _is_binary(file)}
+    pages = {file for file in files if file.suffix.lower() in SOURCE_SUFFIXES}.difference(binary)
+    kept = [file for file in files if file not in binary and file not in pages]
+    return kept if sum(map(sizes.__getitem__, kept)) > sum(map(sizes.__getitem__, pages)) else files
+
+
+def _is_binary(file: Path) -> bool:
+    if format_suffix(file) in SUFFIXES or file.suffix.lower() in COMPRESSED:
+        return False
+    with file.open("rb") as content:
+        return b"\0" in content.read(_SAMPLE)
 
 
 def text_rows(file: Path | Iterable[Row[Cells]], column: str) -> Iterator[Row[tuple[str]]]:

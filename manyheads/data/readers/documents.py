@@ -16,14 +16,13 @@ from typing import ClassVar
 
 from manyheads.data.batching import Lazy
 from manyheads.data.readers.compressed import format_suffix
-from manyheads.data.readers.corpus import text_rows
+from manyheads.data.readers.corpus import SUFFIXES, text_rows
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
 
 Document = list[str]  # a document as a list of sentences
-SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)
 
 BREAK = "<br ?/?>"
 _LINES = re.compile(rf"\n|{BREAK}")

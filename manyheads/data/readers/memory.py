@@ -1,6 +1,7 @@
 """Rows of data in memory, for the same readers as the rows of a table file. Faults are reported with the row number.
 
-The data are a list of dictionaries or tuples, a frame of pandas or Polars, a `datasets.Dataset`, or a PyTorch dataset.
+The data are a list of dictionaries or tuples, a dictionary or a tuple of columns, an array of rows, a frame of pandas
+or Polars, a `datasets.Dataset`, or a PyTorch dataset.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class Rows:
     """
 
     def __init__(self, name: str, data: Any, fields: Sequence[Sequence[str]]) -> None:
-        self.name, self._data, self._fields = name, data, fields
+        self.name, self._data, self._fields = name, _rows_of(data, name), fields
+
+    def __len__(self) -> int:
+        return len(self._data)
 
     def __fspath__(self) -> str:
         return self.name
@@ -72,10 +76,13 @@ class Rows:
 def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the splits of a mapping with the names train, validation and test.
 
-    The names of the mapping are read like names of files (`roles.py`). A split of unlabeled data is left out.
+    The names of the mapping are read like names of files (`roles.py`). A split of unlabeled data is left out. A mapping
+    of columns is the training data.
     Raises UserError if a name is unknown, if two names mean the same split, or if there are no training data.
     """
     roles = {name: role_of(str(name)) for name, data in given.items() if data is not None}
+    if not any(roles.values()) and all(map(_is_column, given.values())):
+        return {"train": given}
     if "train" not in roles.values():
         raise UserError(f"train: expected a split 'train', found {', '.join(map(repr, roles)) or 'no data'}")
     splits: dict[str, Any] = {}
@@ -93,6 +100,36 @@ def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
             raise UserError(f"train: found several {split} splits in {names}; leave all but one out")
         splits[split] = given[name]
     return splits
+
+
+def _is_column(value: Any) -> bool:
+    return (isinstance(value, Sequence) and not isinstance(value, str | tuple)) or (
+        getattr(value, "ndim", 0) > 0 and not hasattr(value, "columns")
+    )
+
+
+def _rows_of(data: Any, name: str) -> Any:
+    """Return the rows of a dictionary of columns, of a tuple of columns such as (X, y), or of an array.
+
+    Other data are returned unchanged. Raises UserError if the columns have different lengths, or may be rows as well.
+    """
+    if isinstance(data, np.ndarray):
+        if data.dtype.names:
+            return [dict(zip(data.dtype.names, row, strict=True)) for row in data.tolist()]
+        return data.tolist() if data.ndim == 2 else data
+    columns = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
+    if not columns or not all(map(_is_column, columns)):
+        return data
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise UserError(f"{name}: the columns have {', '.join(map(str, lengths))} values: expected equal numbers")
+    if isinstance(data, Mapping):
+        return [dict(zip(data, row, strict=True)) for row in zip(*columns, strict=True)]
+    if lengths[0] == len(lengths) and all(isinstance(column, list) for column in columns):
+        raise UserError(
+            f"{name}: found {lengths[0]} lists of {lengths[0]} values, rows or columns; give a list of tuples"
+        )
+    return list(zip(*columns, strict=True))
 
 
 def _items(data: Any, name: str) -> Iterable[Any]:

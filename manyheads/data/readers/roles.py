@@ -33,8 +33,9 @@ _WORDS: dict[str, Role] = {
 _NOT_DATA = {"readme", "notes", "changelog", "log", "config"}
 _UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
 # In a folder that contains source code or documentation, a file named `train` or `test` is usually not a split.
-_SOURCE_SUFFIXES = (
+SOURCE_SUFFIXES = (
     ".md", ".rst", ".html", ".py", ".ipynb", ".sh", ".r", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go", ".rs",
+    ".yaml", ".yml", ".toml",
 )  # fmt: skip
 _SPLIT_LIKE = re.compile("train|valid|test", re.IGNORECASE)
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
@@ -58,7 +59,7 @@ def roles_of(names: Iterable[str]) -> dict[str, Role]:
     """Return the role of each name in a directory. Names without a role are left out."""
     names = list(names)
     roles = {name: role for name in names if (role := role_of(name)) is not None}
-    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(_SOURCE_SUFFIXES):
+    for suffix in {Path(name).suffix.lower() for name in roles}.intersection(SOURCE_SUFFIXES):
         pages = [name for name in names if Path(name).suffix.lower() == suffix]
         if not all(name in roles and len(_words(Path(name).stem)) == 1 for name in pages):
             roles = {name: role for name, role in roles.items() if name not in pages}
@@ -176,7 +177,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
     """
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
-        if (role := role_of(file.name)) and file.suffix.lower() not in _SOURCE_SUFFIXES:
+        if (role := role_of(file.name)) and file.suffix.lower() not in SOURCE_SUFFIXES:
             pattern = "".join("*" if word.lower() in _WORDS else word for word in re.split(r"([\W_]+)", file.name))
             groups.setdefault((file.parent, pattern), {})[role] = file
     for (folder, _), roles in groups.items():

@@ -53,7 +53,7 @@ class TextSource(Source[Texts]):
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
             corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
-            cache_folder=None if limit is not None else self.cache_folder,
+            cache_folder=None if limit is not None else self.cache_folder, mixed=self.by_hash,
         )  # fmt: skip
 
     def embedded(self) -> SplitData[Texts]:
@@ -88,7 +88,8 @@ class TextSource(Source[Texts]):
         return data.facts.fingerprint
 
     def corpora(self, folder: Path) -> list[str]:
-        return [path.name for path in visible(folder)]
+        used = files_of(str(folder), self.by_hash)
+        return [path.name for path in visible(folder) if path.is_dir() or path.absolute() in used]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
         """Find the splits of a directory. If it contains no splits, all of it is training data."""

@@ -52,6 +52,25 @@ def test_bert_is_read(real_data: Find, tmp_path: Path, about: dict[str, Any]) ->
     assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "about", "tokens"),
+    [
+        (["Paris", "paris"], {}, ["Paris", "paris"]),
+        (["Paris", "paris"], {"do_lower_case": True}, ["paris", "paris"]),
+        (["paris"], {}, ["paris", "paris"]),
+    ],
+)
+def test_a_cased_vocabulary_keeps_upper_case(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, words: list[str], about: dict[str, Any], tokens: list[str]
+) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    found = foreign_tokenizers(tmp_path, "bert", about)
+    assert found is not None
+    assert found[0].encode("Paris paris").tokens[1:-1] == tokens
+    kept = "keeping upper case, because vocab.txt has words such as 'Paris'"
+    assert (kept in caplog.text) == (tokens[0] == "Paris")
+
+
 def test_files_of_older_versions_are_read(real_data: Find, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_bytes((real_data("bert_vocab") / "vocab.txt").read_bytes())
     special = {"mask_token": {"content": "[MASK]", "lstrip": True}, "additional_special_tokens": ["<e>"]}

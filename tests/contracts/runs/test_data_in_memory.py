@@ -58,7 +58,10 @@ def with_label_names(rows: Sequence[tuple[str, str]]) -> Any:
 def test_every_form_of_data_gives_the_run_of_the_file() -> None:
     FRAME.to_csv("d.csv", index=False)
     expected = classify("d.csv", "file")
+    columns = FRAME.to_dict("list")
     forms = [TEXTS, FRAME.to_dict("records"), FRAME, polars.from_pandas(FRAME), with_label_names(TEXTS)]
+    forms += [columns, {"train": columns}, (FRAME.text, FRAME.label), tuple(columns.values()), FRAME.to_numpy()]
+    forms += [FRAME.to_records(index=False), np.array(TEXTS)]
     for number, data in enumerate(forms):
         run = classify(data, f"r{number}")
         assert run["data"]["fingerprints"] == expected["data"]["fingerprints"]
@@ -119,6 +122,23 @@ def test_a_label_type_that_does_not_fit_is_refused() -> None:
             ValueError, match="'label_type' is .*; expected a type of all names, of str, int, float, bool"
         ):
             manyheads.load("r")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"text": ["a", "b"], "label": ["x"]}, "train: the columns have 2, 1 values: expected equal numbers"),
+        ((["a", "b"], ["x", "y"]), "train: found 2 lists of 2 values, rows or columns; give a list of tuples"),
+        ((FRAME[["text"]], FRAME.label), "expected a dictionary or a tuple"),
+        ((FRAME.text, FRAME.label[:9]), "train: the columns have 60, 9 values"),
+        (np.zeros((4, 4, 4)), "expected a dictionary or a tuple"),
+        ({"text": "a"}, "expected a split 'train', found 'text'"),
+        ([("a", "x"), ("b", None)], r"train: row 2: .* skip such lines with skip_bad_lines=True"),
+    ],
+)
+def test_other_forms_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classify(data)
 
 
 def test_questions_are_read_from_tuples() -> None:

@@ -32,7 +32,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 def test_texts_are_read_exactly(tmp_path: Path) -> None:
     text = "a\r\nb\u2028c\x0c\n\n é \n"
-    write(tmp_path, {"b.txt": text, "a/x.py": "x\n", ".hidden": "no", ".git/y": "no", "blank.txt": " \n"})
+    write(tmp_path, {"b.txt": text, "a/x": "x\n", ".hidden": "no", ".git/y": "no", "blank.txt": " \n"})
     texts = read_texts(tmp_path)
     assert texts.texts == ["x\n", text]
     assert texts.bytes == len(text.encode()) + 2
@@ -149,3 +149,21 @@ def test_hashes_cover_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts.texts]
     assert len(list(texts.parts())) > 3
     assert texts.hashes.tolist() == expected
+
+
+def test_files_of_another_kind_are_left_out_and_named(tmp_path: Path) -> None:
+    files = {"input.txt": b"To be or not to be.\n" * 99, "prepare.py": b"import numpy\n", "readme.md": b"# Data\n"}
+    tokens = b"\x05\0\x07\0" * 2000
+    for name, content in (files | {"train.bin": tokens, "val.bin": tokens, "meta.pkl": b"\x80\0"}).items():
+        (tmp_path / name).write_bytes(content)
+    source = TextSource(data=str(tmp_path))
+    splits = source.read()
+    assert "".join((*splits.train.texts, *splits.validation.texts)).encode() == files["input.txt"]
+    line = f"{tmp_path}: train = input.txt; not used: meta.pkl, prepare.py, readme.md, train.bin and 1 more"
+    assert line in source.summary_lines(splits)
+    for name in ("train.bin", "val.bin", "meta.pkl"):
+        (tmp_path / name).unlink()
+    before = source.reading_variants()[1]
+    assert source.read_matching(before.describe(before.read())["fingerprints"])[0] == before
+    (tmp_path / "input.txt").write_bytes(b"numpy\n")  # a folder of source code, with its requirements
+    assert len(TextSource(data=str(tmp_path)).read_one(str(tmp_path))) == 3
