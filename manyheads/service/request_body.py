@@ -109,17 +109,30 @@ def _base64(content: bytes) -> str:
 def validation_error(error: ValidationError) -> Refused:
     """Return the first validation error, and the name of the invalid field.
 
-    If the field allows alternative types, the error describes the type that matches best.
+    If the field allows alternative types, the error describes the type that matches best: one with a value out of its
+    limits, then the one with the longest valid beginning.
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":
         return Refused(400, f"failed to parse the body as JSON: {details[0]['msg']}", code="invalid_json")
     first = details[0]["loc"][:1]
-    worst = max((detail for detail in details if detail["loc"][:1] == first), key=lambda detail: len(detail["loc"]))
+    of_field = [detail for detail in details if detail["loc"][:1] == first]
+    mismatched = {detail["loc"][1:2] for detail in of_field if detail["type"].endswith("_type")}
+    worst = max(of_field, key=lambda detail: _match(detail["loc"], detail["loc"][1:2] not in mismatched))
     path = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
     field = ".".join(map(str, [*first, *path]))  # field path without the names that pydantic adds for alternative types
     code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"
-    return Refused(400, worst["msg"], field=field[:200] or None, code=code)
+    return Refused(400, worst["msg"].removeprefix("Value error, "), field=field[:200] or None, code=code)
+
+
+def _match(place: tuple[int | str, ...], fits: bool) -> tuple[bool, int, int]:
+    """Return a value that is larger if the type of a validation error matches the request better.
+
+    place  location of the error: the field, the name of the type if there are alternatives, and indices of items
+    fits   True if the values have this type
+    """
+    valid_items = place[2] if len(place) > 2 and isinstance(place[1], str) and isinstance(place[2], int) else 0
+    return fits, len(place), valid_items
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
