@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TAG = re.compile("<(?=[a-zA-Z/!?])")  # other characters after < make it a text
+# The end of a tag: > outside of quoted values. A quote counts at the beginning of a value only, so not in `title=it's`.
+_TAG_END = re.compile(r"""(?:=\s*+"[^"]*"|=\s*+'[^']*'|[^>])*+>""")
+_NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
+_KEPT = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["']?[^"'>]*\bnotranslate\b)""", re.IGNORECASE)
 _ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}  # elements with code
+_LINES = ("pre", "textarea")  # elements whose line breaks and blanks are shown
+# elements without an end
+_EMPTY = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 
 
 @dataclass(frozen=True)
@@ -30,32 +37,57 @@ class Split:
 
 
 def of_lines(text: str) -> Split:
-    parts = text.split("\n")
-    return Split(parts, ["", *["\n"] * (len(parts) - 1), ""])
+    """Split a plain text into its lines. Blanks around a line, and blank lines, are not translated."""
+    split = Split([], [""])
+    _add(split, text, lines=True)
+    return split
 
 
 def of_html(text: str) -> Split:
-    """Split HTML into the texts between its tags. White space around these texts, and code, are not translated."""
-    parts: list[str] = []
-    around = [""]
+    """Split HTML into the texts between its tags. White space around these texts, and code, are not translated.
+
+    Elements with `translate="no"` or the class "notranslate" stay as they are. In `<pre>`, each line is a part.
+    """
+    split = Split([], [""], escaped=True)
     at, code = 0, ""
+    kept, depth = "", 0  # name of the element that is not translated, and the number of open elements of this name
+    lines = 0  # number of open elements whose lines are parts
     while at < len(text):
         found = (_ENDS[code] if code else _TAG).search(text, at)
         begin = found.start() if found else len(text)
-        content = text[at:begin]
-        if content.strip() and not code:
-            core = content.strip()
-            before, _, after = content.partition(core)
-            around[-1] += before
-            parts.append(" ".join(html.unescape(core).split()))
-            around.append(after)
+        if code or depth:
+            split.around[-1] += text[at:begin]
         else:
-            around[-1] += content
-        closing = "-->" if text.startswith("<!--", begin) else ">"
-        end = text.find(closing, begin)
-        at = len(text) if end < 0 else end + len(closing)
+            _add(split, text[at:begin], lines=lines > 0)
+        if text.startswith("<!--", begin):
+            end = text.find("-->", begin)
+            at = len(text) if end < 0 else end + 3
+        else:
+            tag_end = _TAG_END.match(text, begin)
+            at = tag_end.end() if tag_end else len(text)
         tag = text[begin:at]
-        around[-1] += tag
-        name = tag[1:].split(maxsplit=1)[0].rstrip(">").lower() if len(tag) > 2 and tag[1:].strip() else ""
-        code = name if name in _ENDS and not tag.endswith("/>") else ""
-    return Split(parts, around, escaped=True)
+        split.around[-1] += tag
+        named = _NAME.match(tag)
+        name = named[1].lower() if named else ""
+        step = -1 if tag.startswith("</") else int(not tag.endswith("/>") and name not in _EMPTY)
+        code = name if step > 0 and name in _ENDS else ""
+        if depth:
+            depth += step * (name == kept)
+        elif step > 0 and _KEPT.search(tag):
+            kept, depth = name, 1
+        if name in _LINES:
+            lines = max(0, lines + step)
+    return split
+
+
+def _add(split: Split, content: str, *, lines: bool) -> None:
+    """Add a text to the parts of a split, or each of its lines, without the white space around it."""
+    for piece in re.findall(r"[^\n]*\n|[^\n]+", content) if lines else [content]:
+        if core := piece.strip():
+            before, _, after = piece.partition(core)
+            split.around[-1] += before
+            plain = html.unescape(core) if split.escaped else core
+            split.parts.append(plain if lines else " ".join(plain.split()))
+            split.around.append(after)
+        else:
+            split.around[-1] += piece
