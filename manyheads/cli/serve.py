@@ -87,7 +87,8 @@ def _models_by_name(given: list[str]) -> dict[str, str]:
             name, model = text.removeprefix("hub:").partition("@")[0] if text.startswith("hub:") else "", text
         if not model or (equals and not name and not Path(text).exists() and not text.startswith("hub:")):
             raise UserError(f"{text}: expected NAME=MODEL")
-        pairs.append((name or Path(model).resolve().name or model, model))
+        # The name as typed: a symbolic link keeps its name when it is set to another model.
+        pairs.append((name or Path(os.path.abspath(model)).name or model, model))
     names = Counter(name for name, _ in pairs)
     if twice := [name for name, count in names.items() if count > 1]:
         raise UserError(f"two models have the name {twice[0]}: rename one, as in {twice[0]}-2=MODEL")

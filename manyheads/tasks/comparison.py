@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.core.calls import shown
+from manyheads.core.calls import checked, shown
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Predictor
 from manyheads.tasks.loading import load
@@ -17,6 +17,7 @@ MAX_CHANGES = 5
 MIN_BOOTSTRAP_ITEMS = 10
 
 
+@checked
 def compare(
     first: Predictor | str | Path, second: Predictor | str | Path, data: Any = None, *, skip_bad_lines: bool = False
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from manyheads.core.calls import checked
 from manyheads.core.config import Precision
 from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
@@ -69,6 +70,7 @@ PREDICTORS = (
 )
 
 
+@checked
 def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> LoadedModel:
     """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as a predictor.
 

@@ -186,3 +186,5 @@ def test_models_are_evaluated_and_compared_by_path(first: str, predictors: dict[
     assert manyheads.compare(str(predictor.path), predictor, data)["items"] == len(expected.inputs)
     with pytest.raises(UserError, match="3 has no predictions to score: expected two models"):
         manyheads.compare(predictor, 3, data)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"load\(\) has no option 'precison': did you mean precision\?"):
+        manyheads.load(predictor.path, precison="bf16")  # type: ignore[call-arg]
