@@ -60,7 +60,7 @@ EMPTY: dict[str, Any] = {
     "no texts": [], "an empty text": "", "blanks": [" ", ""], "a surrogate": ["\ud800"], "no array": np.array([], str),
 }  # fmt: skip
 # values that are right as the first argument of a method: rows of data
-ACCEPTED = dict.fromkeys(("evaluate", "outcome"), ("a dictionary", "a frame", "a list of dictionaries"))
+ACCEPTED = dict.fromkeys(("evaluate", "outcome"), ("a dictionary", "a frame", "a list of dictionaries", "a matrix"))
 FAST = ("max_tokens",)  # options that make a right call fast
 KINDS = list(dict.fromkeys(row.predictor.split(":")[1] for row in PREDICTORS))
 
