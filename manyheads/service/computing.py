@@ -20,13 +20,8 @@ MAX_PIXELS = 16_000_000  # maximum number of pixels in an image that a client se
 def run(predictor: Any, verb: str, **options: Any) -> Run:
     """Return a function that runs a predictor's method on a batch of items."""
 
-    def answers(pairs: list[tuple[str, str]]) -> Sequence[Any]:
-        for index, pair in enumerate(pairs):
-            try:
-                predictor.check(*pair)
-            except UserError as error:
-                raise ItemError(index, str(error)) from None
-        return predictor.answers(pairs, **options)
+    def answers(items: list[tuple[str, str]]) -> Sequence[Any]:
+        return predictor.answer([a for a, _ in items], [b for _, b in items], **options)
 
     def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
         return predictor.predictions([a for a, _ in items], [b for _, b in items], **options)

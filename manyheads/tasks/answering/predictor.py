@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -98,8 +97,6 @@ class QuestionAnswerer(TextPredictor):
         for setting, count, maximum in (("nbest", nbest, MAX_ANSWERS), ("max_answer", max_answer, MAX_ANSWER_TOKENS)):
             if not 1 <= count <= maximum:
                 raise UserError(f"{setting} is {count}: expected 1 to {maximum}")
-        if null_threshold is not None and math.isnan(null_threshold):
-            raise UserError(f"null_threshold is {null_threshold}: expected a number, or None")
         pairs = rows_of(pairs, "pair", {tuple: "a tuple of question and context"})[0]
         for number, pair in enumerate(pairs, 1):
             if list(map(type, pair)) != [str, str]:
