@@ -355,7 +355,7 @@ def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[in
 
     A single seed belongs to the first text, and each further text adds 1.
     """
-    if isinstance(seed, Iterable) and not isinstance(seed, bytes):
+    if isinstance(seed, Iterable) and not isinstance(seed, bytes | dict):
         seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
     else:
         seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(count)]

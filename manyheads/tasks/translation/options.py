@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from manyheads.errors import UserError
 from manyheads.generation import Sampling
@@ -48,33 +48,28 @@ class Options(TypedDict, total=False):
     seed: int
 
 
-class Decoding(NamedTuple):
-    """Settings of decoding. If `sampling` is None, translations are searched for, not drawn at random."""
+def decoding_of(
+    options: Options, count: int, defaults: Mapping[str, Any]
+) -> tuple[int, float, Wording, Sampling | None]:
+    """Return the beam width, length penalty, constraints and sampling for `count` translations of each text.
 
-    beam: int
-    alpha: float
-    wording: Wording
-    sampling: Sampling | None
+    Without sampling, translations are searched for. Raises UserError for invalid options.
 
-    @classmethod
-    def of(cls, options: Options, count: int, defaults: Mapping[str, Any]) -> Decoding:
-        """Return the settings for `count` translations of each text. Raise UserError for invalid options.
-
-        defaults  beam width and length penalty of the model
-        """
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        wording = Wording(**{f.name: given[f.name] for f in fields(Wording) if f.name in given})
-        drawn: dict[str, Any] = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
-        if drawn and "temperature" not in drawn:
-            raise UserError("top_k and top_p apply to random translations: add temperature=1.0")
-        if drawn and wording.force:
-            raise UserError("words can be forced in a search only, not in sampling: leave out force or temperature")
-        least = 1 if drawn else max(count, FORCED_BEAM if wording.force else 1)
-        beam: int = given.get("beam", max(defaults["beam"], least))
-        limits = {"beam": MAX_BEAMS, "alpha": MAX_ALPHA, "seed": MAX_SEED}
-        for name, limit in limits.items():
-            if not (name == "beam") <= given.get(name, 1) <= limit:
-                raise UserError(f"{name} is {given[name]}: expected {int(name == 'beam')} to {limit}")
-        if not 1 <= count <= (MAX_BEAMS if drawn else beam):
-            raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
-        return cls(beam, given.get("alpha", defaults["alpha"]), wording, Sampling(**drawn) if drawn else None)
+    defaults  beam width and length penalty of the model
+    """
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    wording = Wording(**{f.name: given[f.name] for f in fields(Wording) if f.name in given})
+    drawn: dict[str, Any] = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
+    if drawn and "temperature" not in drawn:
+        raise UserError("top_k and top_p apply to random translations: add temperature=1.0")
+    if drawn and wording.force:
+        raise UserError("words can be forced in a search only, not in sampling: leave out force or temperature")
+    least = 1 if drawn else max(count, FORCED_BEAM if wording.force else 1)
+    beam: int = given.get("beam", max(defaults["beam"], least))
+    limits = {"beam": MAX_BEAMS, "alpha": MAX_ALPHA, "seed": MAX_SEED}
+    for name, limit in limits.items():
+        if not (name == "beam") <= given.get(name, 1) <= limit:
+            raise UserError(f"{name} is {given[name]}: expected {int(name == 'beam')} to {limit}")
+    if not 1 <= count <= (MAX_BEAMS if drawn else beam):
+        raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
+    return beam, given.get("alpha", defaults["alpha"]), wording, Sampling(**drawn) if drawn else None

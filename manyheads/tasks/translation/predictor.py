@@ -40,7 +40,7 @@ from manyheads.tasks.translation.metrics import (
     sentence_chrf,
     translation_metrics,
 )
-from manyheads.tasks.translation.options import Decoding, Options
+from manyheads.tasks.translation.options import Options, decoding_of
 from manyheads.training.distributed_map import distributed_map
 
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
@@ -126,9 +126,9 @@ class Translator(ModelWithTokenizer):
         True
         """
         lines, single = rows_of(texts)
-        decoding = Decoding.of(options, count, self.decoding)
-        constraints = decoding.wording.constraints(self.target_tokenizer)
-        beam, sources = decoding.beam, self._encode(lines, options.get("truncate", False), SPLIT + CUT)
+        beam, alpha, wording, sampling = decoding_of(options, count, self.decoding)
+        constraints = wording.constraints(self.target_tokenizer)
+        sources = self._encode(lines, options.get("truncate", False), SPLIT + CUT)
         for index, ids in enumerate(sources):
             if ids and beam > 1 and beam * (longest := max_target_length(self.model, len(ids)) + 1) > MAX_POSITIONS:
                 raise ItemError(
@@ -137,8 +137,8 @@ class Translator(ModelWithTokenizer):
                 )  # fmt: skip
         model, compute = self.compiled
         hypotheses = decode(
-            model, compute, sources, beam=beam, alpha=decoding.alpha, nbest=count, constraints=constraints,
-            sampling=decoding.sampling, seed=options.get("seed", 0),
+            model, compute, sources, beam=beam, alpha=alpha, nbest=count, constraints=constraints, sampling=sampling,
+            seed=options.get("seed", 0),
         )  # fmt: skip
         blank = [Translation("", 0.0, 0.0)]
         ranked = [[self._translation(h) for h in found] or blank for found in hypotheses]

@@ -15,7 +15,7 @@ import manyheads
 from manyheads import cli
 from manyheads.errors import UserError
 from manyheads.export.average import average
-from manyheads.tasks.translation.options import Decoding, Options
+from manyheads.tasks.translation.options import Options, decoding_of
 from manyheads.tasks.translation.predictor import Translator
 from tests.contracts.tasks.translation.test_run import SMALL, lines
 
@@ -99,7 +99,7 @@ def test_forced_words_widen_the_beam(translator: Translator) -> None:
     assert translator.nbest(text, 1, force="Katze") == translator.nbest(text, 1, force="Katze", beam=5)
     assert translator.nbest(text, 5, force="Katze")[0] == translator.nbest(text, 1, force="Katze")[0]
     given: tuple[Options, ...] = ({}, {"force": "a"}, {"force": "a", "beam": 2})
-    assert [Decoding.of(options, 1, {"beam": 1, "alpha": 0.6}).beam for options in given] == [1, 5, 2]
+    assert [decoding_of(options, 1, {"beam": 1, "alpha": 0.6})[0] for options in given] == [1, 5, 2]
 
 
 def test_random_translations_depend_on_the_seed_and_the_index_alone(translator: Translator) -> None:
