@@ -194,19 +194,19 @@ def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
     }
 
 
-def memory(model: nn.Module) -> dict[str, int]:
+def memory(model: nn.Module, state: int = 2) -> dict[str, int]:
     """Return the memory in bytes that a float32 model needs for its weights, for training and for decoding.
 
-    Training with Adam stores weights, and a gradient and two moments for each trained parameter. Activations are not
-    included; they grow with the batch. Decoding stores cached keys and values for each target token and, in an
-    encoder-decoder, for each source token.
+    Training stores weights, and a gradient and `state` values of the optimizer for each trained parameter: two moments
+    with Adam. Activations are not included; they grow with the batch. Decoding stores cached keys and values for each
+    target token and, in an encoder-decoder, for each source token.
 
         >>> memory(gpt.model)["weights"] == 4 * sum(p.numel() for p in gpt.model.parameters())
         True
     """
     weights = FLOAT32 * sum(parameters(model).values())
     trained = FLOAT32 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    held = {"weights": weights, "optimiser": 2 * trained, "training": weights + 3 * trained}
+    held = {"weights": weights, "optimiser": state * trained, "training": weights + (1 + state) * trained}
     if not hasattr(model, "step"):
         return held
     blocks = [module for module in model.modules() if isinstance(module, Block)]

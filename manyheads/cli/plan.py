@@ -47,7 +47,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from manyheads.runs.planning import plan
+    from manyheads.runs.planning import ADAM, batch_shape, plan
+    from manyheads.training.optimizers import state_numbers
 
     if options.interconnect and options.devices == 1:
         raise UserError("--interconnect applies to several devices: add --devices N, or leave it out")
@@ -55,35 +56,19 @@ def _plan(options: argparse.Namespace) -> None:
     image = hasattr(model.config, "image_size")
     if image and options.length:
         raise UserError(f"--length applies to texts, but {options.model} reads images: leave it out")
-    rows, length = _batch(model, config, options)
+    try:
+        rows, lengths = batch_shape(model, config, options.batch, options.length)
+    except UserError as error:
+        raise UserError(f"{options.model}: {error}") from None
     training = getattr(config, "training", None)
     figures = plan(
-        model, -(-rows // options.devices), () if image else (length, length) if hasattr(model.config, "start")
-        else (length,), _hardware(options, getattr(config, "threads", None)), precision=options.precision,
-        accumulate=getattr(training, "accumulate", 1),
+        model, -(-rows // options.devices), lengths, _hardware(options, getattr(config, "threads", None)),
+        precision=options.precision, accumulate=getattr(training, "accumulate", 1),
         checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
+        state=ADAM if training is None else state_numbers(training),
     )  # fmt: skip
     figures = {"name": options.model, **figures}
     return document(figures) if options.json else _show(figures)
-
-
-def _batch(model: Any, config: Any, options: argparse.Namespace) -> tuple[int, int]:
-    """Return the number of texts or images in a micro-batch, and the number of tokens in each text."""
-    from manyheads.analysis.costs import LENGTH
-
-    longest = getattr(model.config, "max_positions", None)
-    length = options.length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
-    if longest and length > longest:
-        raise UserError(f"--length {length}: the maximum length of {options.model} is {longest}")
-    if options.batch:
-        return options.batch, length
-    if hasattr(config, "batch_tokens"):
-        rows = max(1, config.batch_tokens // length)
-        return min(rows, getattr(config, "batch_items", None) or rows), length
-    for setting in ("batch_items", "rows"):
-        if hasattr(config, setting):
-            return getattr(config, setting), length
-    raise UserError(f"{options.model}: expected --batch N, since only recipes define a batch size")
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:

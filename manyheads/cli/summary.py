@@ -46,12 +46,15 @@ def _summary(options: argparse.Namespace) -> None:
         return _print_presets(options)
     from manyheads.analysis import costs
     from manyheads.analysis.figures import wmt14
+    from manyheads.training.optimizers import state_numbers
 
     name = options.model
-    model = named(name)[0]
+    model, config = named(name)
     if options.speed:
         return _speed(name, model, as_json=options.json)
     summary = costs.summary(model)
+    if hasattr(config, "training"):
+        summary["memory"] = costs.memory(model, state_numbers(config.training))
     cost = wmt14.training_cost(name) if name in PRESETS else None
     if options.json:
         return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
@@ -160,7 +163,8 @@ def _print_summary(name: str, summary: Mapping[str, Any], max_parts: int | None)
     print(f"\nFLOPs            forward pass of one {item}; {flops['convention']}")
     print(f"  per {unit}      {flops['forward_per_token'] / 1e6:,.1f} MFLOPs forward, 3 times as many in training")
     print(f"memory           {memory['weights'] / 1e6:,.1f} MB of weights (float32)")
-    print(f"  training       {memory['training'] / 1e6:,.1f} MB with gradients and Adam's moments, without activations")
+    held = f"{memory['training'] / 1e6:,.1f} MB"
+    print(f"  training       {held} with gradients and the optimizer's state, without activations")
     if "cache_per_token" in memory:
         source = (
             f", {memory['cache_per_source_token']:,} per source token" if "cache_per_source_token" in memory else ""

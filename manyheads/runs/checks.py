@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -54,3 +57,14 @@ def check_selection(model: nn.Module, training: TrainingConfig) -> None:
     select_trained(model, training)
     if training.lora_rank is not None and (family := family_of(model)[0]).own:
         raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
+
+
+@contextmanager
+def without_info() -> Iterator[None]:
+    """Log only warnings and errors during the `with` block."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -8,10 +8,18 @@ from typing import Any
 from torch import nn
 
 from manyheads.analysis import costs
+from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import ComputeConfig
+from manyheads.errors import UserError
+from manyheads.runs.planning import batch_shape
+from manyheads.runs.simulation import Machine, simulate
 from manyheads.training.config import TrainingConfig
+from manyheads.training.optimizers import state_numbers
+from manyheads.training.schedules import run_length
 
 UTILIZATION = 0.3  # speed of training as a fraction of the machine's speed in matrix products
+SIMULATED_ROWS = (8, 16)  # numbers of items from whose activations those of a large batch are extrapolated
+MAX_TOKENS = 4096  # A batch of texts with up to this number of tokens is simulated as a whole.
 MAX_LABELS = 12  # maximum number of labels that the printed configuration shows
 
 
@@ -21,23 +29,28 @@ class Plan:
 
     model  model to train; it may be on the meta device
     batch  size of a micro-batch in `unit`s ("token" or "image")
-    items  number of units per epoch, if it is known before the data are read
     """
 
     model: nn.Module
     batch: int
     unit: str = "token"
-    items: int | None = None
 
 
-def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> dict[str, Any]:
-    """Return the whole configuration of a run, and its estimated training cost."""
+def estimate(
+    recipe: str, config: Any, plan: Plan, compute: ComputeConfig, epoch: int | None = None, items: int | None = None
+) -> dict[str, Any]:
+    """Return the whole configuration of a run, and its estimated training cost.
+
+    epoch  number of steps in an epoch; None if no data were read
+    items  number of training items
+    """
     summary, unit = costs.summary(plan.model), plan.unit
     training: TrainingConfig = config.training
     flops = summary["flops"]["training"] / (summary["flops"]["tokens"][-1] if unit == "token" else 1)
-    by_steps = None if training.steps is None else training.steps * training.accumulate * plan.batch
-    by_epochs = None if training.epochs is None or plan.items is None else training.epochs * plan.items
-    total = min((amount for amount in (by_steps, by_epochs) if amount is not None), default=None)
+    steps = training.steps if epoch is None else run_length(training, epoch)
+    total = None if steps is None else steps * training.accumulate * plan.batch
+    if total and items and training.epochs and unit == "image":  # The last batch of an epoch may be smaller.
+        total = min(total, training.epochs * items * (plan.batch // config.batch_items))
     rate = compute.products_per_second()
     seconds = flops / rate / UTILIZATION
     return {
@@ -45,16 +58,45 @@ def estimate(recipe: str, config: Any, plan: Plan, compute: ComputeConfig) -> di
         "config": asdict(config),
         "model": _truncate_labels(summary["config"]),
         "parameters": summary["parameters"]["total"],
-        "memory_gib": {"weights, gradients and Adam's moments": round(summary["memory"]["training"] / 2**30, 3)},
+        "memory_gib": {name: round(size / 2**30, 3) for name, size in _memory(plan.model, config, compute).items()},
         "estimate": {
             f"flops_per_{unit}": flops,
             f"{unit}s": total,
+            "training_items": items,
+            "steps": steps,
+            "steps_per_epoch": epoch,
+            "steps_between_validations": training.validate_every or epoch,
             "hours": None if total is None else round(seconds * total / 3600, 2),
             f"minutes_per_million_{unit}s": round(seconds * 1e6 / 60, 1),
             "assuming": f"{UTILIZATION:.0%} of this machine's {rate / 1e9:,.0f} GFLOP/s for matrix products",
         },
         "device": compute.device,
     }
+
+
+def _memory(model: nn.Module, config: Any, compute: ComputeConfig) -> dict[str, float]:
+    """Return the bytes of memory by purpose. Activations are those of a batch as `manyheads plan` assumes it."""
+    held = costs.memory(model, state_numbers(config.training))
+    weights, state = held["weights"], held["optimiser"]
+    purposes = {"weights": weights, "gradients": held["training"] - weights - state, "optimizer state": state}
+    machine = Machine(dict.fromkeys(TRAINING_PRECISIONS, 1.0), 1.0)  # Only the memory matters.
+
+    def activations(rows: int) -> int:
+        return simulate(
+            model, rows, lengths, machine, precision=compute.precision, fused=compute.device == "cuda",
+            checkpointing=config.training.checkpointing,
+        ).activations  # fmt: skip
+
+    try:
+        rows, lengths = batch_shape(model, config)
+        if rows <= SIMULATED_ROWS[1] or (lengths and rows * lengths[-1] <= MAX_TOKENS):
+            purposes["activations"] = activations(rows)
+        else:  # Activations grow linearly. The simulation of a large batch would take minutes.
+            few, more = map(activations, SIMULATED_ROWS)
+            purposes["activations"] = few + (more - few) * (rows - SIMULATED_ROWS[0]) // SIMULATED_ROWS[0]
+    except UserError:  # The batch or the cost of a step depends on the data.
+        return {**purposes, "sum without activations": sum(purposes.values())}
+    return {**purposes, "sum": sum(purposes.values())}
 
 
 def _truncate_labels(config: dict[str, Any]) -> dict[str, Any]:

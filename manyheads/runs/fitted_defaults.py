@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from manyheads.training.config import BUDGETS, TrainingConfig
+from manyheads.training.progress import FRACTIONS
 from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)
@@ -68,3 +69,10 @@ def _with_fitted_warmup(training: TrainingConfig, free: Collection[str], steps: 
     if training.schedule == "noam" and "learning_rate" in free:  # The peak of this schedule depends on the warm-up.
         training = replace(training, learning_rate=training.learning_rate * math.sqrt(warmup / training.warmup))
     return replace(training, warmup=warmup)
+
+
+def keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingConfig:
+    """Return the configuration that keeps the weights with the best main metric, unless it averages weights."""
+    if training.metric is not None or training.average > 1 or training.ema is not None:
+        return training
+    return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))

@@ -1,10 +1,10 @@
 """Estimates of memory per device and time per step for training on several devices, with DDP or FSDP2.
 
 The training step of one device is simulated (`simulation.py`). The time of communication follows from the sizes of
-the weights. Adam is assumed: weights, gradients and two moments are float32, 16 bytes per parameter (Rajbhandari
-2020, section 3.1, has the same count). DDP keeps another copy of the gradients in its all-reduce buckets. FSDP2
-shards weights, gradients and moments. It gathers the weights outside of the blocks for a whole pass, and the weights of
-the current block and the next. Data that are sent or received are copied into and out of buffers.
+the weights. Weights, gradients and the state of the optimizer are float32, with Adam's two moments 16 bytes per
+parameter (Rajbhandari 2020, section 3.1, has the same count). DDP keeps another copy of the gradients in its all-reduce
+buckets. FSDP2 shards weights, gradients and state. It gathers the weights outside of the blocks for a whole pass, and
+the weights of the current block and the next. Data that are sent or received are copied into and out of buffers.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 
 from torch import nn
 
+from manyheads.analysis.costs import LENGTH
 from manyheads.core.block import Stack
+from manyheads.errors import UserError
 from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
-MOMENTS = 2
-# Count of numbers read and written to update one weight with Adam. Weight, gradient and two moments are read; all but
-# the gradient are written.
-UPDATE_NUMBERS = 7
+ADAM = 2  # number of moments
 # Ratio of the memory that `train` holds on a CPU to the memory that it needs, including the next step. Measured: 1.04
 # to 1.32.
 CPU_MEMORY_FACTOR = 1.15
@@ -68,13 +67,37 @@ def sizes(model: nn.Module) -> Sizes:
     return Sizes(FLOAT32 * total, FLOAT32 * (total - sum(blocks)), FLOAT32 * max(blocks, default=0))
 
 
+def batch_shape(
+    model: Any, config: Any, batch: int | None = None, length: int | None = None
+) -> tuple[int, tuple[int, ...]]:
+    """Return the number of texts or images in a micro-batch, and the number of tokens in each text of a source and a
+    target. Images have no lengths.
+
+    batch, length  the user's numbers; None: those of the recipe's configuration
+    """
+    longest = getattr(model.config, "max_positions", None)
+    length = length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
+    if longest and length > longest:
+        raise UserError(f"a length of {length} tokens: the maximum length of the model is {longest}")
+    if batch is None and hasattr(config, "batch_tokens"):
+        batch = max(1, config.batch_tokens // length)
+        batch = min(batch, getattr(config, "batch_items", None) or batch)
+    batch = batch or getattr(config, "batch_items", None) or getattr(config, "rows", None)
+    if batch is None:
+        raise UserError("expected --batch N, since only recipes define a batch size")
+    if hasattr(model.config, "image_size"):
+        return batch, ()
+    return batch, (length, length) if hasattr(model.config, "start") else (length,)
+
+
 def plan(
     model: nn.Module, rows: int, lengths: tuple[int, ...], hardware: Hardware, *, precision: str = "float32",
-    accumulate: int = 1, checkpointing: bool = False,
+    accumulate: int = 1, checkpointing: bool = False, state: int = ADAM,
 ) -> dict[str, Any]:  # fmt: skip
     """Estimate memory and time for training a model on `rows` texts or images per device.
 
     lengths  tokens per text, for the source and the target
+    state    number of values that the optimizer keeps for each weight
 
     Returns a dictionary: the number of parameters, and for "ddp" and "fsdp" the bytes per device by purpose, whether
     they fit, the memory held, the seconds per step by purpose, and the bottleneck. A single device uses neither DDP nor
@@ -99,21 +122,21 @@ def plan(
         "accumulate": accumulate,
         "flops": accumulate * whole.flops * hardware.devices,
         **{
-            strategy: _strategy_plan(strategy, weights, step, hardware, is_bf16, accumulate)
+            strategy: _strategy_plan(strategy, weights, step, hardware, is_bf16, accumulate, state)
             for strategy, step in steps.items()
         },
     }
 
 
 def _strategy_plan(
-    strategy: str, weights: Sizes, step: Step, hardware: Hardware, is_bf16: bool, accumulate: int
+    strategy: str, weights: Sizes, step: Step, hardware: Hardware, is_bf16: bool, accumulate: int, state: int
 ) -> dict[str, Any]:
     sharded = strategy == "fsdp"
     shards = hardware.devices if sharded else 1
     gathered_fraction = 0.5 if is_bf16 else 1.0  # size of a gathered weight, as a fraction of its size in float32
     purposes = {
         "weights": weights.all / shards,
-        "moments": MOMENTS * weights.all / shards,
+        "moments": state * weights.all / shards,
         "gradients": weights.all / shards,
         "buckets": weights.all if strategy == "ddp" else 0,
         "gathered": weights.outside + 2 * weights.block * gathered_fraction if sharded else 0,
@@ -125,7 +148,8 @@ def _strategy_plan(
     parts = {
         "forward": accumulate * step.forward,
         "backward": accumulate * step.backward,
-        "update": UPDATE_NUMBERS * weights.all / shards / hardware.machine.bandwidth,
+        # Weight, gradient and state are read; all but the gradient are written.
+        "update": (3 + 2 * state) * weights.all / shards / hardware.machine.bandwidth,
         "copies": accumulate * COPY_NUMBERS * weights.all / hardware.machine.bandwidth if sharded else 0.0,
         "waiting for others": waiting,
     }

@@ -7,7 +7,7 @@ import logging
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,9 +23,9 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
-from manyheads.runs.checks import check_held_out, check_selection, check_settings
+from manyheads.runs.checks import check_held_out, check_selection, check_settings, without_info
 from manyheads.runs.estimate import Plan, estimate
-from manyheads.runs.fitted_defaults import fit_to_data
+from manyheads.runs.fitted_defaults import fit_to_data, keeping_best
 from manyheads.runs.overrides import setting_words
 from manyheads.runs.result import RunResult, example_command
 from manyheads.runs.resuming import last_checkpoint
@@ -34,10 +34,11 @@ from manyheads.training.budgets import refuse_exceeded
 from manyheads.training.config import BUDGETS, TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
-from manyheads.training.progress import FRACTIONS, LogCallback, ProgressCallback
+from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, locked_run_directory, run_status
+from manyheads.training.schedules import steps_per_epoch
 from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Run:
     given        the user's settings, by dotted key
     overrides    settings of the user that differ from the recipe, as saved in `result.json`
     precision    "float32" or "bf16"; None: float32
+    reads        False: a dry run without data on this machine, which therefore reads none
     max_minutes  time after which the run stops, so that it can be resumed; does not affect the learning-rate schedule.
                  A partial run gets the remaining time of the whole run
     processes    number of local processes that the command requested
@@ -71,6 +73,7 @@ class Run:
     init: str | None = None
     resume: bool = False
     dry_run: bool = False
+    reads: bool = True
     max_minutes: float | None = None
     precision: str | None = None
     skip_bad_lines: bool = False
@@ -147,8 +150,6 @@ class Data(Protocol[D]):
 
     unit: ClassVar[str]
 
-    def peek(self) -> Any: ...
-
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
 
     def summary_lines(self, splits: SplitData[D]) -> list[str]: ...
@@ -196,23 +197,20 @@ def carry_out(
 
     Returns the content of result.json; None if the run was stopped.
 
-    plan        function that returns the model on the meta device, or the model of `--init`. It is called first, so
-                that invalid settings are reported before any data are read; --dry-run prints the model
+    plan        function that returns the model on the meta device, or the model of `--init`. It is called first, to
+                report invalid settings before any data are read
     build       function that builds the task from the data. Called after seeding
     may_change  settings that only affect the use of the trained model, and may change when a run is resumed
     """
     check_settings(config, resume=run.resume)
     if run.dry_run:
-        data.peek()
-        planned = plan()
-        check_selection(planned.model, config.training)
-        return estimate(run.recipe, config, planned, run.compute(config.threads))
+        return _dry_run(run, config, data, plan(), build)
     commit()  # The commit is read now, because the source files may change before the run ends.
     compute = run.compute(config.threads)
     ranks = distributed_context()
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
-        with _without_info():  # The model of --init is loaded again for training, which logs the same lines.
+        with without_info():  # The model of --init is loaded again for training, which logs the same lines.
             check_selection(plan().model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
@@ -247,6 +245,26 @@ def carry_out(
             return result
         finally:
             job.close()
+
+
+def _dry_run(run: Run, config: Any, data: Data[Any], planned: Plan, build: Callable[..., Job[Any]]) -> dict[str, Any]:
+    """Read the data and build the task as a run does, then return the settings and the estimated cost of the run."""
+    compute = run.compute(config.threads)
+    check_selection(planned.model, config.training)
+    if not run.reads:
+        return estimate(run.recipe, config, planned, compute)
+    data, splits = data.read_matching({})
+    check_held_out(config, splits)
+    log_splits(data, splits)
+    job = build(splits, compute)
+    try:
+        training = _session_training(run, job, {})
+        check_selection(job.model, training)
+        steps = None if job.task is None else steps_per_epoch(training, len(job.task.batches(0)))
+        config, planned = replace(config, training=training), replace(planned, model=job.model)
+        return estimate(run.recipe, config, planned, compute, steps, len(splits.train))
+    finally:
+        job.close()
 
 
 def _trained(
@@ -331,14 +349,7 @@ def _session_training(run: Run, job: Job[Any], before: Mapping[str, Any]) -> Tra
         return job.training
     training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
     keeps_best = run.own_data and not run.whole and "training.metric" not in run.given
-    return _keeping_best(training, task.metrics) if keeps_best else training
-
-
-def _keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingConfig:
-    """Return the configuration that keeps the weights with the best main metric, unless it averages weights."""
-    if training.metric is not None or training.average > 1 or training.ema is not None:
-        return training
-    return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))
+    return keeping_best(training, task.metrics) if keeps_best else training
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
@@ -371,16 +382,6 @@ def settings_of(config: Any, may_change: tuple[str, ...]) -> dict[str, Any]:
     """
     apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}
-
-
-@contextmanager
-def _without_info() -> Iterator[None]:
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.INFO))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @contextmanager

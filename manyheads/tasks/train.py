@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
+from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 from manyheads.runs.overrides import (
     Setting,
@@ -120,12 +122,22 @@ def train(
     )  # fmt: skip
     _check(selected, resolved, run)
     with reraise_peer_failure(), _quiet(progress is False):
-        if dry_run or not selected.spreads:
+        if dry_run:
+            report: Any = context.broadcast(lambda: _dry_run(selected, resolved, run))
+        elif not selected.spreads:
             report = context.broadcast(lambda: selected.train(resolved, run))
         else:
             report = selected.train(resolved, run)
     # A dry run or an ablation has a report of another form.
     return TrainedRun(report, directory) if report is None or isinstance(report, RunResult) else report
+
+
+def _dry_run(recipe: Recipe, config: Any, run: Run) -> Any:
+    """Return the report of a dry run. It reads the data unless they are missing, or have to be downloaded."""
+    needed = [getattr(config, name) for name in recipe.requires] + [run.init] * (recipe.init == "must")
+    reads = None not in needed and not str(getattr(config, "data", "")).startswith(HUB)
+    with TemporaryDirectory() as scratch:  # for the files of a run, such as tokenized texts
+        return recipe.train(config, replace(run, out=Path(scratch, "run"), reads=reads))
 
 
 @contextmanager

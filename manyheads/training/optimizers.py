@@ -37,6 +37,11 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
 
 
+def state_numbers(config: TrainingConfig) -> int:
+    """Return the number of values that the configured optimizer keeps for each trained weight."""
+    return {"rmsprop": 1, "sgd": int(config.betas[0] > 0)}.get(config.optimiser, 2)
+
+
 def _groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
     """Return the trainable parameters in groups that share a weight decay and a factor of the learning rate."""
     undecayed = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}

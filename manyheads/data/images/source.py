@@ -15,12 +15,10 @@ from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
-from manyheads.data.sources.class_source import ClassSource, check_labels
+from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB
 from manyheads.errors import shown
-
-PEEK_IMAGES = 16  # number of images that a dry run reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,36 +127,6 @@ class ImageSource(ClassSource[ImageData]):
             return next(iter(self.find(data).test), data)
         except FileNotFoundError:
             return data
-
-    def peek(self) -> ImageData | None:
-        """Read the first training images.
-
-        Return None for data on the Hugging Face Hub, which only training downloads.
-        """
-        train = None if (self.data or "").startswith(HUB) else self.splits().train
-        source = replace(self, cache_folder=None)
-        return None if train is None else source.read_one(self.corpus(train), limit=PEEK_IMAGES)
-
-    def count(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the approximate number of training images, and their labels in class order, to plan a run.
-
-        No image is opened. Data on the Hub are not downloaded; the values in the configuration are returned
-        instead.
-        """
-        if self.data is None:
-            digits = len(self.embedded().train)
-            return min(self.sample or digits, digits), self.names
-        if self.data.startswith(HUB):
-            return self.sample, self.names
-        if self.memory:
-            return len(self.corpus("train")), self.names
-        splits = self.splits()
-        assert splits.train is not None
-        names = self.names_for((), splits.train)
-        labels, names = read_labels(splits.train, names, self.columns, self.skip_bad_lines, self.target)
-        check_labels(labels, splits.train, self.target)
-        count = len(labels) if splits.validation else round(len(labels) * (1 - self.fraction_of(len(labels))))
-        return min(self.sample or count, count), names
 
 
 def _modes(images: ImageData) -> str:

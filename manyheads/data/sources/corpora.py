@@ -34,7 +34,7 @@ from manyheads.data.sources.report import (
     question_report,
     tag_report,
 )  # fmt: skip
-from manyheads.data.sources.source import PEEK_ITEMS, Source
+from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
 
@@ -127,17 +127,6 @@ class LabeledSource(ClassSource[Labeled]):
         """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""
         files = super().files(corpus)
         return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
-
-    def peek(self) -> Labeled | None:
-        """Read the first items of the training data.
-
-        If these are all items of the training data, also check that there are at least two labels. This is the case for
-        class folders and small tables.
-        """
-        first = super().peek()
-        if first is not None and (first.files or len(first) < PEEK_ITEMS):
-            self.check_training(first)
-        return first
 
     def test_in(self, data: str) -> str:
         """Return the test corpus of a directory that contains splits. Return a directory of class folders unchanged."""

@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Any)
 
-PEEK_ITEMS = 1000  # number of items that `peek` reads
 # At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
 # items, or a larger fraction.
 MIN_HELD_OUT = 50
@@ -306,14 +305,6 @@ class Source(ABC, Generic[D]):
                 return source, splits
         assert first is not None
         return self, first
-
-    def peek(self) -> D | None:
-        """Read the first items of the training data in the same way as training does, to find faults in a dry run.
-
-        Returns None for an embedded corpus.
-        """
-        train = self.splits().train
-        return None if train is None else self.read_one(self.corpus(train), limit=PEEK_ITEMS)
 
     def corpus(self, name: str) -> str | Rows:
         """Return the rows of a split in memory; the name of any other corpus remains."""

@@ -41,7 +41,8 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     )  # fmt: skip
     plan = _plan(config, DIRECTIONS[0])
     if run.dry_run:
-        source.peek()
+        if run.reads:
+            source.read()  # reports faults of the data
         return estimate(run.recipe, config, plan, run.compute(config.threads))
     start_time = time.monotonic()
     splits = source.read()
@@ -78,9 +79,6 @@ class _Corpus:
     splits: SplitData[Tagged]
     tokenizer: Tokenizer
     description: dict[str, Any]
-
-    def peek(self) -> None:
-        pass
 
     def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[Tagged]]:
         return self, self.splits

@@ -58,11 +58,8 @@ def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
     )
 
     def plan() -> Plan:
-        items, labels = source.count() if run.dry_run else (config.items, config.names)
-        if run.init is not None:
-            return Plan(_initial_model(config, run)[0], config.batch_items, "image", items)
-        with torch.device("meta"):
-            return Plan(_build_model(config, labels)[0], config.batch_items, "image", items)
+        model = planned_model(config) if run.init is None else _initial_model(config, run)[0]
+        return Plan(model, config.batch_items, "image")
 
     def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
         labels = splits.train.names

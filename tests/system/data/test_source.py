@@ -24,7 +24,6 @@ from tests.contracts.data.test_source import RUNS
 )  # fmt: skip
 def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
     splits = source.read()
-    assert source.peek() is None
     again = source_of({"data": source.describe(splits)})
     assert again is not None
     assert [*source.content(again.read_again(), "test")] == [*source.content(splits.test, "test")]

@@ -1,7 +1,6 @@
 """The textbook's training run, from unpacked folders of texts; and the data in a dry run."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -42,9 +41,8 @@ def test_the_chapters_run_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFi
     assert "neg/empty.txt:1: the text is blank; add text to the file, or remove it, or skip such files with" in line
 
 
-@pytest.mark.parametrize(("rows", "refused"), [(20, True), (1000, False)])  # of so many, not all are read
-def test_a_dry_run_refuses_data_of_one_label(tmp_path: Path, rows: int, refused: bool) -> None:
+@pytest.mark.parametrize("rows", [20, 1000])
+def test_a_dry_run_refuses_data_of_one_label(tmp_path: Path, rows: int) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\tgood\n" for i in range(rows)))
-    told = pytest.raises(ValueError, match=r"train\.tsv: found only one label, 'good'; expected at least two")
-    with told if refused else nullcontext():
+    with pytest.raises(ValueError, match=r"train\.tsv: found only one label, 'good'; expected at least two"):
         train("text-classification", {"data": str(tmp_path)}, out=tmp_path / "run", dry_run=True)

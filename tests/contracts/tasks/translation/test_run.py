@@ -145,7 +145,7 @@ def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path
 
 
 def test_the_blog_recipe_equals_the_tutorial(corpus: Path, tmp_path: Path) -> None:
-    planned = train("translation/blog", {"data": str(corpus)}, out=tmp_path / "run", dry_run=True)
+    planned = train("translation/blog", out=tmp_path / "run", dry_run=True)
     assert planned["parameters"] == 33_570_389
     training = planned["config"]["training"]
     assert (training["learning_rate"], training["betas"], training["eps"], training["epochs"]) == (

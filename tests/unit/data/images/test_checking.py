@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -22,7 +20,6 @@ from manyheads.data.images.files import Columns
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.data.images.source import ImageSource
 from manyheads.data.images.store import Store
 from tests.support.pictures import (
     GRAY,
@@ -30,7 +27,6 @@ from tests.support.pictures import (
     PNGS,
     as_folder,
     as_idx,
-    as_idx_gz,
     as_jsonl,
     as_parquet,
     encoded,
@@ -169,10 +165,6 @@ def test_rows_of_paths_and_labels_are_read(tmp_path: Path, separator: str) -> No
         more.write(f"cat{separator}i/none.png\n")
     with pytest.raises(ValueError, match=rf"{file.name}:6: .*none.png: no such image file"):
         read_images(file)
-    (tmp_path / "train").mkdir()
-    file.rename(tmp_path / "train" / f"train{file.suffix}")
-    (tmp_path / "i").rename(tmp_path / "train" / "i")
-    assert ImageSource(data=str(tmp_path / "train"), skip_bad_lines=True).count() == (3, ("cat", "dog"))
 
 
 def test_columns_can_be_renamed(tmp_path: Path) -> None:
@@ -181,27 +173,6 @@ def test_columns_can_be_renamed(tmp_path: Path) -> None:
     assert data.labels == LABELS
     with pytest.raises(ValueError, match="expected a column 'img', found 'image', 'photo', .*columns.image="):
         read_images(file, columns=Columns("img"))
-
-
-@pytest.mark.parametrize("form", [as_folder, as_parquet, as_jsonl, as_idx, as_idx_gz])
-def test_images_are_counted_without_being_opened(
-    tmp_path: Path, form: Callable[[Path], Path], decoded: list[bytes]
-) -> None:
-    path = str(form(tmp_path))
-    assert ImageSource(data=path, validation="elsewhere").count() == (4, ("cat", "dog"))
-    assert not decoded
-    assert ImageSource(data="hub:o/n", sample=7, names=("a", "b")).count() == (7, ("a", "b"))
-
-
-def test_held_out_texts_are_not_counted(tmp_path: Path) -> None:
-    many(tmp_path / "d", 100)
-    assert ImageSource(data=str(tmp_path / "d")).count() == (80, ("a", "b"))
-    table = pyarrow.table({"image": PNGS, "label": [0, 1, -1, 1]})
-    pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
-    with pytest.raises(ValueError, match=r"p\.parquet:3: the label -1 means"):
-        ImageSource(data=str(tmp_path / "p.parquet")).count()
-    with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
-        ImageSource(data=str(tmp_path / "nowhere")).count()
 
 
 def test_damaged_table_pages_are_reported(tmp_path: Path) -> None:
