@@ -33,7 +33,7 @@ RIGHT: dict[str, Any] = {
     "texts": [TEXT], "text": TEXT, "prompts": [TEXT], "images": [PICTURE], "image": PICTURE, "count": 1,
     "sources": [TEXT], "targets": [TEXT], "question": "a cat?", "context": TEXT, "pairs": [("a cat?", TEXT)],
     "sampling": Sampling(), "others": [], "arrays": [PIXELS], "batches": [torch.zeros(1, 1, 8, 8)], "rows": ["one"],
-    "clips": None, "max_tokens": 1,
+    "clips": None, "data": None, "max_tokens": 1,
 }  # fmt: skip
 
 
@@ -155,9 +155,9 @@ def test_one_text_gives_one_result_and_any_column_a_list(form: str, predictors: 
         "generate": lambda x: predictors["LanguageModel"].generate(x, max_tokens=2),
     }  # fmt: skip
     for name, call in calls.items():
-        one, several = call(TEXT), call(column([TEXT, TEXT]))
-        assert len(several) == 2, name
-        assert str(several[0])[:60] == str(one)[:60], name
+        # A batch of one text in both, because rounding depends on the size of the batch.
+        assert str(call(column([TEXT]))) == str([call(TEXT)]), name
+        assert len(call(column([TEXT, TEXT]))) == 2, name
     score, answer = predictors["Translator"].score, predictors["QuestionAnswerer"].answer
     align = predictors["Translator"].alignments
     assert align(column([TEXT]), column(["the cat"]), layer=0) == [align(TEXT, "the cat", layer=0)]
