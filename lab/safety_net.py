@@ -164,7 +164,7 @@ def outcome(recipe: str, case: Case, folder: Path, bert: str, *, stop: bool) -> 
     out = folder / ("parts" if stop else "whole")
     if "teacher" in RECIPES[recipe].requires:
         settings["teacher"] = str(folder.with_name("cifar10-resnet") / "whole")
-    start = {"init": bert} if RECIPES[recipe].init == "must" else {}
+    start: dict[str, Any] = {"init": bert} if RECIPES[recipe].init == "must" else {}
     callbacks = [lambda entry: entry["step"] < STOP] if stop else []
     train(recipe, settings, out=out, progress=False, callbacks=callbacks, **start)
     if stop:

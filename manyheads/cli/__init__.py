@@ -80,8 +80,10 @@ def _parsers(commands: Sequence[str] = COMMANDS) -> tuple[Parser, dict[str, Pars
 
     parser = Parser(
         prog="manyheads", description="Train, use, inspect and deploy Transformers.", allow_abbrev=False,
-        formatter_class=Format, usage="manyheads VERB ...",
+        formatter_class=Format, usage="manyheads VERB ...", add_help=False,
     )  # fmt: skip
+    # The last line of the help explains `manyheads help`, so -h is not listed. A verb more fits on the screen.
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = Verbs(parser)

@@ -13,7 +13,6 @@ from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS, suggest_name
-from manyheads.tasks.verbs import PREDICTIONS
 from manyheads.training.distributed import is_rank
 
 
@@ -72,9 +71,8 @@ def model_for(verb: str, model: str, precision: str = "float32", ensemble: Seque
 
     predictor = load(model, precision=precision)  # type: ignore[arg-type]
     if verb not in predictor.verbs:
-        able = [name for name in (*PREDICTIONS, "attend") if name in predictor.verbs]
         what = "has no predictions to score" if verb == "evaluate" else f"does not support {verb}"
-        raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(able)}")
+        raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(predictor.verbs)}")
     if not ensemble:
         return predictor
     if not hasattr(predictor, "with_ensemble"):

@@ -8,11 +8,13 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from manyheads.errors import UserError
 from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is_rank, post_failure
 from manyheads.training.faults import is_out_of_memory
 
+PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST = 4000  # maximum number of characters of an error message
 FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # exit statuses of the command
 
@@ -53,7 +55,7 @@ def exit_status(error: BaseException, debug: bool) -> int:
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
         return _report(error, INTERRUPTED, str(error) or "interrupted", debug)
-    if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
+    if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError) and not _is_own(error):
         place = f"{error.filename}: " if error.filename else ""
         return _report(error, BAD_INPUT, f"{place}{error.strerror or error}", debug)
     if isinstance(error, UserError):
@@ -61,11 +63,22 @@ def exit_status(error: BaseException, debug: bool) -> int:
     if isinstance(error, Exception) and is_out_of_memory(error):
         message = "out of memory: use a smaller model, smaller batches or shorter texts"
         return _report(error, FAILED, message, debug)
-    # The library `tokenizers` raises plain Exception; it raises PanicException if its Rust code panics.
-    if type(error) is Exception or type(error).__name__ == "PanicException":
+    # The library `tokenizers` raises plain Exception; it raises PanicException if its Rust code panics. Compiled code
+    # has no frame in the traceback, so the last frame is the call in this package.
+    if (type(error) is Exception and _is_raised_here(error)) or type(error).__name__ == "PanicException":
         return _report(error, BAD_INPUT, f"the model's tokenizer failed on a text: {error}", debug)
     message = f"this is a bug in manyheads, please report it: {type(error).__name__}: {error}"
     return _report(error, FAILED, message, debug=True)
+
+
+def _is_own(error: OSError) -> bool:
+    """Return True if a file of this package is the cause, such as a missing asset of the wheel."""
+    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(PACKAGE)
+
+
+def _is_raised_here(error: Exception) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).resolve().is_relative_to(PACKAGE)
 
 
 def _report(error: BaseException, status: int, message: str, debug: bool) -> int:

@@ -133,9 +133,19 @@ def _plan(model: Any, compute: ComputeConfig) -> _Plan:
     return _Plan(compute, routes, seconds)
 
 
+def fused_projection(model: Any) -> Any:
+    """Return the fused output projection of a lowered model, or None.
+
+    Only this function finds it. An object that wraps a lowered model must have its attribute `project`, or it runs
+    without fused kernels.
+    """
+    project = getattr(model, "project", None)
+    return project if hasattr(project, "team") else None
+
+
 def reduction(model: Any) -> Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]] | None:
     """Return a faster replacement for `generation.protocol.reduced`, or None for a model without fused kernels."""
-    return getattr(getattr(model, "project", None), "reduced", None)
+    return getattr(fused_projection(model), "reduced", None)
 
 
 def map_parts(model: Any, function: Callable[[list[R]], list[S]], rows: list[R], least: int) -> list[S]:
@@ -143,7 +153,7 @@ def map_parts(model: Any, function: Callable[[list[R]], list[S]], rows: list[R],
 
     least  minimum number of rows for each worker; with fewer, all processors compute the same rows together
     """
-    team = getattr(getattr(model, "project", None), "team", None)
+    team = getattr(fused_projection(model), "team", None)
     if team is None or len(rows) < team.threads * least:
         return function(rows)
     results: list[Any] = [None] * len(rows)

@@ -92,14 +92,14 @@ def read_once(chunks: Iterator[R]) -> Iterator[R]:
 def _gather_results(ranks: DistributedContext, make: Callable[[], R]) -> list[R]:
     """Call the function `make` on every rank, and return the list of all results, ordered by rank.
 
-    A UserError of one rank is raised on all ranks.
+    A UserError of one rank is raised on all ranks. Any other exception is a bug and keeps its type and traceback.
     """
     if ranks.world == 1:
         return [make()]
     result: R | _RemoteError
     try:
         result = make()
-    except ValueError as error:
+    except UserError as error:
         result = _RemoteError(str(error))
     results: list[R] = []
     for value in ranks.all_gather(result):

@@ -13,7 +13,7 @@ from torch import Tensor
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.generation.protocol import BLOCK, Cache, reduced
-from manyheads.inference import reduction
+from manyheads.inference import fused_projection, reduction
 from manyheads.tasks.translation.decoding import never_written
 
 
@@ -43,7 +43,7 @@ class Ensemble:
         first = models[0][0]
         limit = min(model.config.max_positions for model, _ in models)
         self.config, self.source_pad = replace(first.config, max_positions=limit), first.source_pad
-        if all(hasattr(getattr(model, "project", None), "team") for model, _ in models):
+        if all(fused_projection(model) is not None for model, _ in models):
             self.project = first.project  # All have fused kernels, so their workers can share the rows.
 
     def start(self, source: Tensor, lengths: Tensor, capacity: int) -> EnsembleCache:

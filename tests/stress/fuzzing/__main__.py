@@ -1,7 +1,8 @@
 """python -m tests.stress.fuzzing [TARGET ...] [--minutes M] [--seed S] [--findings DIR] [--out FILE.json]
 
 Fuzz each target in a separate process for `--minutes`, and restart the process if an input ends it. The counts are
-written to the record after each target. A target that is fuzzed again replaces its previous row.
+written to the record after each target. A target that is fuzzed again for at least the same time replaces its previous
+row.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ def told(name: str, row: dict[str, Any]) -> str:
 
 def add(out: Path, name: str, row: dict[str, Any]) -> None:
     record: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"survival": "fuzzing", "targets": {}}
+    kept = record["targets"].get(name, {}).get("seconds", 0)
+    if kept > row["seconds"]:
+        print(f"{out}: kept the record of {name}, whose run was longer ({kept / 60:.1f} minutes)", file=sys.stderr)
+        return
     record |= {"engine": "Atheris" if GUIDED else "examples", "hardware": hardware()}
     record["targets"] = dict(sorted({**record["targets"], name: row}.items()))
     out.parent.mkdir(parents=True, exist_ok=True)
