@@ -40,6 +40,7 @@ from manyheads.interop.gpt import GPT2, OPENAI_GPT
 from manyheads.interop.own import FORMER, OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
 from manyheads.interop.sentences import PATTERNS, SentenceEncoder, sentence_encoder
+from manyheads.interop.table import Mismatch
 from manyheads.interop.tokenizer import (
     TOKENIZER_CONFIG,
     TOKENIZERS,
@@ -345,7 +346,12 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def misfit(path: Path, error: UserError) -> UserError:
-    return UserError(f"{path}: {CONFIG} and the weights do not match: {error}")
+    """Return the error with its cause: weights that do not fit the settings, or settings that are not supported."""
+    if not isinstance(error, Mismatch):
+        return UserError(f"{path / CONFIG}: unsupported model: {error}")
+    return UserError(
+        f"{path}: {CONFIG} and the weights do not match, or this variant of the model is not supported: {error}"
+    )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -143,7 +143,8 @@ _BERT = _Names(
 )  # fmt: skip
 _ROBERTA = _Names(
     "roberta.",
-    {"pooler": "RobertaModel", **{head: f"Roberta{name}" for head, name in _HEADS.items()}},
+    {"pooler": "RobertaModel", "choice": "RobertaForMultipleChoice",
+     **{head: f"Roberta{name}" for head, name in _HEADS.items()}},
     _BERT_ENCODER,
     {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm"},
     decoder="lm_head.decoder", bias="lm_head.bias",
@@ -160,11 +161,12 @@ _DISTILBERT_LAYERS = {
 }  # fmt: skip
 _DISTILBERT = _Names(
     "distilbert.",
-    {"none": "DistilBertModel", **{head: f"DistilBert{name}" for head, name in _HEADS.items()}},
+    {"none": "DistilBertModel", "choice": "DistilBertForMultipleChoice",
+     **{head: f"DistilBert{name}" for head, name in _HEADS.items()}},
     _DISTILBERT_LAYERS,
     {"transform": "vocab_transform", "transform_norm": "vocab_layer_norm"},
     decoder="vocab_projector", bias="vocab_projector.bias",
-    heads={"question": (None, "qa_outputs"), "sequence": ("pre_classifier", "classifier")},
+    heads={"question": (None, "qa_outputs"), **dict.fromkeys(("sequence", "choice"), ("pre_classifier", "classifier"))},
 )  # fmt: skip
 
 

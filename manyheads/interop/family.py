@@ -103,7 +103,8 @@ class Family:
         except UserError as error:
             if settings.get("architectures") or "model_type" not in settings:
                 raise
-            raise UserError(f"{error}. config.json lacks 'architectures', which names the head of the model") from None
+            hint = "config.json lacks 'architectures', which names the head of the model"
+            raise type(error)(f"{error}. {hint}") from None
         except RuntimeError as error:  # torch rejects a shape if the tensor would have 2^63 bytes or more
             raise UserError(f"the sizes require more memory than possible ({error})") from None
         # One of the computed tensors is the table of sinusoidal position vectors.

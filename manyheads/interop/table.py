@@ -39,6 +39,10 @@ def numbered(count: int) -> Tensor:
     return torch.empty(count, dtype=torch.long) if meta else torch.arange(count)
 
 
+class Mismatch(UserError):
+    """Error for a file whose weights do not fit its settings."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """Row for a setting that the Manyheads configuration and the file contain with the same value.
@@ -272,7 +276,7 @@ def check_shapes(
             check(name, value, exact=False)
     faults["unexpected"] = [f"{name} {tuple(tensor.shape)}" for name, tensor in unexpected.items()]
     if any(faults.values()):
-        raise UserError("; ".join(f"{kind}: {shown(names)}" for kind, names in faults.items() if names))
+        raise Mismatch("; ".join(f"{kind}: {shown(names)}" for kind, names in faults.items() if names))
 
 
 def weights_to_ours(
@@ -300,7 +304,7 @@ def weights_to_ours(
             if not torch.allclose(in_file, value.to(in_file.dtype), rtol=0, atol=1e-4):
                 contradictory.append(f"{name} differs from the values that this architecture computes")
     if contradictory:
-        raise UserError(f"contradictory: {shown(contradictory)}")
+        raise Mismatch(f"contradictory: {shown(contradictory)}")
     return ours
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, processors
 
 import manyheads
 from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
+from manyheads.errors import UserError
 from manyheads.tasks.train import train
 from tests.support.reference import randomise
 
@@ -170,3 +172,33 @@ def test_fine_tuning_keeps_the_architecture(model: Path, tmp_path: Path, recipe:
         assert len(predictor.tag("Ann went to Rome").words) == 4
     else:
         assert predictor.answer("Where to?", "Bob went to Rome. Then it rained.") is not None
+
+
+@pytest.mark.parametrize("kind", ["Roberta", "DistilBert"])
+def test_multiple_choice_equals_transformers(kind: str, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 30, "max_position_embeddings": 16}
+    if kind == "Roberta":
+        sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+                  "type_vocab_size": 1}  # fmt: skip
+    else:
+        sizes |= {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    theirs = randomise(getattr(transformers, f"{kind}ForMultipleChoice")(config), 0).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    loaded, tokens = directory.load(tmp_path / "theirs"), torch.randint(3, 30, (2, 3, 7))
+    loaded.save(tmp_path / "ours")
+    again = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+        torch.testing.assert_close(loaded.model(tokens), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(again(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_cause_of_a_refusal_is_named(tmp_path: Path) -> None:
+    """An unknown architecture is no mismatch of settings and weights."""
+    transformers.Dinov2Config(architectures=["Dinov2ForImageClassification"]).save_pretrained(tmp_path)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"config\.json: unsupported model: .*Dinov2ForImageClassification") as caught:
+        directory.load(tmp_path)
+    assert "do not match" not in str(caught.value)

@@ -147,7 +147,7 @@ def test_the_longest_text_has_a_position_for_every_token(tmp_path: Path) -> None
 
 
 def test_a_head_unknown_to_transformers_is_saved_in_our_format(tmp_path: Path) -> None:
-    model, _ = adapt(ours("distilbert", "masked_lm"), head="choice")
+    model, _ = adapt(ours("distilbert", "masked_lm"), head="next_sentence")
     assert directory.save(tmp_path, model) == "manyheads-bert"
     assert directory.load(tmp_path).model.config == model.config
 
