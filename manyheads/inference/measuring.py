@@ -46,8 +46,9 @@ def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Rou
     seconds = partial(_seconds, stack, compute)
     candidates: list[Route] = ["plain", "onednn", "kernels"] if has_onednn else ["plain", "kernels"]
     width = _first(stack).attention.output.out_features
-    x = torch.randn(max(SEQUENCES, threads), LENGTH, width)
-    step = torch.randn(ROWS, CACHED, width)
+    generator = torch.Generator().manual_seed(0)  # The user's random numbers must not depend on a measurement.
+    x = torch.randn(max(SEQUENCES, threads), LENGTH, width, generator=generator)
+    step = torch.randn(ROWS, CACHED, width, generator=generator)
     with torch.inference_mode():
         none: tuple[dict[Route, float], bool] = {}, True
         read, is_steady = none if _first(stack).cross else seconds(candidates, lambda fused: partial(fused, x))
@@ -72,7 +73,7 @@ def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[
             continue
         first: Any = copy.deepcopy(stack.blocks[0]).to_empty(device=compute.device).eval()
         for parameter in first.parameters():
-            nn.init.normal_(parameter, std=0.02)
+            nn.init.normal_(parameter, std=0.02, generator=torch.Generator(parameter.device).manual_seed(0))
         one = Stack([first], biased=stack.biased) if type(stack) is Stack else stack
         for precision in precisions:
             if not fusible(one, precision):

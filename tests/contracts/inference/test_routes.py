@@ -107,6 +107,17 @@ def test_a_generating_model_may_keep_pytorchs_modules_for_steps(monkeypatch: pyt
         assert off(fast(given), model(given)) < TOLERANCE["float32"]
 
 
+def test_a_measurement_leaves_the_random_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "stored", lambda *_: None)
+    monkeypatch.setattr(routes, "store", lambda *_: None)
+    model, compute = gpt(), prepare("float32", 1, device="cpu")
+    before = torch.random.get_rng_state()
+    found = measuring.measured_routes(Stack([model.decoder.blocks[0]]), compute, steps=True)
+    assert found.sequences.keys() >= {"plain", "kernels"}
+    assert measuring.stack_speeds(model, compute, ["float32"])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     ("seconds", "route"),
     [
