@@ -66,7 +66,13 @@ class TokenEmbedding(nn.Embedding):
         self._fill_padding_idx_with_zero()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        embedded = super().forward(tokens)  # (B, T) -> (B, T, D)
+        try:
+            embedded = super().forward(tokens)  # (B, T) -> (B, T, D)
+        except IndexError:
+            raise UserError(
+                f"a text has the token id {int(tokens.max())}, but the model has {self.num_embeddings:,} embeddings:"
+                " leave out tokens that were added to the tokenizer, or use the tokenizer of this model"
+            ) from None
         return embedded if self.scale == 1.0 else embedded * self.scale
 
 

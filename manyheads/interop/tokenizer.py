@@ -108,7 +108,8 @@ def read_tokenizers(
             return Tokenizers(None, None, {})
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
-        largest = max(tokenizer.get_vocab().values(), default=-1)
+        # Added tokens without an embedding do no harm until a text has one.
+        largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
         if largest < 0:
             raise UserError(
                 f"{path}: the tokenizer has 0 entries, but the model's vocabulary size is {size}; copy or save the "

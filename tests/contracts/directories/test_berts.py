@@ -16,6 +16,7 @@ import manyheads
 from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.errors import UserError
+from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.train import train
 from tests.support.reference import randomise
 
@@ -202,3 +203,20 @@ def test_the_cause_of_a_refusal_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.json: unsupported model: .*Dinov2ForImageClassification") as caught:
         directory.load(tmp_path)
     assert "do not match" not in str(caught.value)
+
+
+def test_a_tokenizer_with_an_added_token_opens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = train_byte_bpe(TEXTS * 3, 290)
+    config = GPTConfig(vocab=tokenizer.get_vocab_size(), width=8, layers=1, heads=2, max_positions=64, end=0)
+    directory.save(tmp_path, GPT(config), tokenizer)
+    tokenizer.encode_special_tokens = False
+    tokenizer.add_special_tokens(["[PAD]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    about = tmp_path / "tokenizer_config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "split_special_tokens": False}))
+    model = manyheads.load(tmp_path)
+    assert model.generate("Ann went", max_tokens=2)
+    with pytest.raises(UserError, match=f"a text has the token id {config.vocab}, but the model has"):
+        model.generate("Ann [PAD] went", max_tokens=2)
+    assert cli.main(["generate", str(tmp_path), "Ann [PAD]"]) == 2
+    assert "leave out tokens that were added to the tokenizer" in capsys.readouterr().err

@@ -61,13 +61,13 @@ def test_extra_files_are_ignored(tmp_path: Path) -> None:
     tokenizer().save(str(tmp_path / "opus" / "tokenizer.json"))
     assert directory.load(tmp_path / "opus").vocabulary
     (tmp_path / "opus" / "tokenizer_config.json").unlink()
-    with pytest.raises(ValueError, match="the tokenizer has token ids up to 59, but the model's vocabulary size is 40"):
+    with pytest.raises(ValueError, match="the tokenizer has token ids up to 58, but the model's vocabulary size is 40"):
         directory.load(tmp_path / "opus")
     for name in ("source.spm", "target.spm", "vocab.json"):
         (tmp_path / "opus" / name).unlink()
     config = json.loads((tmp_path / "opus" / "config.json").read_text())
     (tmp_path / "opus" / "config.json").write_text(json.dumps({**config, "tokenizer_class": "MarianTokenizer"}))
-    with pytest.raises(ValueError, match="the tokenizer has token ids up to 59, but the model's vocabulary size is 40"):
+    with pytest.raises(ValueError, match="the tokenizer has token ids up to 58, but the model's vocabulary size is 40"):
         directory.load(tmp_path / "opus")
 
 
