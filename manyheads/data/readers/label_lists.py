@@ -19,7 +19,7 @@ from manyheads.files import parse_json
 
 SEPARATOR = "|"  # separates the labels of an item with several labels
 SEPARATED = f"separate the labels with {SEPARATOR}, or write a list such as ['a', 'b']"
-_OTHERS = re.compile("[,;]")  # separators that other tools use
+OTHERS = re.compile("[,;]")  # separators that other tools use
 _FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
 _FLAG_TEXT = re.compile(r"[01](\s*[,;\s]\s*[01])+")
 _JOINED = re.compile(r"""['"]\s+['"]""")  # strings without a comma between them, as NumPy prints them
@@ -60,10 +60,6 @@ def listed_in(text: str) -> list[Any] | tuple[Any, ...] | set[Any] | None:
     return None
 
 
-def is_separated_otherwise(label: str) -> bool:
-    return bool(_OTHERS.search(label))
-
-
 def check_separators(items: Iterable[tuple[str, ...]], names: Collection[str], place: object) -> None:
     """Raise UserError if labels are combinations of labels with another separator, such as "dog, water".
 
@@ -75,8 +71,8 @@ def check_separators(items: Iterable[tuple[str, ...]], names: Collection[str], p
     """
     kinds = {*items}
     labels = {label for kind in kinds for label in kind}
-    combined = sorted(label for label in labels.difference(names) if is_separated_otherwise(label))
-    found = [label for label in combined if not labels.isdisjoint(part.strip() for part in _OTHERS.split(label))]
+    combined = sorted(label for label in labels.difference(names) if OTHERS.search(label))
+    found = [label for label in combined if not labels.isdisjoint(part.strip() for part in OTHERS.split(label))]
     if 2 * len(combined) >= len(labels) and all(len(kind) <= 1 for kind in kinds):
         found = combined
     if found:

@@ -23,14 +23,7 @@ from typing import Any, ClassVar, TypeVar, cast, get_args
 from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
-from manyheads.data.readers.label_lists import (
-    SEPARATED,
-    SEPARATOR,
-    check_separators,
-    is_separated_otherwise,
-    labels_in,
-    listed_in,
-)
+from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, skip_option, table, text_fault
 from manyheads.errors import UserError, shown
@@ -170,7 +163,7 @@ def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind
         values = labels_in(value, name)
         labels = [_label(label, name, names)[1] for label in values]
     except BadRow as bad:
-        separated = names and isinstance(value, str) and is_separated_otherwise(value)
+        separated = names and isinstance(value, str) and OTHERS.search(value)
         raise BadRow(bad.fault, SEPARATED) if separated else bad from None
     if any(SEPARATOR in label for label in labels):
         raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")

@@ -16,24 +16,13 @@ from manyheads.data.readers.conll import Tagged, read_conll
 from manyheads.data.readers.labeled import LABELS, Columns, Labeled, label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
-from manyheads.data.readers.roles import (
-    PARTS,
-    folders_in,
-    role_of,
-    splits_among,
-    visible,
-)
+from manyheads.data.readers.roles import PARTS, folders_in, role_of, splits_among, visible
 from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
-from manyheads.data.sources.report import (
-    labeled_report,
-    parallel_report,
-    question_report,
-    tag_report,
-)  # fmt: skip
+from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 

@@ -13,10 +13,7 @@ from manyheads.data.readers.roles import find_text_splits, visible
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
-from manyheads.data.sources.report import (
-    document_report,
-    text_report,
-)  # fmt: skip
+from manyheads.data.sources.report import document_report, text_report  # fmt: skip
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
