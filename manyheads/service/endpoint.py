@@ -19,12 +19,12 @@ Handler = Callable[[Service, Any, Request], Awaitable[Any]]
 class Endpoint:
     """Route of the HTTP service, with its handler function.
 
-    asks   schema of the request; None: the request has no body
-    gives  schema of the response
-    many   true if the response is a list of objects with the schema `gives`
-    form   true if clients may send the request as an HTML form
-    images true if clients may send image files as the body, or in a multipart form
-    mimes  media types of the response
+    request_schema   schema of the request; None: the request has no body
+    response_schema  schema of the response
+    many             true if the response is a list of objects with the schema `response_schema`
+    form             true if clients may send the request as an HTML form
+    images           true if clients may send image files as the body, or in a multipart form
+    mimes            media types of the response
     """
 
     method: str

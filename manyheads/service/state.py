@@ -50,13 +50,14 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]")  # host names and addresses of the l
 class Service:
     """Models, limits and queues that all routes of the service share.
 
-    looks     queue for the computation of attention maps, one input at a time
-    images    queue for image decoding, one image at a time, because decoding needs much memory; no model waits for it
-    runs      training runs whose learning curves are shown
-    names     allowed host names in requests if only local clients are served; empty: any name is allowed
-    token     access token that clients must send; None: no token is required
-    detector  name of the model for language detection
-    draining  true after a signal to stop: accepted requests are finished, new requests get an error
+    attention_queue  queue for the computation of attention maps, one input at a time
+    image_queue      queue for image decoding, one image at a time, because decoding needs much memory; no model waits
+                     for it
+    runs             training runs whose learning curves are shown
+    names            allowed host names in requests if only local clients are served; empty: any name is allowed
+    token            access token that clients must send; None: no token is required
+    detector         name of the model for language detection
+    draining         true after a signal to stop: accepted requests are finished, new requests get an error
     """
 
     registry: Registry

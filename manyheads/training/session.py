@@ -87,9 +87,9 @@ class TrainingSession:
     def save(self, sync_log: Callable[[], None], *, wait: bool = False) -> None:
         """Write a checkpoint of the current step in the background.
 
-        synced  function that returns when the log of the run is on disk; it is called before the checkpoint becomes
-                valid
-        wait    True: return only after the checkpoint is on disk, on all ranks
+        sync_log  function that returns when the log of the run is on disk; it is called before the checkpoint becomes
+                  valid
+        wait      True: return only after the checkpoint is on disk, on all ranks
         """
         tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
         tensors = self.strategy.full_tensors(tensors)

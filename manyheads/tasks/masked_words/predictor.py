@@ -264,8 +264,8 @@ def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
 def _best_combinations(scores: list[list[float]], words: list[list[int]], count: int) -> list[tuple[float, list[int]]]:
     """Return the likeliest combinations of one word for each of M masks, best first, with their log-probabilities.
 
-    chances  log-probabilities of the likeliest words of each mask, best first, (M, count)
-    words    ids of these words, (M, count)
+    scores  log-probabilities of the likeliest words of each mask, best first, (M, count)
+    words   ids of these words, (M, count)
     """
     # entry of this list for each mask: index of the previous combination of words, and the word chosen for this mask
     totals, choices = [0.0], list[list[tuple[int, int]]]()
