@@ -49,7 +49,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python scripts/check_prose.py manyheads tests benchmarks lab/*.py lab/evidence scripts docs README.md CONTRIBUTING.md
+	$(BIN)/python scripts/check_prose.py manyheads papers tests benchmarks lab/*.py lab/evidence scripts docs README.md CONTRIBUTING.md
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -32,13 +32,13 @@ from torch import Tensor, nn
 from benchmarks.decode_translation import Translating
 from benchmarks.memory import Alive
 from benchmarks.ours import seeded
-from manyheads.analysis.figures.receptive_field import Along
 from manyheads.core.attention import Attention
 from manyheads.core.recurrent import LSTM
 from manyheads.core.runtime import prepare
 from manyheads.generation import beam_search
 from manyheads.models.local_attention import LocalAttention
 from manyheads.training.record import commit, hardware
+from papers.reach.receptive_field import Along
 
 FORWARD, BACKWARD = "layer, forward", "layer, forward and backward"
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)

@@ -32,7 +32,7 @@ def best_results() -> dict[str, list[dict[str, Any]]]:
     with or without `--init`. The languages of the recipe come first. Runs that were scored on validation data, to
     choose a setting, are left out if others were scored on test data.
     """
-    runs = records()
+    runs = [run for run in records() if run["recipe"] in RECIPES]
     return {name: _results([r for r in runs if r["recipe"] == name]) for name in sorted({r["recipe"] for r in runs})}
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.records import records
-from manyheads.analysis.figures import influence, model_sizes
+from papers.model_sizes import sizes as model_sizes
+from papers.reach import influence
 
 IMAGES = Path("docs/images")
 INFLUENCE = "text-classification/influence"

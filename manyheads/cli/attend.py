@@ -17,7 +17,6 @@ from manyheads.errors import UserError
 from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
-    from manyheads.analysis.figures.channel_weights import ChannelWeights
     from manyheads.analysis.maps import AttentionMaps
 
 SUFFIXES = (".html", ".npz", *PICTURES)
@@ -36,7 +35,11 @@ def add(verbs: Verbs) -> None:
         example='manyheads attend runs/translation "May 3, 2024" --out attention.html',
     )
     verb.add_argument(
-        "rest", nargs="+", metavar="TEXT|IMAGE", help="one input, or two to compare side by side on a page"
+        "rest",
+        nargs="+",
+        metavar="TEXT|IMAGE",
+        help="one input, or two to compare side by side on a page; for"
+        " channel weights also a folder of class folders, a table of images, or several images",
     )
     verb.add_argument("--out", type=Path, metavar="FILE",
                       help="output file: page (.html), picture (.png, .svg, .pdf) or arrays (.npz); default:"
@@ -76,6 +79,9 @@ def _attend(options: argparse.Namespace) -> None:
     out: Path = options.out or Path("attention.html")
     suffix = out.suffix.lower()
     check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
+    predictor = model_for("attend", options.model)
+    if predictor.reads == "images" and predictor.has_channel_weights:
+        return _write_channel_weights(predictor, options)
     beside = len(options.rest) + (options.against is not None)
     if beside > 2:
         raise UserError(
@@ -91,14 +97,9 @@ def _attend(options: argparse.Namespace) -> None:
         raise UserError(f"--calculation applies to pages and arrays: expected --out FILE.html or FILE.npz, found {out}")
     if options.calculation and options.words:
         raise UserError("--calculation shows tokens, --words merges them: use one of the two")
-    predictor = model_for("attend", options.model)
     seen: list[Any] = [_record_input(predictor, text, options) for text in options.rest]
     if options.against is not None:
         seen.append(_record_input(model_for("attend", options.against), options.rest[0], options))
-    from manyheads.analysis.figures.channel_weights import ChannelWeights
-
-    if any(isinstance(one, ChannelWeights) for one in seen):
-        return _write_channel_weights(seen, options)
     maps, *others = [maps.words() for maps in seen] if options.words else seen
     notes: list[str] = []
     if suffix == ".html":
@@ -112,19 +113,26 @@ def _attend(options: argparse.Namespace) -> None:
     print(out)
 
 
-def _write_channel_weights(seen: list[Any], options: argparse.Namespace) -> None:
-    """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention."""
-    if len(seen) > 1:
-        raise UserError(
-            "channel weights are drawn for one image: for several, use manyheads draw channels MODEL IMAGE IMAGE"
-        )
-    for name in ("words", "lines", "first", "calculation"):
+def _write_channel_weights(predictor: Any, options: argparse.Namespace) -> None:
+    """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention.
+
+    A data set has a row for each class, and several images have a row for each image.
+    """
+    for name in (*ONLY_FOR, "words", "lines", "first", "heads", "axis", "against"):
         if getattr(options, name) not in (None, False):
-            raise UserError(f"--{name} applies to attention maps, but {options.model} has channel weights")
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} applies to attention maps, but {options.model} has channel weights")
     out: Path = options.out or Path("channels.png")
-    weights: ChannelWeights = seen[0]
     if out.suffix.lower() == ".html":
         raise UserError(f"--out {out}: expected a picture or arrays (.npz), because channel weights have no page")
+    from manyheads.tasks.images.image_rows import image_rows
+
+    rows = image_rows(predictor, options.rest)
+    if len(rows.names) == 1 and Path(options.rest[0]).is_file() and len(options.rest) == 1:
+        weights = predictor.attend(options.rest[0], layers=options.layers)
+    else:
+        weights = predictor.channel_weights(rows.batches, rows.names, rows.row_of, title=rows.title)
+        weights = weights if options.layers is None else weights.of(options.layers)
     if out.suffix.lower() == ".npz":
         weights.save(out)
     else:
@@ -132,11 +140,8 @@ def _write_channel_weights(seen: list[Any], options: argparse.Namespace) -> None
     print(out)
 
 
-def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps | ChannelWeights:
-    """Return the attention maps of one input, or its channel weights for a model with squeeze-and-excitation.
-
-    Raises UserError for an option that the model does not support.
-    """
+def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps:
+    """Return the attention maps of one input. Raises UserError for an option that the model does not support."""
     if predictor.reads == "texts":
         refuse_files([text], ONE_TEXT)
     choices = {"axis": options.axis, "layers": options.layers, "heads": options.heads}

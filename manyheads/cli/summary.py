@@ -30,22 +30,14 @@ def add(verbs: Verbs) -> None:
     parser.add_argument("--speed", action="store_true",
                         help="measure how fast the blocks run on this CPU, and show the route that a loaded model"
                              " takes")  # fmt: skip
-    parser.add_argument("--wmt14", action="store_true",
-                        help="print the published table of WMT14, BLEU and training FLOPs, with computed"
-                             " FLOPs")  # fmt: skip
 
 
 def _summary(options: argparse.Namespace) -> None:
-    if options.wmt14:
-        if options.model is not None:
-            raise UserError(f"--wmt14 takes no model: leave out {options.model}")
-        return _wmt14(as_json=options.json)
     if options.model is None and options.speed:
         raise UserError("--speed needs a MODEL: a model directory, a recipe or a preset")
     if options.model is None:
         return _print_presets(options)
     from manyheads.analysis import costs
-    from manyheads.analysis.figures import wmt14
     from manyheads.training.optimizers import state_numbers
 
     name = options.model
@@ -55,17 +47,9 @@ def _summary(options: argparse.Namespace) -> None:
     summary = costs.summary(model)
     if hasattr(config, "training"):
         summary["memory"] = costs.memory(model, state_numbers(config.training))
-    cost = wmt14.training_cost(name) if name in PRESETS else None
     if options.json:
-        return document({"name": name, **summary, **({"training_cost": cost} if cost else {})})
+        return document({"name": name, **summary})
     _print_summary(name, summary, None if options.all else MAX_PARTS)
-    if cost:
-        verdict = "agrees" if cost["agrees"] else "DIFFERS"
-        print(f"\ntraining cost    {cost['arithmetic']} = {cost['flops']:.3e} FLOPs", end="")
-        print(f", published {cost['published']:.1e}: {verdict}")
-        print(f"  matrix products {cost['counted']:.3e} FLOPs, counted on the modules")
-        print(f"published BLEU   {', '.join(f'{pair} {score}' for pair, score in cost['bleu'].items())}")
-        print(textwrap.fill(f"source           {cost['source']}", 100, subsequent_indent=" " * 17))
 
 
 def _speed(name: str, model: Any, *, as_json: bool) -> None:
@@ -103,30 +87,6 @@ def _print_presets(options: argparse.Namespace) -> None:
         text = f"  {family:<20}{sizes}{': ' if sizes else ''}{papers[names[0]]}"
         print(textwrap.fill(text, 100, subsequent_indent=" " * 22, break_on_hyphens=False))
     print("\nmanyheads summary NAME/SIZE shows one of these presets, such as manyheads summary bert/base-cased")
-
-
-def _wmt14(*, as_json: bool) -> None:
-    from manyheads.analysis.figures import wmt14
-
-    comparison = wmt14.compared()
-    if as_json:
-        return document(comparison)
-
-    def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-        ours = row.get("computed") or {}
-        flops = (*(row["flops"].get(pair) for pair in pairs), ours.get("flops"), ours.get("counted"))
-        return (*(str(row["bleu"].get(pair, "")) for pair in pairs), *(f"{n:.1e}" if n else "" for n in flops))
-
-    pairs = ("en-de", "en-fr")
-    table([("", "BLEU en-de", "en-fr", "FLOPs en-de", "en-fr", "time x speed", "counted"),
-           *((row["model"], *cells(row)) for row in comparison["rows"])])  # fmt: skip
-    print()
-    for row in comparison["rows"]:
-        if ours := row.get("computed"):
-            print(f"{row['model']}: time x speed is {ours['arithmetic']} = {ours['flops']:.3e} FLOPs; 'counted' are the"
-                  f" matrix products of {row['steps']:,} steps of {comparison['batch_tokens']:,} target"
-                  " tokens")  # fmt: skip
-    print(f"source: {comparison['source']}\n{comparison['note']}")
 
 
 def _print_summary(name: str, summary: Mapping[str, Any], max_parts: int | None) -> None:

@@ -58,7 +58,6 @@ FAMILIES = {
         "reading": "three encoders that read in one or both directions",
         "universal": "Universal Transformers that copy, reverse and add digits",
         "moving-digits": "a non-local network for clips of moving digits",
-        "conv-attention": "a numerical check that attention can compute convolutions",
     },
 }
 

@@ -88,9 +88,6 @@ def train(
         >>> plan = manyheads.train("translation", steps=100, dry_run=True)
         >>> plan["parameters"]
         1250304
-        >>> report = manyheads.train("conv-attention/theorem", {"kernels": [3], "alphas": [46]}, out="runs/theorem")
-        >>> sorted(report["metrics"])
-        ['log10_error_3x3']
     """
     context = distributed_context()
     if not isinstance(resume, bool):

@@ -8,7 +8,7 @@ SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) th
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare", "curve"),
     "use": SERVED,
-    "inspect": ("summary", "attend", "lens", "probe", "draw"),
+    "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),
 }
 COMMANDS = tuple(command for group in GROUPS.values() for command in group)

@@ -258,9 +258,6 @@ def test_a_preset_has_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["parameters"]["total"] == 63_082_496
     assert found["parameters"]["non_embedding"] == 44_138_496
     assert found["flops"]["forward"] > 0
-    assert found["training_cost"]["agrees"]
-    assert cli.main(["summary", "transformer/big"]) == 0
-    assert "2.298e+19 FLOPs, published 2.3e+19: agrees" in capsys.readouterr().out
 
 
 def test_summary_without_a_model_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:

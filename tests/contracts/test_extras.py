@@ -6,11 +6,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from manyheads import directory
 from manyheads.analysis import drawing
-from manyheads.analysis.figures import model_sizes
+from manyheads.analysis.figures.confusion import draw_confusion
 from manyheads.data.embedded import shipped
 from manyheads.data.images.labeled_images import digits
 from manyheads.data.readers.compressed import open_decompressed
@@ -53,7 +54,11 @@ def test_every_extra_named_in_an_error_exists() -> None:
         ("pyarrow", "parquet", lambda folder: open_decompressed(folder / "a.txt.zst")),
         ("sentencepiece", "sentencepiece", lambda _: train_unigram(["a b"], 10)),
         ("huggingface_hub", "hub", lambda _: directory.resolve("hub:a/b")),
-        ("matplotlib", "analysis", lambda folder: model_sizes.draw([], folder / "a.png")),
+        (
+            "matplotlib",
+            "analysis",
+            lambda folder: draw_confusion(folder / "a.png", ("a", "b"), np.eye(2, dtype=np.int64)),
+        ),
         ("sklearn", "vision", lambda _: digits()),
         ("babel", "locales", lambda _: shipped.pairs("en", "it", seed=1, size=1000)),
         ("babel", "locales", lambda _: shipped.languages(seed=2, size=48_000)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Count, Range, Vocabulary
+from manyheads.core.config import Count, Range, Vocabulary
 from manyheads.data.readers.labeled import Columns
 from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Tuned
@@ -67,51 +67,6 @@ class ClassificationConfig(TargetConfig):
         super().__post_init__()
         if self.max_length is not None and self.max_length > self.batch_tokens:
             raise UserError(f"max_length is {self.max_length}: expected at most {self.batch_tokens}, the batch_tokens")
-
-
-@dataclass(frozen=True)
-class ReceptiveFieldConfig(Config):
-    """Settings of the receptive-field measurement, on stacks of random convolutions and attention layers.
-
-    layers  maximum number of stacked layers; every depth from 1 to this number is measured
-    kernel  kernel width of the convolutions
-    length  number of input positions
-    width   number of channels
-    seed    seed of the random numbers
-    """
-
-    layers: Annotated[int, Range(1, 100)] = 6
-    kernel: Annotated[int, Range(1, 1000)] = 3
-    length: Annotated[int, Range(1, 10_000)] = 31
-    width: Annotated[int, Range(1, 4096)] = 16
-    seed: int = 1
-
-
-@dataclass(frozen=True)
-class InfluenceConfig(Config):
-    """Settings of the influence measurement, on four networks trained for a recall task or on trained models.
-
-    length    number of tokens in a text
-    width     width of the four networks
-    layers    number of layers of the convolutional network
-    kernel    kernel width of the convolutional network
-    symbols   number of different words in the recall task
-    steps     number of training steps, each on 64 texts
-    models    directories of trained models to measure instead of the four networks
-    texts     file with one text per line, which the trained models read: the first 64 texts with at least `length`
-              tokens, cut to `length` tokens
-    seed      seed of the random numbers
-    """
-
-    length: Annotated[int, Range(2, 10_000)] = 64
-    width: Annotated[int, Range(4, 4096)] = 64
-    layers: Annotated[int, Range(1, 100)] = 4
-    kernel: Annotated[int, Range(1, 1000)] = 5
-    symbols: Annotated[int, Range(2, 10_000)] = 8
-    steps: Count = 1000
-    models: tuple[str, ...] = ()
-    texts: str | None = None
-    seed: int = 1
 
 
 EMBEDDED = ClassificationConfig(
@@ -188,22 +143,6 @@ RECIPES = {
         and schedule of the fine-tuning recipes.""",
         options="[data=DIR] [preset=text-classifier/textbook]", init="may",
         with_init=replace(EMBEDDED, training=FINE_TUNING),
-    ),
-    "text-classification/receptive-field": Recipe(
-        "no model, but shows how far stacked convolutions and attention see, measured by gradient", "Chollet 2021",
-        ReceptiveFieldConfig(), "manyheads.tasks.classification.receptive_field",
-        """It measures by gradient how many positions influence the middle output, prints the table, and draws
-        it into receptive-field.png. It takes seconds.""",
-        options="[layers=6 kernel=3]", spreads=False,
-    ),
-    "text-classification/influence": Recipe(
-        "four small networks to show how a word's influence fades with its distance",
-        "Elman 1990", InfluenceConfig(), "manyheads.tasks.classification.influence",
-        """A plain RNN, an LSTM, convolutions and attention learn to recall a marked word. The command prints
-        the influence at each distance before and after training and the recall accuracy, and draws them into
-        influence.png. It takes 15 minutes on one core. With models= and texts=, it measures trained models that
-        read texts.""",
-        options="[models=DIR,DIR texts=FILE]", spreads=False,
     ),
     "imdb/textbook": _on_imdb(
         "the textbook's classifier as published", "text-classifier/textbook",

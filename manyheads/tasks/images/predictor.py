@@ -69,6 +69,11 @@ class ImageEncoder(TrainedModel):
         """Names of the classes. If several classes have the same name, a number is added to each."""
         return distinct_names(self.model.config.labels)
 
+    @property
+    def has_channel_weights(self) -> bool:
+        """Return True for a network with squeeze-and-excitation and without attention."""
+        return not tapped(self.model) and bool(squeezes(self.model))
+
     def attend(
         self,
         image: str | Path | Image.Image,
@@ -92,7 +97,7 @@ class ImageEncoder(TrainedModel):
         # the preprocessed image as a batch, (1, C, Y, X)
         pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
         picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
-        if tapped(self.model) or not squeezes(self.model):
+        if not self.has_channel_weights:
             return self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
         if heads is not None or axis is not None:
             raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")

@@ -78,28 +78,6 @@ class ImageConfig(TargetConfig):
 
 
 @dataclass(frozen=True)
-class TheoremConfig(Config):
-    """Settings of a numerical check that attention can compute convolutions, on random kernels and random images.
-
-    kernels   kernel sizes; 3 means 3 x 3
-    alphas    values for the sharpness of attention; the error falls with exp(-alpha)
-    size      height and width of an image in pixels
-    channels  number of channels
-    images    number of images
-    seed      seed of the random numbers
-    """
-
-    kernels: tuple[Annotated[int, Range(1, 99)], ...] = (3, 5, 7)
-    alphas: tuple[Annotated[float, Range(0, 10**6)], ...] = (
-        1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0,
-    )  # fmt: skip
-    size: Annotated[int, Range(1, 1024)] = 16
-    channels: Annotated[int, Range(1, 1024)] = 4
-    images: Annotated[int, Range(1, 10_000)] = 2
-    seed: int = 1
-
-
-@dataclass(frozen=True)
 class ClipConfig(Config):
     """Settings of a training run on video clips of moving digits.
 
@@ -176,14 +154,6 @@ def _on_cifar10(
 
 
 RECIPES = {
-    "conv-attention/theorem": Recipe(
-        "no model, but measures the error of attention as a convolution, by the sharpness of attention",
-        "Cordonnier et al. 2020", TheoremConfig(), "manyheads.tasks.images.theorem",
-        """It expresses convolutions as attention with the paper's construction, and measures the maximum
-        difference inside the image in float64 for each alpha. It writes table.txt, error.png and result.json,
-        whose metrics are the decimal logarithms of the errors at the highest alpha. It takes seconds.""",
-        options="[kernels=3,5,7 alphas=5,20,46]", spreads=False,
-    ),
     "image-classification": Recipe(
         "a small ViT on handwritten digits, or on your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
         "Without data, it trains on scikit-learn's handwritten digits, in less than two minutes.",

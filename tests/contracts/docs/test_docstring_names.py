@@ -35,9 +35,9 @@ def words(node: ast.AST) -> set[str]:
             found |= {value} if isinstance(value := getattr(part, name, None), str) else set()
         if isinstance(part, ast.Constant) and isinstance(part.value, str) and "\n" not in part.value:
             found |= {*re.findall(r"\w+", part.value)}
-    for base in node.bases if isinstance(node, ast.ClassDef) else []:
-        name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
-        for parent in classes().get(name, []) if name != node.name else []:
+    if isinstance(node, ast.ClassDef):
+        names = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases} - {node.name}
+        for parent in (parent for name in names for parent in classes().get(name, [])):
             found |= words(parent)
     return found
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from lab import results_table
+from lab.records import records
 from lab.results_table import PAPERS
 from manyheads import cli
 from manyheads.analysis.costs import preset_model
@@ -184,4 +185,7 @@ def test_published_heads_are_printed_next_to_measured_ones(monkeypatch: pytest.M
 
 def test_every_page_has_its_measurements() -> None:
     assert {*PAPERS, "heads", "rivals"} == set(PAGES)
-    assert {recipe for recipes in PAPERS.values() for recipe in recipes} <= set(RECIPES)
+    assert {recipe for recipes in PAPERS.values() for recipe in recipes} <= {
+        *RECIPES,
+        *(r["recipe"] for r in records()),
+    }

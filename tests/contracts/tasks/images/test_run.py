@@ -379,9 +379,9 @@ def test_settings_without_effect_are_refused(run: Path, data: Path, tmp_path: Pa
     with pytest.raises(ValueError, match="distillation, temperature: no effect without a teacher"):
         train("image-classification", {"distillation": "soft", "temperature": 9.0}, out=tmp_path / "x5")
     with pytest.raises(ValueError, match="cannot start from another model"):
-        train("conv-attention/theorem", {}, out=tmp_path / "x3", init=str(run))
-    with pytest.raises(ValueError, match="alphas is .*nan.*: expected a list"):
-        train("conv-attention/theorem", {"alphas": "[nan]"}, out=tmp_path / "x4")
+        train("moving-digits", {}, out=tmp_path / "x3", init=str(run))
+    with pytest.raises(ValueError, match="lengths: expected an integer, found 'nan'"):
+        train("universal/copy", {"lengths": "[nan]"}, out=tmp_path / "x4")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log10
 from pathlib import Path
 
 import torch
@@ -15,6 +16,10 @@ from torch import nn
 from manyheads.analysis.drawing import save
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import attention_of
+from manyheads.training.record import write_result
+
+ALPHAS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 46.0, 60.0, 100.0)
+SMALLEST = 1e-300  # An error of zero has no logarithm.
 
 
 @dataclass(frozen=True)
@@ -94,3 +99,19 @@ def draw(measured: Errors, path: str | Path) -> None:
     panel.set(xlabel="alpha", ylabel="largest error inside the image", ylim=(1e-18, 10))
     panel.legend()
     save(figure, path)
+
+
+def write_record(measured: Errors, out: Path, *, seed: int, seconds: float) -> None:
+    """Write result.json into a folder. Its metrics are the decimal logarithms of the errors at the largest alpha."""
+    largest = measured.alphas.index(max(measured.alphas))
+    signature = f"float64, inside the image, alpha {measured.alphas[largest]:g}"
+    names = {kernel: f"{kernel}x{kernel}" for kernel in measured.errors}
+    metrics = {
+        f"log10_error_{names[kernel]}": {"value": log10(max(errors[largest], SMALLEST)), "signature": signature}
+        for kernel, errors in measured.errors.items()
+    }
+    write_result(
+        out, recipe="conv-attention/theorem", overrides={}, data={}, metrics=metrics, wall_seconds=seconds, flops=None,
+        parameters=sum(measured.parameters.values()), seed=seed, alphas=list(measured.alphas),
+        errors={names[kernel]: errors for kernel, errors in measured.errors.items()},
+    )  # fmt: skip

@@ -1,7 +1,6 @@
 """Centers and widths of attention heads that attend over pixels, and their mean attention maps.
 
 They reproduce figures 3 to 6 of Cordonnier, Loukas & Jaggi 2020, as data and as pictures (PNG or SVG by the suffix).
-On the command line: `manyheads draw centers MODEL` and `manyheads draw maps MODEL IMAGES`.
 """
 
 from __future__ import annotations
@@ -15,11 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import manyheads
 from manyheads.analysis.drawing import HUES, save
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
+from manyheads.tasks.images.image_rows import image_rows
+from manyheads.tasks.images.predictor import ImageEncoder
+from manyheads.training.run_directory import KEPT
 
 SHARES = (0.5, 0.9)  # fractions of a head's attention that lie within the drawn circles
 LINES = ("-", ":")  # line style of the circle for each of these fractions
@@ -115,6 +118,37 @@ def mean_maps(
             # still right. The result has the maps of all layers and heads for one query, (L, H, 1, T).
             total = total + len(part) * torch.stack([maps[layer][0].mean(0) for layer in layers])
     return MeanMaps(layers, (total / len(images)).squeeze(2).unflatten(-1, (rows, columns)), query, len(images))
+
+
+def mean_maps_of(
+    encoder: ImageEncoder, inputs: Sequence[str], max_images: int, at: tuple[int, ...] | None = None
+) -> MeanMaps:
+    """Return the mean attention maps of a model over a data set or image files.
+
+    at  (y, x) of the query in pixels of the resized image; None: the middle
+    """
+    if not isinstance(encoder.model, ConvAttention):
+        raise UserError(f"{encoder.path}: expected attention as convolution, found {type(encoder.model).__name__}")
+    if at is not None and len(at) != 2:
+        raise UserError(f"expected --at Y,X, a pixel of an image, found {','.join(map(str, at))}")
+    pixels = torch.cat(list(image_rows(encoder, inputs, max_images).batches)).to(encoder.compute.device)
+    size = encoder.model.config.downsample
+    with encoder.compute.autocast():
+        return mean_maps(encoder.model, pixels, None if at is None else (at[0] // size, at[1] // size))
+
+
+def draw_epochs(run: Path, layer: int, path: str | Path) -> None:
+    """Draw the centers of one layer (figure 3), with a panel for each epoch that training.keep_every has kept."""
+    saved = {int(folder.name.removeprefix("epoch-")): folder for folder in (run / KEPT).glob("epoch-*")}
+    if not saved:
+        raise UserError(f"{run}: found no saved epochs in {KEPT}/: train with training.keep_every=1, or omit --layer")
+    epochs = [learned_centers(manyheads.load(saved[number]).model) for number in sorted(saved)]
+    count = len(epochs[0].layers)
+    if not -count <= layer < count:
+        raise UserError(f"layer {layer} does not exist: valid are 0 to {count - 1}")
+    names = tuple(f"epoch {number}" for number in sorted(saved))
+    centers, widths = (torch.stack([getattr(epoch, name)[layer] for epoch in epochs]) for name in ("centers", "widths"))
+    draw_centers(Centers(names, centers, widths), path, panels=names, title=f"{run.name}, layer {layer % count}")
 
 
 def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | None = None, title: str = "") -> None:

@@ -1,4 +1,4 @@
-"""`manyheads draw`, and `manyheads attend` for channel weights: the figures available for each model."""
+"""Figures of vision papers from trained models: arrows, centers, mean maps, and channel weights by `attend`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from PIL import Image
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.analysis.figures.arrows import strongest_arrows
-from manyheads.cli.draw import FIGURES as DESCRIBED
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
 from manyheads.models.resnet import ResNet, ResNetConfig
-from manyheads.tasks.images.figures import FIGURES
+from papers.command import run
+from papers.conv_attention.__main__ import main as conv_attention
+from papers.nonlocal_net.__main__ import main as nonlocal_net
+from papers.nonlocal_net.arrows import strongest_arrows
 
 SIZES: dict[str, Any] = {
     "labels": ("cat", "dog"), "image_size": 8, "block": "basic", "depths": (2, 1), "widths": (8, 16), "stem": "3x3",
@@ -67,9 +68,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
+COMMANDS = {"conv_attention": conv_attention, "nonlocal_net": nonlocal_net}
+
+
 def typed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run `python -m papers.NAME ...` or `manyheads attend ...`; return the exit status, stdout and stderr."""
+    name, *words = map(str, arguments)
     capsys.readouterr()
-    return cli.main(list(map(str, arguments))), *capsys.readouterr()
+    status = cli.main([name, *words]) if name == "attend" else run(COMMANDS[name], words)
+    return status, *capsys.readouterr()
 
 
 def texts(file: Path) -> list[str]:
@@ -101,26 +108,27 @@ def test_attend_shows_the_channel_weights_of_an_image(
         assert found["self/0"].shape == (1, 1, 64, 16)
 
 
-def test_every_figure_is_described_and_drawn(
+def test_every_figure_is_drawn(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(DESCRIBED) == list(FIGURES)
     monkeypatch.chdir(tmp_path)
+    maps, centers = ("conv_attention", "maps"), ("conv_attention", "centers", models / "quadratic")
+    arrows = ("nonlocal_net", models / "nonlocal")
     for arguments, expected in (
-        (("channels", models / "se", models / "images"), {"images, 6 images", "cat", "dog", "all"}),
-        (("channels", models / "both", models / "a.png", models / "frames/1.png"), {"2 images", "a.png", "1.png"}),
-        (("channels", models / "se", models / "images", "--images", 3), {"images, 3 images"}),
-        (("maps", models / "content", models / "images"), {"content, mean over 6 images", "head 3", "layer 2"}),
-        (("maps", models / "quadratic", models / "a.png", "--at", "0,7"), {"quadratic, one image"}),
-        (("centers", models / "quadratic"), {"quadratic", "layer 0", "layer 2", "head 3"}),
-        (("centers", models / "quadratic", "--layer", -1), {"quadratic, layer 2", "epoch 0", "epoch 2", "epoch 10"}),
-        (("arrows", models / "nonlocal", models / "a.png", "--at", "3,4"), {"nonlocal: a.png"}),
-        (("arrows", models / "nonlocal", models / "clip.tiff"), {"nonlocal: clip.tiff", "frame 0", "frame 3"}),
-        (("arrows", models / "nonlocal", models / "frames", "--frames", 2, "--layer", 0), {"frame 0", "frame 3"}),
+        (("attend", models / "se", models / "images"), {"images, 6 images", "cat", "dog", "all"}),
+        (("attend", models / "se", models / "a.png", models / "frames/1.png"), {"2 images", "a.png", "1.png"}),
+        ((*maps, models / "content", models / "images"), {"content, mean over 6 images", "head 3", "layer 2"}),
+        ((*maps, models / "content", models / "images", "--images", 3), {"content, mean over 3 images"}),
+        ((*maps, models / "quadratic", models / "a.png", "--at", "0,7"), {"quadratic, one image"}),
+        (centers, {"quadratic", "layer 0", "layer 2", "head 3"}),
+        ((*centers, "--layer", -1), {"quadratic, layer 2", "epoch 0", "epoch 2", "epoch 10"}),
+        ((*arrows, models / "a.png", "--at", "3,4"), {"nonlocal: a.png"}),
+        ((*arrows, models / "clip.tiff"), {"nonlocal: clip.tiff", "frame 0", "frame 3"}),
+        ((*arrows, models / "frames", "--frames", 2, "--layer", 0), {"frame 0", "frame 3"}),
     ):
-        assert typed(capsys, "draw", *arguments, "--out", "f.svg") == (0, "f.svg\n", ""), arguments
+        assert typed(capsys, *arguments, "--out", "f.svg") == (0, "f.svg\n", ""), arguments
         assert expected <= set(texts(Path("f.svg"))), (arguments, texts(Path("f.svg")))
-    assert typed(capsys, "draw", "centers", models / "quadratic") == (0, "centers.png\n", "")
+    assert typed(capsys, *centers) == (0, "centers.png\n", "")
 
 
 def test_arrows_are_the_20_strongest_of_the_clip(models: Path, tmp_path: Path) -> None:
@@ -141,43 +149,34 @@ def test_arrows_are_the_20_strongest_of_the_clip(models: Path, tmp_path: Path) -
     }
 
 
-def test_unsupported_figures_suggest_supported_ones(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_models_and_inputs_are_one_line(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = digit_tokenizer()
     gpt = GPTConfig(vocab=words.get_vocab_size(), width=8, heads=2, layers=1, max_positions=8)
     directory.save(tmp_path / "gpt", GPT(gpt), words)
-    image = models / "a.png"
+    directory.save(tmp_path / "unkept", ConvAttention(CONV))
+    image, maps, centers = models / "a.png", ("conv_attention", "maps"), ("conv_attention", "centers")
     for arguments, message in (
-        (("draw", "arrows", models / "se", image),
-         "the figure 'arrows' shows a non-local block, which this model does not have. Use manyheads draw channels"),
-        (("draw", "centers", models / "content"), "does not have. Use manyheads draw maps or manyheads attend."),
-        (("draw", "maps", models / "plain", image), "this model does not have. The model has no attention to draw."),
-        (("draw", "spirals", models / "plain"), "unknown FIGURE 'spirals': valid are arrows, centers, channels, maps"),
-        (("draw", "maps", models / "content"), "found no images: give a folder of class folders"),
-        (("draw", "centers", models / "quadratic", image), "centers are parameters of the model and need no images"),
-        (("draw", "centers", models / "quadratic", "--layer", 3), "layer 3 does not exist: valid are 0 to 2"),
-        (("draw", "centers", models / "quadratic", "--at", "1,1"), "--at applies only to arrows and maps: leave"),
-        (("draw", "arrows", models / "nonlocal"), "expected one INPUT, an image, an animation or a folder"),
-        (("draw", "arrows", models / "nonlocal", image, "--at", "0,1,1"), "an image: expected --at Y,X, found 0,1,1"),
-        (("draw", "arrows", models / "nonlocal", models / "frames", "--at", "1,1"), "is a clip: expected --at T,Y,X"),
-        (("draw", "arrows", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
-        (("draw", "arrows", models / "nonlocal", image, "--at", "x"), "expected Y,X or, in a clip, T,Y,X"),
-        (("draw", "maps", models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
-        (("draw", "channels", models / "se", models / "frames"), "frames: found no class folders"),
-        (("draw", "channels", models / "se", image, "--out", "f.gif"), "a name that ends in .png, .svg or .pdf"),
-        (("draw", "centers", tmp_path / "gpt"), "For other models, use manyheads attend"),
-        (("attend", models / "se", image, "--heads", 0), "channel weights have neither heads nor an axis"),
-        (("attend", models / "se", image, image), "for several, use manyheads draw channels MODEL IMAGE IMAGE"),
+        (("nonlocal_net", models / "se", image), "no attention layer -1; valid are none"),
+        ((*centers, models / "content"), "have no centers: expected quadratic positional attention"),
+        ((*maps, models / "plain", image), "expected attention as convolution, found ResNet"),
+        ((*centers, models / "quadratic", "--layer", 3), "layer 3 does not exist: valid are 0 to 2"),
+        (
+            (*centers, tmp_path / "unkept", "--layer", 0),
+            "no saved epochs in kept/: train with training.keep_every=1",
+        ),
+        (("nonlocal_net", models / "nonlocal", image, "--at", "0,1,1"), "expected one image and (y, x), or one clip"),
+        (("nonlocal_net", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
+        (("nonlocal_net", tmp_path / "gpt", image), "expected a model of images, found LanguageModel"),
+        ((*maps, models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
+        (("attend", models / "se", models / "frames"), "frames: found no class folders"),
+        (("attend", models / "se", image, "--heads", 0), "--heads applies to attention maps"),
         (("attend", models / "se", image, "--words"), "--words applies to attention maps"),
         (("attend", models / "se", image, "--out", tmp_path / "a.html"), "because channel weights have no page"),
         (("attend", models / "plain", image), "plain has no attention layers"),
-    ):  # fmt: skip
+    ):
         status, out, error = typed(capsys, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1), (arguments, error)
         assert message in error, (message, error)
-    directory.save(tmp_path / "unkept", ConvAttention(CONV))
-    status, _, error = typed(capsys, "draw", "centers", tmp_path / "unkept", "--layer", 0)
-    assert status == 2
-    assert "found no saved epochs in kept/: train with training.keep_every=1" in error
-    assert not list(Path.cwd().glob("centres.*"))
+    with pytest.raises(SystemExit):
+        typed(capsys, "nonlocal_net", models / "nonlocal", image, "--at", "x")
+    assert "expected Y,X or, in a clip, T,Y,X" in capsys.readouterr().err

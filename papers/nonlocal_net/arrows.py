@@ -1,7 +1,6 @@
 """Arrows from one position of an image or clip to the positions that it attends to most (Wang 2018, figures 1 and 3).
 
-`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws the arrows. On the command line:
-`manyheads draw arrows MODEL CLIP --at 1,60,80`.
+`strongest_arrows(model, clip, (1, 60, 80), out=Path("arrows.png"))` finds and draws the arrows.
 """
 
 from __future__ import annotations

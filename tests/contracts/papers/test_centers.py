@@ -1,6 +1,5 @@
-"""Attention centers and widths: maps give back the values that were set. The theorem's error as a function of alpha."""
+"""Attention centers and widths: maps give back the values that were set."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,18 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.analysis.figures.attention_centers import (
+from manyheads.core.tap import record
+from manyheads.models.conv_attention import ConvAttention
+from manyheads.models.presets import preset
+from papers.conv_attention.centers import (
     Centers,
     draw_centers,
     draw_maps,
     learned_centers,
     mean_maps,
 )
-from manyheads.analysis.figures.convolution_error import convolution_errors
-from manyheads.core.tap import record
-from manyheads.models.conv_attention import ConvAttention
-from manyheads.models.presets import preset
-from manyheads.tasks.train import train
 
 
 def small(kind: str, **settings: object) -> ConvAttention:
@@ -94,38 +91,3 @@ def test_both_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
         texts = re.findall("<!-- (.*?) -->", (tmp_path / f"{name}.svg").read_text())
         assert {"layer 0", "head 0"} <= set(texts)  # counted as everywhere
     assert "head 11" in (tmp_path / "centres.svg").read_text()
-
-
-def test_the_error_equals_a_neighbors_weight() -> None:
-    measured = convolution_errors((3, 5), (5.0, 20.0, 46.0), size=8, channels=2)
-    assert measured.parameters == {3: 9 * 3 + (9 * 2 + 1) * 2, 5: 25 * 3 + (25 * 2 + 1) * 2}
-    for errors in measured.errors.values():
-        assert 1e-3 < errors[0] < 0.3
-        assert 1e-10 < errors[1] < 1e-6
-        assert errors[2] <= 1e-12
-    assert [line.split()[0] for line in str(measured).splitlines()] == ["alpha", "5", "20", "46"]
-    for kernels, alphas, message in (
-        ((4,), (1.0,), "odd"),
-        ((9,), (1.0,), "up to the image size"),
-        ((), (1.0,), "no kernels"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            convolution_errors(kernels, alphas, size=8)
-    with pytest.raises(ValueError, match="alpha -1"):
-        convolution_errors((3,), (-1.0,), size=8)
-
-
-def test_the_recipe_writes_the_table_the_curve_and_the_record(tmp_path: Path) -> None:
-    settings = {"kernels": [3], "alphas": [10, 46], "size": 6, "channels": 2}
-    result = train("conv-attention/theorem", settings, out=tmp_path / "t")
-    assert json.loads((tmp_path / "t" / "result.json").read_text())["metrics"] == result["metrics"]
-    (metric,) = result["metrics"].items()
-    assert metric[0] == "log10_error_3x3"
-    assert metric[1]["value"] < -12
-    assert len(result["errors"]["3x3"]) == 2
-    assert (tmp_path / "t" / "error.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "t" / "table.txt").read_text().startswith("alpha")
-    with pytest.raises(ValueError, match="t contains a finished run"):
-        train("conv-attention/theorem", settings, out=tmp_path / "t")
-    assert train("conv-attention/theorem", out=tmp_path / "d", dry_run=True)["kernels"] == (3, 5, 7)
-    assert not (tmp_path / "d").exists()

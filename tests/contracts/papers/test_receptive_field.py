@@ -1,14 +1,14 @@
 """Measured receptive fields, compared with the formula and with brute force."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from manyheads.analysis.figures.receptive_field import draw, growth, influence
-from manyheads.tasks.train import train
+from papers.command import run
+from papers.reach.__main__ import main
+from papers.reach.receptive_field import draw, growth, influence
 
 
 @pytest.mark.parametrize("kernel", [1, 3, 5])
@@ -37,18 +37,13 @@ def test_influence_equals_the_effect_of_a_change() -> None:
     assert changed == [position in (3, 5, 7) for position in range(11)]
 
 
-def test_the_recipe_prints_the_table_and_draws_it(tmp_path: Path) -> None:
-    table: Any = train(
-        "text-classification/receptive-field", {"layers": 3, "length": 11, "width": 4}, out=tmp_path / "r"
-    )
-    assert [line.split() for line in table.splitlines()] == [
+def test_the_command_prints_the_table_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["receptive-field", "--layers", "3", "--length", "11", "--width", "4", "--out", str(tmp_path / "r.png")]
+    assert run(main, words) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["layers", "convolution", "attention"], ["1", "3", "11"], ["2", "5", "11"], ["3", "7", "11"],
     ]  # fmt: skip
-    assert (tmp_path / "r" / "receptive-field.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="r contains a finished run"):
-        train("text-classification/receptive-field", {"layers": 2}, out=tmp_path / "r")
-    assert (tmp_path / "r" / "table.txt").read_text() == f"{table}\n"
-    assert (tmp_path / "r" / "table.txt").read_text().strip() == table
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     state = torch.random.get_rng_state()
     draw(growth(layers=1, length=5, width=4), tmp_path / "other.png")
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers stay as they were"

@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save
-from manyheads.analysis.figures.receptive_field import Along
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError, extra
 from manyheads.models.sequence_baselines import Recurrent
+from papers.reach.receptive_field import Along
 
 KINDS = ("rnn", "lstm", "convolution", "attention")
 SAMPLES = 16  # number of texts over which the influence is averaged, for each distance

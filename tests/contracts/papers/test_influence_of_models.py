@@ -1,4 +1,4 @@
-"""The recipe that measures influence over distance, for its own networks and for trained models."""
+"""The command that measures influence over distance, for its own networks and for trained models."""
 
 import json
 from pathlib import Path
@@ -15,15 +15,16 @@ from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
-from manyheads.tasks.classification.influence import influences
-from manyheads.tasks.train import train
+from papers.command import run
+from papers.reach.__main__ import main
+from papers.reach.trained_models import influences
 
-SMALL = {"length": 6, "width": 8, "layers": 1, "kernel": 3, "symbols": 2, "steps": 2}
+SMALL = ["--length", "6", "--width", "8", "--layers", "1", "--kernel", "3", "--symbols", "2", "--steps", "2"]
 
 
-def test_the_recipe_prints_draws_and_records(tmp_path: Path) -> None:
-    shown = train("text-classification/influence", SMALL, out=tmp_path / "r")
-    assert (tmp_path / "r" / "table.txt").read_text() == f"{shown}\n"
+def test_the_command_prints_draws_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(main, ["influence", *SMALL, "--out", str(tmp_path / "r")]) == 0
+    assert "attention" in capsys.readouterr().out
     assert (tmp_path / "r" / "influence.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((tmp_path / "r" / "result.json").read_text())
     assert list(record["metrics"]) == ["recalled_rnn", "recalled_lstm", "recalled_convolution", "recalled_attention"]
@@ -45,11 +46,13 @@ def models(tmp_path: Path) -> tuple[Path, Path, Path]:
     return tmp_path / "lstm", tmp_path / "gpt", tmp_path / "texts"
 
 
-def test_trained_models_are_inspected(models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_trained_models_are_inspected(
+    models: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lstm, gpt, texts = models
-    shown = train("text-classification/influence",
-                  {"length": 8, "models": (str(lstm), str(gpt)), "texts": str(texts)}, out=tmp_path / "r")  # fmt: skip
-    assert str(lstm) in shown
+    words = ["--models", str(lstm), str(gpt), "--texts", str(texts), "--length", "8", "--out", str(tmp_path / "r")]
+    assert run(main, ["influence", *words]) == 0
+    assert str(lstm) in capsys.readouterr().out
     fading, looking = (influences(str(path), texts, 8, seed=1) for path in (lstm, gpt))
     assert fading[7] < 0.2 * fading[0]
     assert min(looking) > 0
@@ -85,5 +88,5 @@ def test_mismatches_are_reported(models: tuple[Path, Path, Path], tmp_path: Path
     for name in ("pretraining", "question", "choice", "pooler", "features"):
         with pytest.raises(ValueError, match=f"{name}: expected a model that reads single texts"):
             influences(str(tmp_path / name), texts, 6, 1)
-    with pytest.raises(ValueError, match="models and texts must be given together"):
-        train("text-classification/influence", {"texts": str(texts)}, out=tmp_path / "r")
+    with pytest.raises(ValueError, match="expected --models and --texts together"):
+        main(["influence", "--texts", str(texts), "--out", str(tmp_path / "r")])

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from manyheads.analysis.figures.arrows import Arrows, draw, strongest_arrows
 from manyheads.core.tap import edit, record
 from manyheads.models.local_attention import LocalAttention
 from manyheads.models.nonlocal_net import NonLocalBlock, NonLocalConfig, NonLocalNet
+from papers.nonlocal_net.arrows import Arrows, draw, strongest_arrows
 
 NET = NonLocalConfig(
     labels=("a", "b"), block="basic", depths=(2, 2), widths=(8, 8), stem="3x3", stem_width=8, stages=(1, 2),

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from manyheads.analysis.figures.influence import KINDS, RECALLED, Recaller, fading, influence, table, texts
 from manyheads.models.sequence_baselines import Recurrent
+from papers.reach.influence import KINDS, RECALLED, Recaller, fading, influence, table, texts
 
 
 def net(kind: str, length: int = 9) -> Recaller:

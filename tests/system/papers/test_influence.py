@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from manyheads.analysis.figures.influence import draw, fading, table
+from papers.reach.influence import draw, fading, table
 
 
 def test_convolutions_stop_at_their_receptive_field_and_attention_recalls(tmp_path: Path) -> None:

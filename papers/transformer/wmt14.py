@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from manyheads.analysis import costs
@@ -22,7 +22,8 @@ def table() -> dict[str, Any]:
     It contains the source of the table, the rows (model, BLEU and training FLOPs by language pair), the hardware, and
     the batch sizes.
     """
-    return json.loads(files("manyheads.analysis.figures").joinpath("wmt14.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return found
 
 
 def training_cost(preset: str) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from manyheads.analysis.figures.model_sizes import draw, sizes
+from papers.model_sizes.sizes import draw, sizes
 
 
 def test_model_sizes_match_publications_in_order(tmp_path: Path) -> None:

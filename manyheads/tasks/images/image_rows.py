@@ -1,0 +1,59 @@
+"""Images for a figure that has a row for each class, or for each image file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyheads.data.images.checking import open_image
+from manyheads.data.images.clips import evenly_spaced
+from manyheads.data.images.files import PICTURES
+from manyheads.data.images.labeled_images import read_images
+from manyheads.data.images.loader import ImageLoader
+from manyheads.data.images.source import ImageSource
+from manyheads.errors import UserError
+from manyheads.tasks.images.predictor import ImageEncoder
+from manyheads.tasks.images.task import EVALUATION_BATCH
+
+MAX_IMAGES = 1000  # default for the maximum number of images over which a mean is taken
+
+
+class ImageRows(NamedTuple):
+    """Preprocessed images with the rows of a figure to which they belong.
+
+    batches  images (B, C, Y, X)
+    names    names of the rows
+    row_of   index of the row of each image
+    title    description of the images
+    """
+
+    batches: Iterator[Tensor]
+    names: tuple[str, ...]
+    row_of: list[int]
+    title: str
+
+
+def image_rows(encoder: ImageEncoder, inputs: Sequence[str], max_images: int = MAX_IMAGES) -> ImageRows:
+    """Read image files, or a data set: a folder of class folders or a table of images.
+
+    Each class of a data set is a row, and so is each image file. Of a data set, at most `max_images` evenly spaced
+    images are read.
+    """
+    if not inputs:
+        raise UserError("found no images: give a folder of class folders, a table of images, or image files")
+    source = Path(inputs[0])
+    if len(inputs) > 1 or (source.is_file() and source.suffix.lower() in PICTURES):
+        names = tuple(Path(name).name for name in inputs)
+        arrays = (torch.from_numpy(encoder.preprocessing.array(open_image(name)))[None] for name in inputs)
+        title = names[0] if len(names) == 1 else f"{len(names):,} images"
+        return ImageRows(arrays, names, list(range(len(names))), title)
+    data = read_images(ImageSource().test_in(inputs[0]))
+    data = data.subset(evenly_spaced(len(data), max_images))
+    present = tuple(name for name in data.names if name in set(data.labels))
+    loader = ImageLoader(data, present, encoder.preprocessing, batch_items=EVALUATION_BATCH)
+    batches = (torch.from_numpy(batch.images) for batch in loader.epoch())
+    return ImageRows(batches, present, loader.labels.tolist(), f"{source.name}, {len(data):,} images")

@@ -1,0 +1,49 @@
+"""Parts of the commands of this package: log messages and errors on stderr, exit status, positions in images."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import manyheads
+from manyheads.cli.reporting import exit_status, log_lines
+from manyheads.errors import UserError
+from manyheads.tasks.images.predictor import ImageEncoder
+
+
+def about(docstring: str | None) -> str:
+    """Return the first line of a module's docstring, for the help of its command."""
+    return (docstring or "").splitlines()[0]
+
+
+def image_model(model: str) -> ImageEncoder:
+    """Load a model of images."""
+    predictor = manyheads.load(model)
+    if not isinstance(predictor, ImageEncoder):
+        raise UserError(f"{model}: expected a model of images, found {type(predictor).__name__}")
+    return predictor
+
+
+def pixel(text: str) -> tuple[int, ...]:
+    """Return the numbers of a position "Y,X", or "T,Y,X" in a clip with frame T. For argparse."""
+    try:
+        place = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        place = ()
+    if len(place) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"expected Y,X or, in a clip, T,Y,X such as 0,12,20, found {text!r}")
+    return place
+
+
+def run(command: Callable[[list[str]], None], arguments: list[str] | None = None) -> int:
+    """Call a command with its arguments (default: those of the process), and return the exit status.
+
+    Like `manyheads`, it reports an error that users can fix in one line, and any other error with a traceback.
+    """
+    with log_lines():
+        try:
+            command(sys.argv[1:] if arguments is None else arguments)
+        except (Exception, KeyboardInterrupt) as error:
+            return exit_status(error, debug=False)
+    return 0

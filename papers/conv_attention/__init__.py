@@ -1,0 +1,1 @@
+"""Attention as convolution (Cordonnier, Loukas & Jaggi 2020)."""

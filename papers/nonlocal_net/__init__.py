@@ -1,0 +1,1 @@
+"""Non-local neural networks (Wang, Girshick, Gupta & He 2018)."""

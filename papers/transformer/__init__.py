@@ -1,0 +1,1 @@
+"""Attention Is All You Need (Vaswani et al. 2017)."""
