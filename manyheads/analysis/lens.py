@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import save_and_report
+from manyheads.calls import checked_methods
 from manyheads.core.block import Stack
-from manyheads.core.calls import checked_methods
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra

@@ -200,22 +200,22 @@ def attend(
     assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     # The explicit and the fused computation read mask and bias from the same object, so that they always agree.
-    map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
+    attention_map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
     if tap is not None and tap.calculations:
-        tap.record_calculation(map.calculation)
+        tap.record_calculation(attention_map.calculation)
     if explicit is None:
-        explicit = map.explicit_is_faster(dropout)
-    if explicit and not (tap is not None and tap.is_active) and map.has_trained_products():
-        return map.trained(dropout)
+        explicit = attention_map.explicit_is_faster(dropout)
+    if explicit and not (tap is not None and tap.is_active) and attention_map.has_trained_products():
+        return attention_map.trained(dropout)
     if explicit or scores is not None or normalize != "softmax" or (tap is not None and tap.edits_maps):
-        weights = map.weights()
+        weights = attention_map.weights()
         if tap is not None:
             weights = tap.on_pattern(weights)
         mixed = drop(weights.to(value.dtype), dropout) @ value  # weighted means of the values, (B, H, ..., Tq, Dv)
     else:
         if tap is not None:
-            tap.record(map.weights, map.queries)
-        mixed = map.fused(dropout)
+            tap.record(attention_map.weights, attention_map.queries)
+        mixed = attention_map.fused(dropout)
     return mixed if tap is None else tap.on_output(mixed)
 
 

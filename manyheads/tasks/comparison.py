@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.core.calls import checked, shown
+from manyheads.calls import checked, shown
 from manyheads.errors import UserError
 from manyheads.tasks.evaluation import Predictor
 from manyheads.tasks.loading import load

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.core.calls import checked_methods, shown
+from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
 from manyheads.errors import UserError
 from manyheads.files import replacing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from manyheads.core.calls import shown
+from manyheads.calls import shown
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 

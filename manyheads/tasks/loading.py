@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.core.calls import checked
+from manyheads.calls import checked
 from manyheads.core.config import Precision
 from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory

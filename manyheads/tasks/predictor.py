@@ -13,7 +13,7 @@ from manyheads import directory
 from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower

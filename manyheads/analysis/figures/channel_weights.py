@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save, short_name
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.files import PICTURES, replacing

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 from manyheads.analysis.maps.layers import RecordedMaps
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.files import write
 
 if TYPE_CHECKING:

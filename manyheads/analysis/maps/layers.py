@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.analysis.maps.sides import Side
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.errors import UserError, extra
 from manyheads.files import replacing
 

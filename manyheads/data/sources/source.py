@@ -303,6 +303,8 @@ class Source(ABC, Generic[D]):
             now = {name: source.fingerprint(data, name) for name, data in splits.known.items()}
             if all(now.get(name, "").startswith(old[:FINGERPRINT_DIGITS]) for name, old in fingerprints.items()):
                 return source, splits
+            if first is splits:
+                logger.info("the data differ from those of the saved run: reading them again as earlier versions did")
         assert first is not None
         return self, first
 

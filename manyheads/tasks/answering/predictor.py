@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from manyheads import directory
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.squad import Questions
 from manyheads.data.text.text_faults import ItemError, check_text

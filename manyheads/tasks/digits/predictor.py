@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.errors import UserError
 from manyheads.tasks.digits.task import digit_result

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.embedded.moving_digits import Clips, ClipSource

@@ -19,7 +19,7 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
 from manyheads.analysis.maps import AttentionMaps, MapOptions
-from manyheads.core.calls import checked_methods, shown
+from manyheads.calls import checked_methods, shown
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image

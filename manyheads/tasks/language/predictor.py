@@ -15,7 +15,7 @@ from tokenizers import Encoding
 
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.data.readers.splits import SURROGATE, lone_surrogate
 from manyheads.data.readers.texts import Texts
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts

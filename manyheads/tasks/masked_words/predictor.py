@@ -14,7 +14,7 @@ from tokenizers.models import WordPiece
 from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.data.text.pretraining import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, overload
 
 from manyheads import directory
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.text.text_faults import check_texts

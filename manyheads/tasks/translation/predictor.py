@@ -14,7 +14,7 @@ from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.core.calls import checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
