@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 FORMATS = ("hf", "ctranslate2", "onnx", "pt2", "gguf")
 
 
+@torch.random.fork_rng(devices=())  # The checks compute random inputs.
 def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
     """Export a model for another tool into `out`, a new directory. Return the exported model type.
 
@@ -34,7 +35,8 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
             exported model never generates the padding token. "onnx": write ONNX files, with the tensor names of
             Hugging Face. "pt2": write files of `torch.export`. "gguf": write the file of llama.cpp for a GPT-2
 
-    Raises UserError for a model that the other tool does not support.
+    Raises UserError for a model that the other tool does not support, or if what was written differs from the model.
+    Then nothing is left in `out`.
 
         >>> export("runs/gpt", "exported", "hf")
         'gpt2'
@@ -43,17 +45,19 @@ def export(model: Loaded | str | Path, out: str | Path, format: str) -> str:
         raise UserError(f"unknown format {format!r}: expected one of {', '.join(FORMATS)}")
     loaded, out = model if isinstance(model, Loaded) else load(model), Path(out)
     check_free(out)
-    if format == "hf":
-        return _to_hugging_face(loaded, out)
     if format == "ctranslate2":
         return _to_ctranslate2(loaded, out)
     try:
+        if format == "hf":
+            return _to_hugging_face(loaded, out)
         return _to_runtime(loaded, out, format)
     except UserError as error:
         raise UserError(f"{loaded.path}: {error}") from None
 
 
 def _to_hugging_face(loaded: Loaded, out: Path) -> str:
+    from manyheads.export.onnx import check_copy
+
     family, obstacles = family_of(loaded.model)
     if loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary:
         obstacles = ["it has two tokenizer files"]
@@ -63,8 +67,8 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
         obstacles = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
     if obstacles:
         raise UserError(
-            f"{loaded.path}: transformers cannot open this model ({'; '.join(obstacles)}). Only manyheads can: copy the"
-            " directory instead"
+            f"transformers cannot open this model ({'; '.join(obstacles)}). Only manyheads can: copy the directory"
+            " instead"
         )
     if getattr(loaded.model.config, "channels", 3) != 3:
         logger.info(
@@ -72,7 +76,10 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
             f" {loaded.model.config.channels} channels. Its pipelines fail, because they convert every image to"
             " three channels"
         )
-    return loaded.save(out)
+    with _new_directory(out) as directory:
+        written = loaded.save(directory)
+        check_copy(load(directory).model, loaded.model)
+    return written
 
 
 def _to_ctranslate2(loaded: Loaded, out: Path) -> str:
@@ -130,13 +137,19 @@ def _to_runtime(loaded: Loaded, out: Path, format: str) -> str:
 @contextmanager
 def _new_directory(out: Path) -> Iterator[Path]:
     """Context manager for a temporary directory that becomes `out` at the end, or is removed after an error."""
+    # An empty directory stays, because it may be the current directory, a mount or a link. It gets the files.
+    exists = out.exists()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
-            written = Path(scratch, out.name)
+        with tempfile.TemporaryDirectory(prefix=".manyheads.", dir=out if exists else out.parent) as scratch:
+            written = Path(scratch, "written")
             written.mkdir()
             yield written
-            os.replace(written, out)
+            if exists:
+                for file in written.iterdir():
+                    os.replace(file, out / file.name)
+            else:
+                os.replace(written, out)
     except OSError as error:
         raise UserError(f"{out}: failed to write ({error}); nothing is left there") from error
 

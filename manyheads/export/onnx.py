@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
+from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.export.graphs import Graph, graphs
 
@@ -63,6 +65,16 @@ def write_pt2(model: Any, out: Path) -> None:
             program = torch.export.export(graph, _traced(graph), dynamic_shapes=dynamic)
             torch.export.save(program, file)
             _check(file, graph, torch.export.load(file).module(), "torch.export")
+
+
+def check_copy(copied: Any, model: Any) -> None:
+    """Raise UserError if a copy of a model, in float32 on the CPU, gives other outputs than the model."""
+    if next(model.parameters()).dtype != torch.float32 or next(model.parameters()).device.type != "cpu":
+        model = copy.deepcopy(model).to("cpu", torch.float32)
+    copies = graphs(copied)
+    with eval_mode(model):
+        for name, graph in graphs(model).items():
+            _check(Path(name), graph, copies[name], "the written directory")
 
 
 def _check(file: Path, graph: Graph, run: Callable[..., Sequence[Tensor]], reader: str) -> None:
