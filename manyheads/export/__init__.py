@@ -59,17 +59,11 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
     from manyheads.export.onnx import check_copy
 
     family, obstacles = family_of(loaded.model)
-    if loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary:
-        obstacles = ["it has two tokenizer files"]
-    elif not family.own:
-        obstacles = []
-    else:
-        obstacles = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
-    if obstacles:
-        raise UserError(
-            f"transformers cannot open this model ({'; '.join(obstacles)}). Only manyheads can: copy the directory"
-            " instead"
-        )
+    separate = loaded.target_tokenizer is not loaded.tokenizer and not loaded.vocabulary
+    if separate or family.own:
+        own = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
+        why = "it has two tokenizer files" if separate else "; ".join(own)
+        raise UserError(f"transformers cannot open this model ({why}). Only manyheads can: copy the directory instead")
     if getattr(loaded.model.config, "channels", 3) != 3:
         logger.info(
             f"{out}: transformers' AutoModel and AutoImageProcessor open it for images of its"
@@ -145,11 +139,8 @@ def _new_directory(out: Path) -> Iterator[Path]:
             written = Path(scratch, "written")
             written.mkdir()
             yield written
-            if exists:
-                for file in written.iterdir():
-                    os.replace(file, out / file.name)
-            else:
-                os.replace(written, out)
+            for file in written.iterdir() if exists else [written]:
+                os.replace(file, out / file.name if exists else out)
     except OSError as error:
         raise UserError(f"{out}: failed to write ({error}); nothing is left there") from error
 

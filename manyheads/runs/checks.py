@@ -52,11 +52,17 @@ def check_held_out(config: Any, splits: SplitData[Any]) -> None:
         )
 
 
-def check_selection(model: nn.Module, training: TrainingConfig) -> None:
-    """Raise UserError if the settings that select the trained weights do not fit the model."""
+def check_selection(model: nn.Module, training: TrainingConfig, *, new: bool = False) -> None:
+    """Raise UserError if the settings that select the trained weights do not fit the model.
+
+    new  True: no weights of the model come from another model
+    """
     select_trained(model, training)
-    if training.lora_rank is not None and (family := family_of(model)[0]).own:
-        raise UserError(f"training.lora_rank: LoRA needs a model that transformers can open; found {family.model_type}")
+    if training.lora_rank is not None and ((kind := family_of(model)[0]).own or new):
+        hint = ", with new weights. Start from a trained model: --init MODEL, without scratch" * new
+        raise UserError(
+            f"training.lora_rank: LoRA needs a model that transformers can open; found {kind.model_type}{hint}"
+        )
 
 
 @contextmanager

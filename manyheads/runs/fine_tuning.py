@@ -26,6 +26,8 @@ BILSTM_LAYERS = {"last": 1, "last-four": 4}
 PARTIAL_RATE = 1e-3
 # settings that users cannot change, because the loaded model determines them
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
+# ends of the names of settings that an adapter can change: its head, and rates that only affect training
+BESIDES = ("head", "labels", "target", "representation", "dropout", "stochastic_depth")
 
 
 def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
@@ -61,6 +63,15 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
     except UserError as error:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}failed to apply this to {run.init}: {error}") from None
+    if not run.resume:  # A resumed run keeps the settings that it was started with.
+        model.new = new  # for `select_trained`
+        old, config = vars(loaded.model.config), vars(model.config)
+        changed = [name for name in old if old[name] != config[name] and not name.endswith(BESIDES)]
+        if changed and run.given.get("training.lora_rank") is not None:
+            raise UserError(
+                f"training.lora_rank: this run changes {', '.join(changed)} of {run.init}, so the adapter would not fit"
+                " the base model. Keep these values of the base model, or omit lora_rank"
+            )
     kept = len(model.state_dict()) - len(new)
     if run.given.get("scratch"):
         logger.info(f"using the sizes of {run.init}, with new weights: scratch=true")

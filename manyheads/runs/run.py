@@ -90,6 +90,11 @@ class Run:
     changed: Collection[str] = ()
 
     @property
+    def new(self) -> bool:
+        """Return True for a run that starts with new weights only. A resumed run has the weights of its checkpoint."""
+        return not self.resume and (self.init is None or bool(self.given.get("scratch")))
+
+    @property
     def resume_command(self) -> str:
         """Return the command that resumes this run, or the whole run that this run is a part of."""
         return (
@@ -211,7 +216,7 @@ def carry_out(
     # The lock prevents other processes from training, evaluating or recording this run at the same time.
     with locked_run_directory(run.out, resume=run.resume) if ranks.first else nullcontext(), compute.settings():
         with without_info():  # The model of --init is loaded again for training, which logs the same lines.
-            check_selection(plan().model, config.training)
+            check_selection(plan().model, config.training, new=run.new)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -250,7 +255,7 @@ def carry_out(
 def _dry_run(run: Run, config: Any, data: Data[Any], planned: Plan, build: Callable[..., Job[Any]]) -> dict[str, Any]:
     """Read the data and build the task as a run does, then return the settings and the estimated cost of the run."""
     compute = run.compute(config.threads)
-    check_selection(planned.model, config.training)
+    check_selection(planned.model, config.training, new=run.new)
     if not run.reads:
         return estimate(run.recipe, config, planned, compute)
     data, splits = data.read_matching({})

@@ -12,7 +12,7 @@ from torch import nn
 from manyheads.core.block import Stack
 from manyheads.core.heads import belongs_to_head
 from manyheads.core.low_rank import add_low_rank
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.training.config import TrainingConfig
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,13 @@ def select_trained(model: nn.Module, config: TrainingConfig) -> None:
         _freeze(model, config.freeze)
     if config.lora_rank is not None:
         _add_low_rank(model, config.lora_rank, config)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    # A model that starts from another one has the attribute `new`, the names of the tensors that the other lacks.
+    if untrained := [name for name in getattr(model, "new", ()) if name in frozen]:
+        raise UserError(
+            f"training: {shown(untrained)} would keep initial values, because the model of --init has no such weights."
+            " New layers must be trained: leave them out of training.freeze, or omit training.lora_rank"
+        )
     _freeze_norms(model, config.freeze if config.lora_rank is None else ("backbone",))
     if config.layer_decay < 1:
         layer_rates(model, config.layer_decay)

@@ -149,6 +149,8 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     model_classes = tuple(FAMILIES[family].model_class() for family in IMAGES)
     model, loaded = start(run, model_classes, "an image model", **settings)
     names = ("mean", "std", "crop", "resample")
+    if run.given.get("training.lora_rank") is not None:
+        run.refuse(names, "an adapter has the preprocessing of its base model; omit it, or omit lora_rank")
     preprocessing = preprocessing_of(loaded)
     loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
     if model.config.channels != preprocessing.channels:

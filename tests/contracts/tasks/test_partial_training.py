@@ -16,6 +16,7 @@ import manyheads
 from manyheads import directory
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.errors import UserError
+from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.vit import ViT, ViTConfig
@@ -24,6 +25,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.optimizers import optimizer_for
 from manyheads.training.parallel import _synchronize_norms
 from manyheads.training.tuning import layer_rates, select_trained
+from tests.support.pictures import many
 
 TEXTS = [{"text": f"the plot was {('awful', 'great')[i % 2]} in part {i % 9}", "label": "ab"[i % 2]} for i in range(40)]
 SETTINGS: dict[str, Any] = {
@@ -132,6 +134,73 @@ def test_settings_that_do_not_fit_are_refused_before_the_data_are_read(
         train(recipe, {"threads": 1, **settings, "data": "no/such/data"}, out=tmp_path / "out", init=init)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "message"),
+    [
+        ("single-sentence", {"lora_rank": 2, "freeze": ["pooler"]}, r"training: pooler.weight, pooler.bias would keep"),
+        (
+            "single-sentence",
+            {"freeze": ["backbone", "*.bias"]},
+            r"pooler.bias, classifier.bias .* leave them out of training.freeze",
+        ),
+        (
+            "bert/pretraining",
+            {"lora_rank": 2, "length": 16},
+            r"output_bias would keep .* New layers must be trained: .* or omit training.lora_rank",
+        ),
+        (
+            "single-sentence",
+            {"lora_rank": 2, "scratch": True},
+            "found bert, with new weights. Start from a trained model: --init",
+        ),
+    ],
+)
+def test_new_layers_must_be_trained(
+    recipe: str, settings: dict[str, Any], message: str, tmp_path: Path, headless: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        train(recipe, {"threads": 1, **settings, "data": "no/such/data"}, out=tmp_path / "out", init=str(headless))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def headless(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a BERT without a pooler."""
+    path, loaded = tmp_path_factory.mktemp("models") / "headless", directory.load(bert)
+    directory.save(path, adapt(loaded.model, head="none")[0], loaded.tokenizer)
+    return path
+
+
+VIT: dict[str, Any] = {"image_size": 8, "patch": 4, "width": 8, "layers": 1, "heads": 2, "feed_forward": 16}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.image_size": 16}, "this run changes image_size of .*, so the adapter would not fit the base model"),
+        ({"model.channels": 1}, "changes channels"),
+        ({"model.norm_eps": 0.1}, "changes norm_eps"),
+        ({"mean": [0.1]}, "mean: an adapter has the preprocessing of its base model"),
+        ({"model.dropout": 0.2, "model.stochastic_depth": 0.1, "freeze": ["head"]}, "no/such/data"),
+    ],
+)
+def test_changes_that_an_adapter_cannot_represent_are_refused(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    directory.save(tmp_path / "vit", ViT(ViTConfig(**VIT, labels=("a", "b"))))
+    with pytest.raises((UserError, FileNotFoundError), match=message):
+        train("image-classification", {"lora_rank": 2, **settings, "data": "no/such/data"}, out=tmp_path / "out",
+              init=str(tmp_path / "vit"))  # fmt: skip
+
+
+def test_a_layer_that_is_new_because_of_the_data_must_be_trained(tmp_path: Path) -> None:
+    directory.save(tmp_path / "vit", ViT(ViTConfig(**VIT, labels=("cat", "dog"))))
+    many(tmp_path / "images", 40)
+    with pytest.raises(UserError, match=r"training: head.weight, head.bias would keep initial values"):
+        train("image-classification", {"freeze": ["head"], "data": str(tmp_path / "images"), "threads": 1},
+              out=tmp_path / "out", init=str(tmp_path / "vit"), progress=False)  # fmt: skip
 
 
 def test_layer_decay_multiplies_the_rate_of_each_layer() -> None:
