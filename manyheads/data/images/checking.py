@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import islice
@@ -93,10 +93,10 @@ def append_lines(file: Path, lines: Sequence[str]) -> None:
 
 def check_images(
     entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
-) -> Iterator[tuple[Entry, Check | ImageFault]]:
+) -> Generator[tuple[Entry, Check | ImageFault], None, None]:
     """Yield each entry of an image corpus with the validation result of its image, or with its fault.
 
-    A few images at a time are decoded in threads. (Pillow releases the GIL.)
+    A few images at a time are decoded in threads. (Pillow releases the GIL.) Close the generator to end the threads.
 
     known  saved validation results: a mapping from image identifiers to results
     room   maximum total size in bytes of the pixels in all results. After the first image that is not small or

@@ -129,8 +129,8 @@ def read_images(
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
     known = {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE)
     new_checks = list[checking.Check]()
+    checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
     try:
-        checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
         for entry, check in logged(checked, f"checking images of {path}"):
             if isinstance(check, ImageFault):
                 _skip_or_raise(entry, check, skips, skip_bad_lines, path)
@@ -145,6 +145,9 @@ def read_images(
             items.append(Item(source, _name(entry, names), *check[:3], entry.place))
             notes += [f"{entry.place}: {note}" for note in check.notes]
     finally:
+        # After an error, the generator waits for its threads when it is deleted. The garbage collector may do so while
+        # another thread starts, which would then wait forever for a lock of the module `threading`.
+        checked.close()
         if scratch is not None:
             checking.append_checks(scratch / _CHECKS_FILE, new_checks)
             skipped = [f"{place}: {fault}" for fault, places in skips.items() for place in places]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -193,3 +194,11 @@ def test_a_png_with_a_second_header_is_corrupt() -> None:
         chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
         with pytest.raises(ValueError, match="truncated or corrupt PNG image"):
             open_image(content[:8] + chunk + content[8:])
+
+
+def test_an_error_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    (many(tmp_path) / "a" / "0.png").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"0\.png") as caught:
+        read_images(tmp_path)
+    assert not {*threading.enumerate()} - before, f"{caught.value} keeps threads"
