@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from manyheads.core.config import Config, FieldError, Range, Size
 from manyheads.core.dropout import dropout
@@ -132,7 +133,7 @@ class Experts(nn.Module):
         """
         experts = chosen.flatten()
         count = len(self.expand)
-        if experts.is_meta:  # FLOPs do not depend on the choices.
+        if experts.is_meta or isinstance(experts, FakeTensor):  # Costs hardly depend on the choices.
             return experts, [len(part) for part in experts.tensor_split(count)]
         if real is not None:
             experts = experts.where(real.repeat(len(chosen)), count)

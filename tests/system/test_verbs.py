@@ -156,4 +156,4 @@ def test_a_model_without_predictions_is_not_scored(tmp_path: Path, capsys: pytes
     save(tmp_path, model, tokenizer)
     for verb in (["evaluate", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
         assert cli.main(verb) == 2
-        assert "has no predictions to score: use it with manyheads attend" in capsys.readouterr().err
+        assert "has no predictions to score: use it with manyheads embed or attend" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Training commands shown in the documentation: each can start."""
 
+import re
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -13,25 +14,31 @@ from manyheads.tasks.train import train
 from tests.contracts.docs.test_pages import commands, words
 
 TEACHER = {
-    "items": 100, "training.epochs": 1, "preset": "vit/2-8", "model.width": 8, "model.layers": 1, "model.heads": 1,
+    "items": 100, "training.epochs": 1, "preset": "vit/2-8", "model.channels": 3, "model.image_size": 32,
+    "model.patch": 8, "model.width": 8, "model.layers": 1, "model.heads": 1,
 }  # fmt: skip
 
 
+LINES = [f"the {number} cats see {3 * number} dogs in town {number % 7}" for number in range(120)]
+PARALLEL = {f"train.{language}": "\n".join(LINES) + "\n" for language in ("en", "de", "fr")}
+LABELED = {"train.tsv": "text\tlabel\n" + "".join(f"{line}\t{number % 2}\n" for number, line in enumerate(LINES))}
+DOCUMENTS = "\n\n".join("\n".join(LINES[first : first + 4]) for first in range(0, 120, 4))
+TAGGED = {"train.conll": "\n".join(f"cats O\nJohn{number} B-PER\n" for number in range(120))}
 TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
-    "translation": {"train.en": "one\ntwo\n", "train.de": "eins\nzwei\n", "train.fr": "un\ndeux\n"},
-    "imdb": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
-    "language-modelling": {"part-1.txt": "one\n", "part-2.txt": "two\n"},
-    "text-classification": {"train.tsv": "text\tlabel\ngood\t1\nbad\t0\n"},
-    "bert": {"train.txt": "one two\nthree\n\nfour\nfive six\n", "val.txt": "one\ntwo\n"},
-    "tagging": {"train.conll": "John B-PER\n\nran O\n"},
-    "reading": {"train.conll": "John B-PER\n\nran O\n"},
+    "translation": PARALLEL,
+    "imdb": LABELED,
+    "language-modelling": {"part-1.txt": "\n".join(LINES), "part-2.txt": "\n".join(reversed(LINES))},
+    "text-classification": LABELED,
+    "bert": {"train.txt": DOCUMENTS, "val.txt": DOCUMENTS},
+    "tagging": TAGGED,
+    "reading": TAGGED,
 }
 
 
 def lay(data: Path, recipe: str) -> None:
     """Data of a page's placeholder, so that a dry run has something to look at."""
     if data.suffix == ".txt":
-        data.write_text("one\ntwo\n")
+        data.write_text("\n".join(LINES))
         return
     for beginning, files in TEXTS.items():
         if recipe.startswith(beginning):
@@ -39,9 +46,10 @@ def lay(data: Path, recipe: str) -> None:
             for name, content in files.items():
                 (data / name).write_text(content)
             return
-    for number, name in enumerate(("a", "b")):
-        (data / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(data / "train" / name / "0.png")
+    for label in range(10):  # as the teacher has
+        (data / "train" / str(label)).mkdir(parents=True)
+        for number in range(12):
+            Image.new("RGB", (32, 32), (label, number, 0)).save(data / "train" / str(label) / f"{number}.png")
 
 
 def is_tried(given: list[str]) -> bool:
@@ -54,8 +62,10 @@ def test_training_commands_of_pages_start(
     """Its settings, too: a dry run looks at the data, and at the teacher."""
     for module, corpus in ((phrases, "cldr_pairs"), (tags, "cldr_tagged")):  # of one seed they are always the same
         monkeypatch.setattr(module, corpus, cache(getattr(module, corpus)))
-    train("image-classification", TEACHER, out=tmp_path / "teacher")
-    for number, command in enumerate({tuple(words(command)): None for command in commands()}):
+    lay(tmp_path / "images", "cifar10")
+    train("image-classification", {**TEACHER, "data": str(tmp_path / "images")}, out=tmp_path / "teacher")
+    kept = [re.sub(r" (--dry-run|--out \S+)", "", command) for command in commands()]
+    for number, command in enumerate({tuple(words(command)): None for command in kept}):
         if is_tried([*command]):
             (tmp_path / str(number)).mkdir()
             monkeypatch.chdir(tmp_path / str(number))

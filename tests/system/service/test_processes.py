@@ -153,6 +153,8 @@ def test_a_new_model_version_is_served_without_dropped_requests(tmp_path: Path) 
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
+        while "old" not in seen:
+            time.sleep(0.01)
         for file in bert(tmp_path / "next", head="sequence", labels=("new", "newer")).iterdir():
             shutil.copy(file, model / f"{file.name}.tmp")
             (model / f"{file.name}.tmp").rename(model / file.name)
