@@ -143,7 +143,7 @@ def save(
     if target_tokenizer is tokenizer or vocabulary:
         target_tokenizer = None
     family, _ = family_of(model)
-    if adapter := adapter_files(model, family):
+    if adapter := adapter_files(model, family, label_type):
         write_files(Path(path) / "adapter", adapter)
     if target_tokenizer is not None and not family.own:
         # Other tools ignore a second tokenizer.json, and would therefore decode the target text with the source
@@ -253,7 +253,7 @@ def _load_adapted(adapter: Adapter) -> Loaded:
     theirs = adapter.apply(model, family, new)
     check_finite(adapter.path, theirs)
     load_weights(model, family.read(family.settings_of(model.config), theirs, lambda: theirs)[1])
-    return replace(loaded, model=model.eval(), path=adapter.path)
+    return replace(loaded, model=model.eval(), path=adapter.path, label_type=adapter.label_type or loaded.label_type)
 
 
 def _base_of(adapter: Adapter) -> Path:

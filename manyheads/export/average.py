@@ -24,7 +24,7 @@ def average(models: Sequence[str | Path], out: str | Path) -> str:
         raise UserError(f"expected two or more models, found {len(models)}")
     first = load(models[0])
     sums = {name: tensor.double() for name, tensor in first.model.state_dict().items()}
-    inputs, languages = _inputs(first), _languages(first.path)
+    inputs, languages, seed = _inputs(first), _languages(first.path), _seed(first.path)
     for path in models[1:]:
         loaded = load(path)
         if loaded.model.config != first.model.config or _inputs(loaded) != inputs:
@@ -33,6 +33,11 @@ def average(models: Sequence[str | Path], out: str | Path) -> str:
             raise UserError(
                 f"{path} translates from {' to '.join(other)}, but {models[0]} from {' to '.join(languages)}: expected"
                 " checkpoints of one run"
+            )
+        if None not in (seed, _seed(loaded.path)) and _seed(loaded.path) != seed:
+            raise UserError(
+                f"{path} began with other random weights than {models[0]} (seeds {_seed(loaded.path)} and {seed}), so"
+                " the mean is no model: expected checkpoints of one run. Combine translators with --ensemble"
             )
         for name, tensor in loaded.model.state_dict().items():
             sums[name] = sums[name] + tensor.double() if tensor.is_floating_point() else tensor
@@ -46,8 +51,19 @@ def _inputs(loaded: Loaded) -> tuple[Any, ...]:
     return *(tokenizer and tokenizer.to_str() for tokenizer in tokenizers), loaded.preprocessing
 
 
-def _languages(path: Path) -> tuple[str, ...]:
-    """Return the languages in the record of a translator, or of the run whose checkpoint it is."""
+def _record(path: Path) -> dict[str, Any]:
+    """Return the record of a run, or of the run whose checkpoint a model is; empty for other models."""
     records = [run_record(path), run_record(path.parent.parent) if path.parent.name == KEPT else {}]
-    data: dict[str, Any] = next((record["data"] for record in records if record.get("data")), {})
+    return next((record for record in records if record.get("data")), {})
+
+
+def _seed(path: Path) -> int | None:
+    """Return the seed of a model that was trained from random weights; None for other models."""
+    record = _record(path)
+    return None if record.get("init") else record.get("seed")
+
+
+def _languages(path: Path) -> tuple[str, ...]:
+    """Return the languages in the record of a translator."""
+    data = _record(path).get("data", {})
     return tuple(str(data[side]) for side in ("source", "target") if data.get(side))

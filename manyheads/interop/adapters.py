@@ -43,7 +43,7 @@ _SOME_LAYERS = ("exclude_modules", "layers_to_transform")  # settings that leave
 _CLASSIFIERS = (".classifier.weight", ".out_proj.weight", ".score.weight")  # ends of names in transformers
 
 
-def adapter_files(model: Any, family: Family) -> dict[str, Any]:
+def adapter_files(model: Any, family: Family, label_type: str = "str") -> dict[str, Any]:
     """Return the files of the adapter of a model with low-rank layers.
 
     The result is empty for any other model, and for a model that transformers cannot open.
@@ -76,6 +76,7 @@ def adapter_files(model: Any, family: Family) -> dict[str, Any]:
     elif base:
         base = os.path.abspath(base)
     labels = {name: getattr(model.config, name) for name in _HEAD if hasattr(model.config, name)}
+    labels |= {} if label_type == "str" else {"label_type": label_type}
     about = {**labels, "base_crc32": frozen_checksum(model, family, whole)}
     settings = {
         "peft_type": "LORA", "task_type": task.get(getattr(model.config, "head", "")), "bias": "none",
@@ -184,6 +185,11 @@ class Adapter:
                 " trained. Restore that model, or train the adapter again"
             )
         return tensors
+
+    @property
+    def label_type(self) -> str | None:
+        """Type of the labels in the training data; None for an adapter of peft."""
+        return self._stated.get("label_type")
 
     @property
     def _stated(self) -> Mapping[str, Any]:

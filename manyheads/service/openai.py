@@ -197,7 +197,8 @@ def _card(served: Any) -> schemas.ModelCard:
     return schemas.ModelCard(
         id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
         reads=predictor.reads, pairs=getattr(predictor, "takes_pairs", False),
-        labels=list(getattr(predictor, "labels", ())), languages=list(served.languages) if served.languages else None,
+        labels=list(map(str, getattr(predictor, "labels", ()))),
+        languages=list(served.languages) if served.languages else None,
         mask=getattr(predictor, "mask", None),
         threshold=target.threshold if target is not None and target.kind == "multi-label" else None,
     )  # fmt: skip

@@ -67,6 +67,12 @@ def variants(family: str) -> list[str]:
     return [name for name in RECIPES if name.startswith(f"{family}/")]
 
 
+def is_for_any_data(name: str) -> bool:
+    """Return True if a recipe is made for the user's own data, and not for a certain data set or experiment."""
+    own, fine_tuning, *_ = FAMILIES.values()
+    return name in own or name in fine_tuning
+
+
 def find(name: str) -> Recipe:
     """Return the recipe with the given name. Raises UserError, with a similar name, if there is none."""
     if name in RECIPES:

@@ -31,7 +31,7 @@ from manyheads.runs.recipe import Recipe
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import last_checkpoint, options_to_save, restored, saved_options
 from manyheads.runs.run import Run
-from manyheads.tasks.registry import find
+from manyheads.tasks.registry import find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
@@ -91,6 +91,8 @@ def train(
     """
     context = distributed_context()
     if not isinstance(resume, bool):
+        if out is not None and Path(out) != Path(resume):
+            raise UserError(f"resume={str(resume)!r} and out={str(out)!r}: expected one of them")
         out, resume = resume, True
     _check_arguments(out, max_minutes, processes, callbacks)
     if recipe is None and (out is None or not resume):
@@ -115,7 +117,8 @@ def train(
         name, directory, resume=resume or was_restarted(), dry_run=dry_run, max_minutes=max_minutes,
         progress=progress if callable(progress) else print if progress else None, callbacks=callbacks, memory=memory,
         saved=options_to_save(name, as_dict(resolved), given=given["given"], overrides=given["overrides"], **options),
-        own_data="data" in given["given"] and "data" not in selected.requires, **given, **options,
+        own_data="data" in given["given"] and ("data" not in selected.requires or is_for_any_data(name)),
+        **given, **options,
     )  # fmt: skip
     _check(selected, resolved, run)
     with reraise_peer_failure(), _quiet(progress is False):

@@ -8,6 +8,7 @@ case, alone or between dots, dashes, underscores and blanks: `Train.txt`, `wiki.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Literal
 
 from manyheads.data.readers.splits import Splits, folder_of, parts_of
 from manyheads.errors import UserError, shown
+
+logger = logging.getLogger(__name__)
 
 Role = Literal["train", "validation", "evaluation", "test"]
 
@@ -31,6 +34,8 @@ _WORDS: dict[str, Role] = {
 }  # fmt: skip
 # words in the names of files that are not data, such as a readme
 _NOT_DATA = {"readme", "notes", "changelog", "log", "config"}
+# Whole names of folders that are splits rather than classes, unlike `train`, which may be the class of trains.
+_HELD_OUT_FOLDERS = {"val", "valid", "validation", "dev", "test", "testing"}
 _UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
 # In a folder that contains source code or documentation, a file named `train` or `test` is usually not a split.
 SOURCE_SUFFIXES = (
@@ -147,6 +152,12 @@ def split_folders(folders: Sequence[Path]) -> list[Path]:
                     "classes out of the directory, or select the training data: data=DIR"
                 )
         return named
+    flat = [folder.name for folder in named if folder.name.lower() in _HELD_OUT_FOLDERS]
+    if flat and len(named) < len(folders):
+        logger.warning(
+            f"{folders[0].parent}: {shown(flat)} is read as a class, because it contains no class folders; if it is a "
+            "split, move it out of the directory"
+        )
     # If the splits contain no class folders, the reader reports this fault later.
     if named and len(named) == len(folders):
         apart = len({role_of(folder.name) for folder in named}) == len(named)

@@ -175,5 +175,5 @@ class Classifier(TextPredictor):
         )
         if data is not None and labeled.numbered:
             pairs = shown(f"{number} for {name}" for number, name in sorted(labeled.numbered.items()))
-            logger.info(f"{labeled.file}: using numeric labels as indices of label names: {pairs}")
+            logger.warning(f"{labeled.file or 'data'}: using numeric labels as indices of label names: {pairs}")
         return labeled

@@ -62,6 +62,8 @@ def decoding_of(
     drawn: dict[str, Any] = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
     if drawn and "temperature" not in drawn:
         raise UserError("top_k and top_p apply to random translations: add temperature=1.0")
+    if drawn and (idle := [name for name in ("beam", "alpha") if name in given]):
+        raise UserError(f"{' and '.join(idle)}: no effect on random translations; leave out temperature or {idle[0]}")
     if drawn and wording.force:
         raise UserError("words can be forced in a search only, not in sampling: leave out force or temperature")
     least = 1 if drawn else max(count, FORCED_BEAM if wording.force else 1)

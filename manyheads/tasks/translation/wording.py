@@ -29,6 +29,8 @@ class Wording:
             object.__setattr__(self, name, tuple(rows_of(getattr(self, name), name)[0]))
         if both := {*self.force} & {*self.ban}:
             raise UserError(f"force and ban both have {min(both)!r}: a word can be in one of them only")
+        if begun := {*self.prefix.split()} & {*self.ban}:
+            raise UserError(f"prefix contains {min(begun)!r}, which is also banned: leave out one of them")
         for name in ("no_repeat", "min_length"):
             if not 0 <= getattr(self, name) <= MAX_LENGTH:
                 raise UserError(f"{name} is {getattr(self, name)}: expected 0 to {MAX_LENGTH:,}")

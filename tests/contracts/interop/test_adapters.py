@@ -240,10 +240,11 @@ def test_an_adapter_recognizes_its_base_and_keeps_its_labels(tmp_path: Path, mon
     select_trained(model, TrainingConfig(**FLAT, lora_rank=3))
     monkeypatch.chdir(tmp_path)
     model.origin = "base"
-    directory.save(tmp_path / "out", model)
+    directory.save(tmp_path / "out", model, label_type="int")
     adapter = tmp_path / "out" / "adapter"
     monkeypatch.chdir("/")
     assert directory.load(adapter).model.config.labels == SEQUENCE["labels"]
+    assert directory.load(adapter).label_type == "int"
     settings = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": "../../base"}))
     assert directory.load(adapter).model.config.labels == SEQUENCE["labels"]

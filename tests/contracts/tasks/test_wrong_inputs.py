@@ -24,6 +24,7 @@ from manyheads.errors import UserError
 from manyheads.generation import Sampling
 from manyheads.models.presets import build
 from manyheads.tasks.loading import PREDICTORS, load
+from manyheads.tasks.registry import RECIPES, is_for_any_data
 from tests.support import services
 
 TEXT, PICTURE = "the cat sat on the [MASK]", Image.new("L", (8, 8), 90)
@@ -188,3 +189,14 @@ def test_models_are_evaluated_and_compared_by_path(first: str, predictors: dict[
         manyheads.compare(predictor, 3, data)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"load\(\) has no option 'precison': did you mean precision\?"):
         manyheads.load(predictor.path, precison="bf16")  # type: ignore[call-arg]
+
+
+def test_a_resumed_run_has_one_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"resume='.*a' and out='.*b': expected one of them"):
+        manyheads.train(resume=tmp_path / "a", out=tmp_path / "b")
+
+
+def test_recipes_for_any_data_keep_the_best_weights() -> None:
+    own = [name for name in RECIPES if is_for_any_data(name)]
+    assert {"text-classification", "single-sentence", "sentence-pair", "question-answering"} <= {*own}
+    assert not {"sst2", "mrpc", "conll2003", "xquad", "translation/multi30k", "cifar10/resnet"} & {*own}

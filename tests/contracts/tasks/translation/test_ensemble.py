@@ -119,6 +119,16 @@ def test_models_of_another_direction_are_refused(folder: Path, tmp_path: Path) -
     assert average([tmp_path / "en-de", tmp_path / "en-de/kept/epoch-1"], tmp_path / "mean")
 
 
+def test_models_that_began_with_other_weights_have_no_mean(folder: Path, tmp_path: Path) -> None:
+    for seed, init in ((1, None), (2, None), (3, "runs/base")):
+        directory.load(folder / "transformer").save(tmp_path / str(seed))
+        record = {"data": {"source": "en", "target": "de"}, "seed": seed, "init": init}
+        (tmp_path / str(seed) / "result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"began with other random weights .*seeds 2 and 1"):
+        average([tmp_path / "1", tmp_path / "2"], tmp_path / "mean")
+    assert average([tmp_path / "3", tmp_path / "2"], tmp_path / "mean")  # models fine-tuned from one model have a mean
+
+
 def test_the_shortest_limit_counts(folder: Path) -> None:
     pair = load(folder, "transformer", "universal")
     with pytest.raises(ValueError, match="the model takes 24"):

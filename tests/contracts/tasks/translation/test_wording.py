@@ -87,6 +87,21 @@ def test_unusable_options_are_refused(translator: Translator, options: dict[str,
         translator.translate("one red dog 3", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"prefix": "rot Katze", "ban": "Katze"}, "prefix contains 'Katze', which is also banned"),
+        ({"temperature": 1.0, "beam": 4}, "beam: no effect on random translations"),
+        ({"temperature": 1.0, "alpha": 2.0}, "alpha: no effect on random translations"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    translator: Translator, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem):
+        translator.translate("one red dog 3", **options)
+
+
 @pytest.mark.parametrize("options", [{"beem": 5}, {"wording": {"force": "rot"}}, {"beam_size": 9}])
 def test_unknown_options_are_refused_by_name(translator: Translator, options: Any) -> None:
     for verb in (translator.translate, lambda text, **more: translator.nbest(text, 2, **more)):
