@@ -8,6 +8,7 @@ intervals (`python -m lab.rivals_compare`). `ensemble-fr.json` is what `manyhead
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 from math import exp, log, sqrt
 from pathlib import Path
@@ -35,6 +36,7 @@ MARKS = (30, 50)  # BLEU for which FLOPs and seconds are interpolated
 Curve = list[dict[str, float]]
 
 
+@cache
 def curves(target: str) -> dict[str, list[Curve]]:
     """Return the curves of each model, one for each seed, for translation from English."""
     found: dict[str, list[Curve]] = {}

@@ -27,6 +27,7 @@ def classes() -> dict[str, list[ast.ClassDef]]:
     return found
 
 
+@cache
 def words(node: ast.AST) -> set[str]:
     """Return the names, attributes, arguments and texts in the code of a function or class, and of its base classes."""
     found: set[str] = set()
@@ -50,12 +51,12 @@ def unknown_names(tree: ast.AST) -> Iterator[str]:
     constants = {word for node in ast.iter_child_nodes(tree) if isinstance(node, ast.Assign) for word in words(node)}
     for node in ast.walk(tree):
         if isinstance(node, Described) and (text := ast.get_docstring(node)):
-            known = words(node) | constants
             rows = {name.lstrip("*") for row in ROW.findall(text) for name in row.split(", ")}
             if not isinstance(node, ast.ClassDef) and rows.isdisjoint(
                 arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)
             ):
                 continue
+            known = words(node) | constants if rows else set()
             for row in ROW.findall(text):
                 if missing := {name.lstrip("*") for name in row.split(", ")} - known:
                     yield f"{node.lineno} {node.name}: {', '.join(sorted(missing))}"

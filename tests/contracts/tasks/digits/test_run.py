@@ -198,7 +198,7 @@ def test_impossible_runs_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["universal/copy", "universal/reverse", "universal/addition"])
 def test_plans_are_printed(recipe: str, tmp_path: Path) -> None:
-    planned = train(recipe, {}, out=tmp_path, dry_run=True)
+    planned = train(recipe, {"size": 300}, out=tmp_path, dry_run=True)
     assert planned["parameters"] > 50_000
     assert RECIPES[recipe].planned_model() is not None
     assert not any(tmp_path.iterdir())

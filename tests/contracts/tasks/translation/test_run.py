@@ -187,7 +187,7 @@ def test_a_dry_run_finds_two_named_files(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_plans_the_model_to_start_from(run: Path, tmp_path: Path) -> None:
-    planned = train("translation", {}, out=tmp_path / "x", init=str(run), dry_run=True)
+    planned = train("translation", {"size": 1000}, out=tmp_path / "x", init=str(run), dry_run=True)
     assert planned["parameters"] == sum(p.numel() for p in manyheads.load(run).model.parameters())
     with pytest.raises(ValueError, match="no config.json"):
         train("translation", {}, out=tmp_path / "x", init=str(tmp_path), dry_run=True)
