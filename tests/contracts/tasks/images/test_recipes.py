@@ -36,7 +36,7 @@ def test_each_row_of_deits_ablation_takes_a_part_away() -> None:
     "name", [name for name in RECIPES if name.startswith(("cifar10/", "mnist/", "deit", "image-"))]
 )
 def test_a_dry_run_plans_every_recipe(name: str, tmp_path: Path) -> None:
-    planned = train(name, {}, out=tmp_path / "run", dry_run=True)
+    planned = train(name, {"batch_items": 8}, out=tmp_path / "run", dry_run=True)
     assert planned.get("each", planned)["parameters"] > 1000
     assert not (tmp_path / "run").exists()
     if not name.startswith("image-"):
