@@ -125,12 +125,13 @@ def _write_channel_weights(predictor: Any, options: argparse.Namespace) -> None:
     out: Path = options.out or Path("channels.png")
     if out.suffix.lower() == ".html":
         raise UserError(f"--out {out}: expected a picture or arrays (.npz), because channel weights have no page")
+    from manyheads.data.images.files import PICTURES as IMAGES
     from manyheads.tasks.images.image_rows import image_rows
 
-    rows = image_rows(predictor, options.rest)
-    if len(rows.names) == 1 and Path(options.rest[0]).is_file() and len(options.rest) == 1:
+    if len(options.rest) == 1 and Path(options.rest[0]).suffix.lower() in IMAGES:
         weights = predictor.attend(options.rest[0], layers=options.layers)
     else:
+        rows = image_rows(predictor, options.rest)
         weights = predictor.channel_weights(rows.batches, rows.names, rows.row_of, title=rows.title)
         weights = weights if options.layers is None else weights.of(options.layers)
     if out.suffix.lower() == ".npz":

@@ -34,9 +34,9 @@ def average(models: Sequence[str | Path], out: str | Path) -> str:
                 f"{path} translates from {' to '.join(other)}, but {models[0]} from {' to '.join(languages)}: expected"
                 " checkpoints of one run"
             )
-        if None not in (seed, _seed(loaded.path)) and _seed(loaded.path) != seed:
+        if seed is not None and (other_seed := _seed(loaded.path)) not in (None, seed):
             raise UserError(
-                f"{path} began with other random weights than {models[0]} (seeds {_seed(loaded.path)} and {seed}), so"
+                f"{path} began with other random weights than {models[0]} (seeds {other_seed} and {seed}), so"
                 " the mean is no model: expected checkpoints of one run. Combine translators with --ensemble"
             )
         for name, tensor in loaded.model.state_dict().items():
