@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from manyheads.core.config import Config, FieldError, Range, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.layers import ACTIVATIONS, FeedForward
+from manyheads.core.layers import ACTIVATIONS
 from manyheads.core.masks import padding
 from manyheads.core.tap import Tap
 
@@ -187,11 +187,9 @@ def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
             layer.losses = None
 
 
-def make_feed_forward(c: Any, hidden: int, dropout: float = 0.0) -> FeedForward | Experts:
-    """Return the feed-forward network that the configuration `c` (an `ExpertConfig`) of a model selects."""
-    if c.feed_forward != "experts":
-        return FeedForward(c.width, hidden, c.activation, dropout)
+def make_experts(c: ExpertConfig, width: int, hidden: int, activation: str, dropout: float = 0.0) -> Experts:
+    """Return a mixture of experts; each has `hidden` hidden units, unless the configuration states their number."""
     return Experts(
-        c.width, c.expert_size or hidden, c.activation, dropout, experts=c.experts, top_k=c.top_k, capacity=c.capacity,
+        width, c.expert_size or hidden, activation, dropout, experts=c.experts, top_k=c.top_k, capacity=c.capacity,
         balance=c.balance,
     )  # fmt: skip

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import PRECISIONS, TRAINING_PRECISIONS, Precision
 from manyheads.errors import UserError
+
+R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class ComputeConfig:
         with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
-    def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def compile(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return the given function, compiled with torch.compile if this is configured.
 
         On a CPU, compilation needs a C++ compiler.

@@ -40,6 +40,7 @@ from manyheads.core.config import (
     Vocabulary,
 )
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Encodes
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
@@ -102,15 +103,19 @@ class BertConfig(LabelConfig):
             raise UserError(f"the head 'sequence' has only one label, {self.labels[0]!r}: expected at least two")
 
 
-class Bert(nn.Module):
+class Bert(Encodes[BertConfig]):
     """BERT encoder with a head, which the setting `head` selects.
 
     Takes token ids. The module docstring lists the heads.
     """
 
+    reads_pairs = True
+
     def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(
+            config, pad=config.pad, max_positions=config.max_positions, head=config.head, labels=config.labels
+        )
+        c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
         self.positions = PositionTable(c.max_positions, c.width, "learned", before=c.position_offset)
         self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)
@@ -159,7 +164,11 @@ class Bert(nn.Module):
         """Return the hidden states of the last layer, (B, T, D), for tokens (B, T)."""
         return self.encoder(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
 
-    def states(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> list[Tensor]:
+    @property
+    def stack(self) -> Stack:
+        return self.encoder
+
+    def all_states(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> list[Tensor]:
         """Return a list of the embeddings and the hidden states of every layer, each (B, T, D), for tokens (B, T).
 
         The last entry equals the result of `encode`. As features of a frozen encoder, the paper uses the last layer, or

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import Classes, Layers, Size
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Model
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.sequence_baselines import Recurrent
@@ -35,12 +36,16 @@ class BertFeaturesConfig(BertConfig):
             raise UserError(f"read is {self.read}: expected at most {self.layers}, the number of layers")
 
 
-class BertFeatures(nn.Module):
+class BertFeatures(Model[BertFeaturesConfig]):
     """Classifier of texts, pairs of texts or tokens: frozen BERT and trainable BiLSTM. Returns label logits."""
 
+    reads_pairs = True
+
     def __init__(self, config: BertFeaturesConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(
+            config, pad=config.pad, max_positions=config.max_positions, head=config.head, labels=config.labels
+        )
+        c = config
         own = {f.name: getattr(c, f.name) for f in fields(BertConfig)}
         self.bert = Bert(BertConfig(**{**own, "head": "none", "labels": (), "target": "classes"})).requires_grad_(False)
         self.mixer = Recurrent(c.read * c.width, c.hidden, "lstm", directions=2, layers=2)
@@ -62,7 +67,7 @@ class BertFeatures(nn.Module):
         """
         c = self.config
         with torch.no_grad():
-            states = self.bert.states(tokens, lengths, segments)[-c.read :]
+            states = self.bert.all_states(tokens, lengths, segments)[-c.read :]
         features = torch.cat(states, dim=-1)  # (B, T, read * D)
         mix = self.mixer.states if c.head == "token" else self.mixer
         mixed = mix(features, lengths)  # (B, 2 * hidden) or (B, T, 2 * hidden)

@@ -102,10 +102,8 @@ class DecoderBlock(Block):
         return self.outputs(x, inputs), inputs[:, x.shape[1] :]
 
 
-class ByteNet(EncoderDecoder):
+class ByteNet(EncoderDecoder[ByteNetConfig, StateCache]):
     """Encoder-decoder of dilated convolutions. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: ByteNetConfig
 
     def __init__(self, config: ByteNetConfig) -> None:
         super().__init__(config)
@@ -116,15 +114,8 @@ class ByteNet(EncoderDecoder):
         self.norm, self.combine = nn.LayerNorm(c.width), nn.Linear(c.width, c.width)
         self.add_output()
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the outputs of the decoder, (B, Tt, D).
-
-        The arguments for target lengths and offsets have no effect, because no position depends on later padding, and
-        the model has no position vectors.
-        """
+    def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Return the outputs of the decoder, (B, Tt, D)."""
         memory = self.encode(source, source_lengths)
         below = F.pad(memory, (0, 0, 0, target.shape[1] - memory.shape[1]))  # a negative number removes positions
         return self._write(target, below, self._first_inputs(memory))[0]

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import attend
 from manyheads.core.config import Epsilon, LabelConfig, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import ReadsImages
 from manyheads.core.layers import FeedForward, count_patches
 from manyheads.core.tap import Grid, Tap
 from manyheads.errors import UserError
@@ -263,12 +264,12 @@ class Layer(nn.Module):
         return self.feed_forward_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
 
-class ConvAttention(nn.Module):
+class ConvAttention(ReadsImages[ConvAttentionConfig]):
     """Image classifier of attention layers instead of convolutions. Images in, label logits out."""
 
     def __init__(self, config: ConvAttentionConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
+        c = config
         self.pixels = nn.Linear(c.channels * c.downsample**2, c.width)
         self.layers = nn.ModuleList([Layer(c) for _ in range(c.layers)])
         self.classifier = nn.Linear(c.width, len(c.labels)) if c.labels else None

@@ -169,10 +169,8 @@ class Decoder(nn.Module):
         return self.leave(x), last
 
 
-class ConvS2S(EncoderDecoder):
+class ConvS2S(EncoderDecoder[ConvS2SConfig, StateCache]):
     """Convolutional encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: ConvS2SConfig
 
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config, scaled=False)
@@ -187,22 +185,14 @@ class ConvS2S(EncoderDecoder):
         for table in self.positions.parameters():
             nn.init.normal_(table, std=EMBEDDING_STD)
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the outputs of the decoder, (B, Tt, D).
+    def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Return the outputs of the decoder, (B, Tt, D)."""
+        memory = self.encode(source, source_lengths)
+        return self._write(target, self._first_inputs(memory), None, memory)[0]
 
-        Target lengths have no effect, because no position depends on later padding.
-
-        offset  first position of source and target of each row, (B,); None: 0
-        """
-        memory = self.encode(source, source_lengths, offset)
-        return self._write(target, self._first_inputs(memory), offset, memory)[0]
-
-    def encode(self, source: Tensor, lengths: Tensor | None, offset: int | Tensor | None = None) -> Source:
+    def encode(self, source: Tensor, lengths: Tensor | None) -> Source:
         """Return what the decoder attends to. The values add the embedded source to the keys (section 3.3)."""
-        x = self.positions[0](self.source_embedding(source), offset)
+        x = self.positions[0](self.source_embedding(source))
         x = dropout(x, self.config.dropout, self.training)
         keys = self.encoder(x, lengths)
         return Source(keys, _sum(keys, x), lengths)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Config, Heads, Layers, Length, Size, TokenId, Vocabulary
+from manyheads.core.interface import Model
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
@@ -53,12 +54,12 @@ class DirectionalConfig(Config):
             raise UserError(f"width is {self.width}: expected an even number, because each direction gets half of it")
 
 
-class DirectionalEncoder(nn.Module):
+class DirectionalEncoder(Model[DirectionalConfig]):
     """Bidirectional, left-to-right or two-LSTM encoder. Tokens in, one feature vector per token out."""
 
     def __init__(self, config: DirectionalConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(config, pad=config.pad, max_positions=config.max_positions)
+        c = config
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad, scaled=True)
         self.positions: PositionTable | None = None
         self.encoder: Stack | None = None

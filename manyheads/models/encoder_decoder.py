@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import Below, Config, Length, Rate, Size, Vocabulary
+from manyheads.core.interface import Generates, S
 from manyheads.core.layers import TokenEmbedding
 from manyheads.errors import UserError
 
@@ -47,7 +47,7 @@ class EncoderDecoderConfig(Config):
         check_vocabularies(self)
 
 
-def check_vocabularies(config: Any) -> None:
+def check_vocabularies(config: EncoderDecoderConfig) -> None:
     """Raise UserError if the settings share a matrix or a padding token between two different vocabularies.
 
     Sharing requires that source and target have the same vocabulary.
@@ -62,21 +62,25 @@ def check_vocabularies(config: Any) -> None:
         raise UserError(f"pad is {config.pad}, but the source vocabulary has only {source} tokens: set source_pad")
 
 
-class EncoderDecoder(nn.Module):
+E_co = TypeVar("E_co", bound=EncoderDecoderConfig, covariant=True)
+
+
+class EncoderDecoder(Generates[E_co, S]):
     """Base class of encoder-decoders. Source and target tokens in, logits over the target vocabulary out.
 
     A subclass builds its layers between the embeddings, which the constructor builds, and the call of `add_output`.
 
-    scaled  multiply the embeddings by sqrt(D)
+    needs_lengths  True if the states of real target tokens depend on the padding after them: `hidden` then also takes
+                   `target_lengths`, the number of real tokens of each row, (B,)
     """
 
-    config: Any
     output: nn.Linear | None
-    output_bias: nn.Parameter | None
+    needs_lengths: bool = False
 
-    def __init__(self, config: EncoderDecoderConfig, *, scaled: bool = True) -> None:
-        super().__init__()
-        self.config = c = config
+    def __init__(self, config: E_co, *, scaled: bool = True) -> None:
+        """Build the embeddings, which are multiplied by sqrt(D) if `scaled`."""
+        super().__init__(config, pad=config.pad, max_positions=config.max_positions)
+        c = config
         self.source_pad = c.pad if c.source_pad is None else c.source_pad
         self.source_embedding = TokenEmbedding(c.source_vocab, c.width, self.source_pad, scaled=scaled)
         self.target_embedding = (
@@ -91,32 +95,17 @@ class EncoderDecoder(nn.Module):
             nn.Parameter(self.target_embedding.weight.new_zeros(c.target_vocab)) if c.output_bias else None
         )
 
-    def forward(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
         """Return the logits (B, Tt, V) of the next tokens for source (B, Ts) and target (B, Tt).
 
-        The target begins with the start token.
-        The arguments for lengths, (B,), are the number of real tokens of each row. Target lengths are optional, because
-        no real position depends on later padding.
+        The target begins with the start token. The source lengths, (B,), are the number of real tokens of each row.
         """
-        return self.project(self.hidden(source, source_lengths, target, target_lengths))
-
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the states of the decoder, (B, Tt, D), before the output projection.
-
-        offset  first position of source and target of each row, (B,); None: 0
-        """
-        raise NotImplementedError
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight, self.output_bias)
+        return self.project(self.hidden(source, source_lengths, target))
 
     @property
     def output_weight(self) -> Tensor:
         """Return the matrix of the output projection, (V, D), which may be shared with the embeddings."""
         return self.target_embedding.weight if self.output is None else self.output.weight
+
+
+TranslationModel: TypeAlias = EncoderDecoder[EncoderDecoderConfig, Any]  # with any configuration and any cache

@@ -68,10 +68,8 @@ class GNMTDecoder(nn.Module):
         return x, last
 
 
-class GNMT(EncoderDecoder):
+class GNMT(EncoderDecoder[GNMTConfig, StateCache]):
     """Encoder-decoder of deep LSTMs. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: GNMTConfig
 
     def __init__(self, config: GNMTConfig) -> None:
         super().__init__(config)
@@ -84,15 +82,8 @@ class GNMT(EncoderDecoder):
         self.combine = None if c.hidden == c.width else nn.Linear(c.hidden, c.width)
         self.add_output()
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the states of the decoder, (B, Tt, D).
-
-        The arguments for target lengths and offsets have no effect, because no state depends on later padding or on
-        absolute positions.
-        """
+    def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Return the states of the decoder, (B, Tt, D)."""
         memory = self.encode(source, source_lengths)
         attended = Source(self.keys(memory), memory, source_lengths)
         return self._write(target, self._first_states(memory), attended)[0]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
@@ -24,8 +23,9 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
-from manyheads.core.experts import ExpertConfig, make_feed_forward
-from manyheads.core.layers import TokenEmbedding
+from manyheads.core.experts import ExpertConfig, make_experts
+from manyheads.core.interface import Encodes, Generates
+from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
@@ -73,13 +73,17 @@ class GPTConfig(LabelConfig, ExpertConfig):
             raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more")
 
 
-class GPT(nn.Module):
+class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
     """GPT decoder with a head for the next token, or for labels of a text. Tokens in, logits out."""
 
+    reads_pairs = True
+
     def __init__(self, config: GPTConfig) -> None:
-        super().__init__()
-        self.config = c = config
-        self.embedding = TokenEmbedding(c.vocab, c.width)
+        super().__init__(
+            config, pad=config.pad, max_positions=config.max_positions, head=config.head, labels=config.labels
+        )
+        c = config
+        self.embedding, self.output_bias = TokenEmbedding(c.vocab, c.width), None
         self.positions = PositionTable(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.decoder = Stack([_block(c) for _ in range(c.layers)], norm)
@@ -109,9 +113,11 @@ class GPT(nn.Module):
         packed = None if segments is None else (segments, segments)
         return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
 
-    def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight)
+    encode = hidden
+
+    @property
+    def stack(self) -> Stack:
+        return self.decoder
 
     @property
     def output_weight(self) -> Tensor:
@@ -162,8 +168,9 @@ class GPT(nn.Module):
 
 def _block(c: GPTConfig) -> Block:
     hidden = c.feed_forward if isinstance(c.feed_forward, int) else 4 * c.width
+    experts, sizes = c.feed_forward == "experts", (c.width, hidden, c.activation)
     return Block(
         Attention(c.width, c.heads, dropout=c.attention_dropout),
-        make_feed_forward(c, hidden),
+        make_experts(c, *sizes) if experts else FeedForward(*sizes),
         norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

@@ -76,10 +76,8 @@ class LocalAttentionConfig(ResNetConfig):
             raise UserError(f"attends is {self.attends}: expected stages from 1 to {len(self.depths)}")
 
 
-class LocalAttentionNet(ResNet):
+class LocalAttentionNet(ResNet[LocalAttentionConfig]):
     """ResNet with local attention instead of convolutions. Images in, label logits out."""
-
-    config: LocalAttentionConfig
 
     def __init__(self, config: LocalAttentionConfig) -> None:
         c = config

@@ -74,10 +74,8 @@ class NonLocalConfig(ResNetConfig):
             )
 
 
-class NonLocalNet(ResNet):
+class NonLocalNet(ResNet[NonLocalConfig]):
     """ResNet with non-local blocks. Images or video clips in, label logits out."""
-
-    config: NonLocalConfig
 
     def __init__(self, config: NonLocalConfig) -> None:
         super().__init__(config)

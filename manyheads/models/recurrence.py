@@ -35,9 +35,11 @@ from manyheads.core.block import Block
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Range, Rate, Size
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Generates, Model
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable, sinusoidal
+from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 
 # Kernel sizes of the two depthwise convolutions that replace the feed-forward network with the setting `transition`
@@ -122,25 +124,25 @@ HaltingStatistics = dict[str, PonderState]
 class Halting(Protocol):
     """Interface of a model that applies one block repeatedly until each position halts.
 
-    It can return the steps of each position.
+    forward_with_halting  method that returns the last hidden states, as `hidden` does, and the steps of each position
     """
 
-    def forward_with_halting(self, *inputs: Tensor | None) -> tuple[Tensor, HaltingStatistics]:
-        """Return the last hidden states, as `hidden` of other models, and the steps that every position took."""
-        ...
+    forward_with_halting: Callable[..., tuple[Tensor, HaltingStatistics]]
 
 
-def states_and_halting(model: Any, compile: Callable[[Any], Any] = lambda function: function) -> Any:
+def states_and_halting(
+    model: Halting | Generates[Config, Any], compute: ComputeConfig | None = None
+) -> Callable[..., tuple[Tensor, HaltingStatistics]]:
     """Return a function from the model's inputs to its last hidden states and its ponder states by stack.
 
     For a model without halting, the ponder states are empty.
 
-    compile  function applied to the method of the model, such as torch.compile
+    compute  settings that may compile the method of the model
     """
     if isinstance(model, Halting):
-        return compile(model.forward_with_halting)
-    hidden = compile(model.hidden)
-    return lambda *inputs: (hidden(*inputs), {})
+        return model.forward_with_halting if compute is None else compute.compile(model.forward_with_halting)
+    hidden = model.hidden if compute is None else compute.compile(model.hidden)
+    return lambda *inputs, **options: (hidden(*inputs, **options), {})
 
 
 class SeparableConvolution(FeedForward):
@@ -314,9 +316,12 @@ def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
         yield halting
 
 
-def ponder_cost(model: Any, halting: HaltingStatistics) -> Tensor | float:
+def ponder_cost(model: Model[Config], halting: HaltingStatistics) -> Tensor | float:
     """Return the ponder cost per token, which is added to the loss. It is 0 if the model has no halting."""
-    return model.config.ponder * sum(ponder.cost for ponder in halting.values()) if halting else 0.0
+    if not halting:
+        return 0.0
+    assert isinstance(model.config, RecurrenceConfig)
+    return model.config.ponder * sum(ponder.cost for ponder in halting.values())
 
 
 def _block(c: RecurrenceConfig, *, causal: bool, cross: bool) -> Block:

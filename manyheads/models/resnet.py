@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import LabelConfig, Layers, Pixels, Range, Size
+from manyheads.core.interface import ReadsImages
 from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
@@ -73,16 +74,19 @@ class ResNetConfig(LabelConfig):
             raise UserError("stride_in_1x1 has no effect in a basic block: remove it, or set block=bottleneck")
 
 
-class ResNet(nn.Module):
+R_co = TypeVar("R_co", bound=ResNetConfig, covariant=True)
+
+
+class ResNet(ReadsImages[R_co]):
     """ResNet image classifier. Images in, label logits out.
 
     mixing  constructor of the mixing layers in the blocks; None: 3 x 3 convolutions
     stem    module before the stages; None: the stem of the configuration
     """
 
-    def __init__(self, config: ResNetConfig, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
-        super().__init__()
-        self.config = c = config
+    def __init__(self, config: R_co, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
+        super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
+        c = config
         self.stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
         self.stages = nn.ModuleList()
         channels = c.stem_width

@@ -170,10 +170,8 @@ class Decoder(nn.Module):
         return combined.tanh()
 
 
-class RNNAttention(EncoderDecoder):
+class RNNAttention(EncoderDecoder[RNNAttentionConfig, StateCache]):
     """Recurrent encoder-decoder with attention. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: RNNAttentionConfig
 
     def __init__(self, config: RNNAttentionConfig) -> None:
         super().__init__(config)
@@ -183,15 +181,8 @@ class RNNAttention(EncoderDecoder):
         self.decoder = Decoder(c)
         self.add_output()
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the attentional vectors, (B, Tt, D).
-
-        The arguments for target lengths and offsets have no effect, because no state depends on later padding or on
-        absolute positions.
-        """
+    def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Return the attentional vectors, (B, Tt, D)."""
         memory, state = self._read(source, source_lengths)
         last = memory.new_zeros(len(memory), 1, self.config.width)
         return self._write(target, state, last, Source(self.keys(memory), memory, source_lengths))[0]

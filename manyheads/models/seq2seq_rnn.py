@@ -40,10 +40,8 @@ class Seq2SeqRNNConfig(EncoderDecoderConfig):
     reverse_source: bool = False
 
 
-class Seq2SeqRNN(EncoderDecoder):
+class Seq2SeqRNN(EncoderDecoder[Seq2SeqRNNConfig, StateCache]):
     """Encoder-decoder of two recurrent networks. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: Seq2SeqRNNConfig
 
     def __init__(self, config: Seq2SeqRNNConfig) -> None:
         super().__init__(config)
@@ -55,15 +53,8 @@ class Seq2SeqRNN(EncoderDecoder):
         self.combine = None if hidden == c.width else nn.Linear(hidden, c.width)
         self.add_output()
 
-    def hidden(
-        self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None,
-        offset: int | Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Return the states of the decoder, (B, Tt, D).
-
-        The arguments for target lengths and offsets have no effect, because no state depends on later padding or on
-        absolute positions.
-        """
+    def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
+        """Return the states of the decoder, (B, Tt, D)."""
         return self._write(target, self._read(source, source_lengths))[0]
 
     def start(self, source: Tensor, source_lengths: Tensor | None, capacity: int) -> StateCache:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import Classes, LabelConfig, Length, Odd, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Model
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.recurrent import Cell, batch_first, pack_texts, read_texts, recurrent_layers
 from manyheads.errors import UserError
@@ -57,12 +58,12 @@ class SequenceBaselineConfig(LabelConfig):
     dropout: Rate = 0.5
 
 
-class SequenceBaseline(nn.Module):
+class SequenceBaseline(Model[SequenceBaselineConfig]):
     """Text classifier with a recurrent or convolutional layer. Tokens in, label logits out."""
 
     def __init__(self, config: SequenceBaselineConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(config, max_positions=config.max_positions, labels=config.labels)
+        c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.mixer = _MIXERS[c.kind](c)
         self.output = nn.Linear(self.mixer.features, units(c.labels, c.target))

@@ -27,6 +27,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Classes, Epsilon, LabelConfig, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Encodes
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
@@ -62,12 +63,12 @@ class TextClassifierConfig(LabelConfig):
     norm_eps: Epsilon = 1e-3
 
 
-class TextClassifier(nn.Module):
+class TextClassifier(Encodes[TextClassifierConfig]):
     """Text classifier of Transformer encoder blocks and pooling. Tokens in, label logits out."""
 
     def __init__(self, config: TextClassifierConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(config, max_positions=config.max_positions, labels=config.labels)
+        c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else PositionTable(c.max_positions, c.width, c.positions)
         # An attention bias lets one padding token have the attention weight of all padding tokens; see `_read_padding`.
@@ -75,6 +76,10 @@ class TextClassifier(nn.Module):
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
         self.output = nn.Linear(c.width, units(c.labels, c.target))
         self._initialize()
+
+    @property
+    def stack(self) -> Stack:
+        return self.encoder
 
     def _initialize(self) -> None:
         """Initialize the weights as Keras does.

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import Classes, Config, Length, Size, TokenId, Vocabulary
+from manyheads.core.interface import Model
 from manyheads.models.text_classifier import both_logits, units
 
 
@@ -38,12 +39,11 @@ class TfidfConfig(Config):
     max_positions: Length | None = None
 
 
-class Tfidf(nn.Module):
+class Tfidf(Model[TfidfConfig]):
     """TF-IDF text classifier, fitted without gradients. Tokens in, label logits out."""
 
     def __init__(self, config: TfidfConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, pad=config.pad, max_positions=config.max_positions, labels=config.labels)
         self.idf = nn.Parameter(torch.zeros(config.vocab))  # Ignored tokens, such as padding, have the weight zero.
         size = config.components
         self.components = None if size is None else nn.Parameter(torch.zeros(size, config.vocab))

@@ -19,8 +19,8 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, Layers, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.experts import ExpertConfig, make_feed_forward
-from manyheads.core.layers import TokenEmbedding, xavier_uniform
+from manyheads.core.experts import ExpertConfig, make_experts
+from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -57,14 +57,13 @@ class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
     embedding_init: Literal["normal", "xavier"] = "normal"
 
 
-class Transformer(EncoderDecoder):
+class Transformer(EncoderDecoder[TransformerConfig, KVCache]):
     """Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
-
-    config: TransformerConfig
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, scaled=config.scale_embedding)
         c = config
+        self.needs_lengths = c.feed_forward == "experts"  # so that padding takes no expert's capacity
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
             Stack(
@@ -138,7 +137,8 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
     def attention() -> Attention:
         return Attention(c.width, heads, key_width=c.key_width, bias=c.attention_bias, dropout=c.attention_dropout)
 
+    experts, sizes = c.feed_forward == "experts", (c.width, feed_forward, c.activation, c.activation_dropout)
     return Block(
-        attention(), make_feed_forward(c, feed_forward, c.activation_dropout),
+        attention(), make_experts(c, *sizes) if experts else FeedForward(*sizes),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

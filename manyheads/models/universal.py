@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import TokenId, Vocabulary
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Generates
 from manyheads.core.layers import TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -48,10 +48,10 @@ class UniversalSequenceConfig(RecurrenceConfig):
     end: TokenId | None = None
 
 
-class Universal(EncoderDecoder):
+class Universal(EncoderDecoder[UniversalConfig, StepCache]):
     """Universal Transformer encoder-decoder. Source and target tokens in, logits over the target vocabulary out."""
 
-    config: UniversalConfig
+    needs_lengths = True
 
     def __init__(self, config: UniversalConfig) -> None:
         super().__init__(config)
@@ -116,16 +116,16 @@ class Universal(EncoderDecoder):
         return self.encoder(_embed(self, self.source_embedding, source), mask=mask, offset=offset)
 
 
-class UniversalSequence(nn.Module):
+class UniversalSequence(Generates[UniversalSequenceConfig, StepCache]):
     """Universal Transformer with a single stack.
 
     Tokens in, logits of the next token (decoder) or of each token (encoder) out.
     """
 
     def __init__(self, config: UniversalSequenceConfig) -> None:
-        super().__init__()
-        self.config = c = config
-        self.embedding = TokenEmbedding(c.vocab, c.width, scaled=True)
+        super().__init__(config, head=config.head)
+        c = config
+        self.embedding, self.output_bias = TokenEmbedding(c.vocab, c.width, scaled=True), None
         self.stack = Recurrence(c, causal=c.head == "decoder", cross=False)
         _initialize(self, c)
 
@@ -150,10 +150,6 @@ class UniversalSequence(nn.Module):
         mask = Mask(causal=self.config.head == "decoder", key_lengths=lengths)
         hidden, ponder = self.stack(_embed(self, self.embedding, tokens), mask=mask, offset=offset)
         return hidden, {} if ponder is None else {self.config.head: ponder}
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight)
 
     @property
     def output_weight(self) -> Tensor:

@@ -21,6 +21,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Layers, Pixels, Positive, Range, Rate, Size
 from manyheads.core.dropout import dropout
+from manyheads.core.interface import Encodes, ReadsImages
 from manyheads.core.layers import FeedForward, PatchEmbedding, count_patches, xavier_uniform
 from manyheads.core.positions import PositionTable
 from manyheads.core.tap import Grid
@@ -94,7 +95,7 @@ class ViTConfig(LabelConfig):
         return (self.pool == "class") + self.distilled + self.registers + math.prod(self.grid)
 
 
-class ViT(nn.Module):
+class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
     """Vision Transformer. Images (B, C, Y, X) in, label logits (B, L) out."""
 
     # Names of parameters without weight decay, as in DeiT's code. The class token and similar tokens need not be named,
@@ -102,8 +103,8 @@ class ViT(nn.Module):
     undecayed: tuple[str, ...] = ("positions.table",)
 
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.config = c = config
+        super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
+        c = config
         self.patches = PatchEmbedding(c.patch, c.width, c.channels)
         self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
         self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
@@ -179,7 +180,11 @@ class ViT(nn.Module):
         """
         return self.encoder(self.embed(images))
 
-    def states(self, images: Tensor) -> list[Tensor]:
+    @property
+    def stack(self) -> Stack:
+        return self.encoder
+
+    def all_states(self, images: Tensor) -> list[Tensor]:
         """Return a list of the embeddings and the output of every layer, each (B, T, D), before the final norm."""
         return self.encoder.states(self.embed(images))
 

@@ -52,7 +52,7 @@ def token_similarity(model: ViT, batches: Iterable[Tensor]) -> TokenSimilarity:
     total, images = torch.zeros(model.config.layers + 2, dtype=torch.float64), 0
     with eval_mode(model):
         for batch in batches:
-            states = model.states(batch.to(model.class_token.device))
+            states = model.all_states(batch.to(model.class_token.device))
             assert model.encoder.norm is not None
             states.append(model.encoder.norm(states[-1]))
             total += torch.stack([_cosine(x[:, 0], x[:, 1]).sum() for x in states]).cpu()

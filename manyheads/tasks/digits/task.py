@@ -13,7 +13,7 @@ from torch import Tensor
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
-from manyheads.models.encoder_decoder import EncoderDecoder
+from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.recurrence import Halting, states_and_halting
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
@@ -70,7 +70,7 @@ class DigitTask(TranslationTask):
 
 @torch.inference_mode()
 def measure(
-    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+    model: TranslationModel, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[dict[str, float], list[str]]:
     """Return the metrics of greedy decoding, and the decoded outputs.
 
@@ -122,7 +122,7 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
 
 
 def digit_result(
-    model: EncoderDecoder, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
+    model: TranslationModel, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
 ) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
@@ -141,7 +141,7 @@ def digit_result(
 
 
 def _pad_batch(
-    model: EncoderDecoder, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+    model: TranslationModel, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return one padded batch of the given pairs.
 

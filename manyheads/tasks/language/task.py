@@ -80,7 +80,7 @@ class LanguageModelingTask:
                 f"block is {self.block} tokens, but the model has only {max_positions} positions: set a smaller block"
             )
         self.model.to(self.compute.device)
-        self._forward_states = states_and_halting(self.model, self.compute.compile)
+        self._forward_states = states_and_halting(self.model, self.compute)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)

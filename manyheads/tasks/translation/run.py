@@ -21,7 +21,7 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
-from manyheads.models.encoder_decoder import EncoderDecoder
+from manyheads.models.encoder_decoder import EncoderDecoder, TranslationModel
 from manyheads.models.presets import TRANSLATORS, build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
@@ -125,7 +125,7 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     return preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special})
 
 
-def planned_model(config: TranslationConfig) -> EncoderDecoder:
+def planned_model(config: TranslationConfig) -> TranslationModel:
     """Return the model on the meta device, for a vocabulary of the full requested size."""
     source, target = config.vocabularies
     special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
@@ -134,7 +134,7 @@ def planned_model(config: TranslationConfig) -> EncoderDecoder:
         return build(preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special}))
 
 
-def _initial_model(run: Run) -> tuple[EncoderDecoder, directory.Loaded]:
+def _initial_model(run: Run) -> tuple[TranslationModel, directory.Loaded]:
     """Return the model that `--init` names, and the contents of the model directory.
 
     The dropout rates of the model are those in the settings of this run.

@@ -16,15 +16,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.experts import balance_losses, expert_layers
+from manyheads.core.experts import balance_losses
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, token_batches
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
-from manyheads.models.encoder_decoder import EncoderDecoder
-from manyheads.models.recurrence import Halting, HaltingStatistics, ponder_cost, states_and_halting
+from manyheads.models.encoder_decoder import TranslationModel
+from manyheads.models.recurrence import HaltingStatistics, ponder_cost, states_and_halting
 from manyheads.models.universal import Universal
 from manyheads.tasks.translation.decoding import decode
 from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
@@ -108,7 +108,7 @@ class Corpus:
         source, target = self.lengths()
         return round(float(source.mean())), round(float(target.mean()))
 
-    def batch(self, rows: NDArray[np.int64], model: EncoderDecoder, epoch: int = 0) -> Batch:
+    def batch(self, rows: NDArray[np.int64], model: TranslationModel, epoch: int = 0) -> Batch:
         c = model.config
         sources = [self._divided(0, self.sources, int(i), epoch) for i in rows]
         targets = [self._divided(1, self.targets, int(i), epoch) for i in rows]
@@ -150,7 +150,7 @@ class TranslationTask:
 
     unit: ClassVar = "tokens"
 
-    model: EncoderDecoder
+    model: TranslationModel
     tokenizer: Tokenizer
     target_tokenizer: Tokenizer | None
     train: Corpus
@@ -166,9 +166,7 @@ class TranslationTask:
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
-        self._forward_states = states_and_halting(self.model, self.compute.compile)
-        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
-        self._needs_lengths = isinstance(self.model, Halting) or bool(expert_layers(self.model))
+        self._forward_states = states_and_halting(self.model, self.compute)
 
     @property
     def metrics(self) -> dict[str, Better]:
@@ -248,10 +246,10 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
         batch = batch.to(self.compute.device)
         pad = self.model.config.pad
-        target_lengths = (batch.write != pad).sum(1) if self._needs_lengths else None
-        hidden, halting = self._forward_states(
-            batch.source, batch.source_lengths, batch.read, target_lengths, batch.offset
-        )  # (B, Tt, D)
+        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
+        options = {"target_lengths": (batch.write != pad).sum(1)} if self.model.needs_lengths else {}
+        options |= {} if batch.offset is None else {"offset": batch.offset}
+        hidden, halting = self._forward_states(batch.source, batch.source_lengths, batch.read, **options)  # (B, Tt, D)
         loss = smoothed_cross_entropy(
             hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
             smoothing=smoothing, pad=pad,

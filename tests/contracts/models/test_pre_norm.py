@@ -43,5 +43,5 @@ def test_pre_norm_roberta_is_prelayernorm() -> None:
     with torch.no_grad():
         expected = theirs(tokens, attention_mask=mask, token_type_ids=segments, position_ids=places).last_hidden_state
         found = mine(tokens, lengths, segments)
-        assert torch.equal(mine.states(tokens, lengths, segments)[-1], found)
+        assert torch.equal(mine.all_states(tokens, lengths, segments)[-1], found)
     assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-5)

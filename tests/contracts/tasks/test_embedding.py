@@ -148,7 +148,7 @@ def test_vectors_of_images_are_the_features_or_states(vit: Path) -> None:
     image = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
     pixels = torch.from_numpy(predictor.preprocessing.array(image))[None]
     with torch.no_grad():
-        features, states = predictor.model.features(pixels)[0], predictor.model.states(pixels)[1][0]
+        features, states = predictor.model.features(pixels)[0], predictor.model.all_states(pixels)[1][0]
     (pooled,), (tokens,) = predictor.embed([image]), predictor.embed([image], layer=0, pool="tokens")
     np.testing.assert_allclose(pooled.vector, features / features.norm(), atol=1e-5)
     np.testing.assert_allclose(tokens.vector, states, atol=1e-5)

@@ -127,14 +127,14 @@ def test_batch_results_equal_single_results_despite_padding(head: str, dtype: to
 
 def test_states_of_all_layers_end_with_the_encoder_output() -> None:
     model, asked = small("pooler"), texts()
-    states = model.states(*asked)
+    states = model.all_states(*asked)
     assert len(states) == 1 + 3
     torch.testing.assert_close(states[-1], model.encode(*asked))
     torch.testing.assert_close(states[0], model.embed(asked[0], asked[2]))
     assert not torch.allclose(states[1], states[2], atol=1e-2)
     with edit(model) as change:  # also of what goes into the first layer
         change.residual("encoder", torch.zeros_like(states[0]))
-        torch.testing.assert_close(model.states(*asked)[-1], model.encode(*asked))
+        torch.testing.assert_close(model.all_states(*asked)[-1], model.encode(*asked))
         assert not torch.allclose(model.encode(*asked), states[-1], atol=1e-2)
 
 

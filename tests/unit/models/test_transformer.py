@@ -124,8 +124,10 @@ def test_padding_does_not_change_results() -> None:
     source, target = sentences()
     target_lengths = torch.tensor([6, 3, 1])
     outside, behind = torch.arange(TS) >= LENGTHS[:, None], torch.arange(TT) >= target_lengths[:, None]
-    plain = model(source, LENGTHS, target, target_lengths)
-    other = model(source.masked_fill(outside, PAD), LENGTHS, target.masked_fill(behind, PAD), target_lengths)
+    plain = model.project(model.hidden(source, LENGTHS, target, target_lengths))
+    other = model.project(
+        model.hidden(source.masked_fill(outside, PAD), LENGTHS, target.masked_fill(behind, PAD), target_lengths)
+    )
     assert torch.equal(plain[~behind], other[~behind])
     torch.testing.assert_close(plain[~behind], model(source, LENGTHS, target)[~behind], atol=1e-5, rtol=1e-5)
 

@@ -80,8 +80,8 @@ def test_shapes_gradients_and_rows_are_independent(kind: str) -> None:
     assert model.features(x).shape == (3, width)
     torch.testing.assert_close(torch.cat([model(row[None]) for row in x]), out, rtol=0, atol=1e-12)
     assert model.encoder.norm is not None
-    assert torch.equal(model.encoder.norm(model.states(x)[-1]), model.encode(x))
-    assert len(model.states(x)) == 4
+    assert torch.equal(model.encoder.norm(model.all_states(x)[-1]), model.encode(x))
+    assert len(model.all_states(x)) == 4
     given = model.train()(x)
     parts = given if isinstance(given, tuple) else (given,)
     assert len(parts) == (2 if kind == "distilled" else 1)

@@ -23,7 +23,7 @@ def test_cosines_are_reported_for_every_layer() -> None:
     similarity = token_similarity(model, [images[:3], images[3:]])
     assert model.training
     assert similarity.images == 5
-    states = [x.detach().numpy().astype(np.float64) for x in model.eval().states(images)]
+    states = [x.detach().numpy().astype(np.float64) for x in model.eval().all_states(images)]
     states.append(model.encode(images).detach().numpy().astype(np.float64))
     for cosine, x in zip([*similarity.layers, similarity.output], states, strict=True):
         each = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in x[:, :2]]

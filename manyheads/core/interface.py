@@ -1,0 +1,126 @@
+"""Base classes of the models: the attributes and methods that training, decoding and analysis use of any model.
+
+A model derives from one of them and names the class of its configuration, as in `class Bert(Encodes[BertConfig])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.block import Stack
+from manyheads.core.config import Config
+
+C_co = TypeVar("C_co", bound=Config, covariant=True)
+
+
+class Cache(Protocol):
+    """Interface of a model's cache, such as `manyheads.core.cache.KVCache`.
+
+    A cache has one state for each row of a batch.
+    """
+
+    lengths: Tensor  # number of cached positions of each row, (B,)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only the rows with the given indices (N,), in that order; an index may repeat."""
+
+
+S = TypeVar("S", bound=Cache)
+
+
+class Model(nn.Module, Generic[C_co]):
+    """Module with a configuration, from which a module of the same shape can be built: `type(model)(model.config)`.
+
+    pad            padding token; None: the model has no such token, and its padding may be any token
+    max_positions  maximum number of tokens of a text; None: no limit
+    head_name      name of the head, such as "sequence"; None: models of this class have only one
+    labels         labels that the model distinguishes
+    reads_pairs    True if the model distinguishes the texts of a pair
+    undecayed      names of the matrices without weight decay; it never applies to vectors
+    origin         model that a fine-tuning run started from, as the user named it
+    new            names of the tensors that `origin` lacks, which are initialized at random
+    trained_heads  names of the parameters that are trained in addition to low-rank layers
+    """
+
+    reads_pairs: ClassVar[bool] = False
+    undecayed: tuple[str, ...] = ()
+    origin: str | None = None
+    new: tuple[str, ...] = ()
+    trained_heads: tuple[str, ...] = ()
+
+    def __init__(
+        self, config: C_co, *, pad: int | None = None, max_positions: int | None = None, head: str | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.config = config
+        self.pad, self.max_positions, self.head_name, self.labels = pad, max_positions, head, labels
+
+
+class Encodes(Model[C_co]):
+    """Model with a stack of layers whose states, one for each token or image patch, describe the input."""
+
+    @property
+    def stack(self) -> Stack:
+        """Return the stack of layers."""
+        raise NotImplementedError
+
+    def states(self, *inputs: Tensor | None, layer: int | None = None) -> Tensor:
+        """Return the output of a layer, (B, T, D), for the inputs of `forward`.
+
+        layer  index of the layer; None: the last one, with the final norm
+        """
+        found: list[Tensor] = []
+        module = self.stack if layer is None else self.stack.blocks[layer]
+        handle = module.register_forward_hook(lambda module, given, output: found.append(output))
+        try:
+            self(*inputs)
+        finally:
+            handle.remove()
+        return found[0]
+
+
+class Generates(Model[C_co], Generic[C_co, S]):
+    """Model that continues sequences of tokens, with a cache of type S.
+
+    hidden       method that returns the states of the last layer, (B, T, D), for the inputs of `forward`
+    start        method that returns a cache for `step`
+    output_bias  bias of the output projection; None: no bias
+    """
+
+    hidden: Callable[..., Tensor]
+    start: Callable[..., S]
+    output_bias: nn.Parameter | None
+
+    @property
+    def output_weight(self) -> Tensor:
+        """Return the matrix of the output projection, (V, D), which may be shared with the embeddings."""
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, cache: S) -> Tensor:
+        """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens."""
+        raise NotImplementedError
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Return the logits (..., V) of hidden states (..., D)."""
+        return F.linear(hidden, self.output_weight, self.output_bias)
+
+
+class ReadsImages(Model[C_co]):
+    """Model that reads images (B, C, Y, X).
+
+    channels    number of color channels
+    image_size  height and width of the training images in pixels
+    """
+
+    def __init__(self, config: C_co, *, channels: int, image_size: int, labels: tuple[str, ...]) -> None:
+        super().__init__(config, head=None if labels else "none", labels=labels)
+        self.channels, self.image_size = channels, image_size
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return one vector for each image, (B, D), which is the input of the classification head."""
+        raise NotImplementedError
