@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Cache)
 
 
 class Model(nn.Module, Generic[C_co]):
-    """Module with a configuration, from which a module of the same shape can be built: `type(model)(model.config)`.
+    """Module with a configuration. `type(model)(model.config)` builds a module of the same shape.
 
     pad            padding token; None: the model has no such token, and its padding may be any token
     max_positions  maximum number of tokens of a text; None: no limit
