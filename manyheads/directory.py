@@ -28,14 +28,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.layers import skip_init
 from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra, shown
-from manyheads.files import WriteError, read_json, replacing_all
+from manyheads.files import JsonMapping, JsonObject, WriteError, read_json, replacing_all
 from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
-from manyheads.interop.family import Family, saved_tensors
+from manyheads.interop.family import AnyFamily, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
 from manyheads.interop.own import FORMER, OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
@@ -60,7 +62,7 @@ from manyheads.training.unfinished import model_files, read_unfinished
 logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, AnyFamily] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
@@ -69,7 +71,7 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 # For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only
 # read, never written.
-TIMM: dict[str, Family] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
+TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 GENERATION = "generation_config.json"
@@ -93,14 +95,14 @@ class Loaded:
     label_type        type of the labels of a classifier, whose names are strings
     """
 
-    model: Any  # the model, an nn.Module with an attribute `config`
+    model: Any  # a `Model`; only config.json states its class
     tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     family: str
     path: Path
     vocabulary: Mapping[str, bytes] = field(default_factory=dict)
-    preprocessing: Mapping[str, Any] | None = None
-    decoding: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: JsonMapping | None = None
+    decoding: JsonMapping = field(default_factory=dict)
     sentences: SentenceEncoder = field(default_factory=SentenceEncoder)
     label_type: str = "str"
 
@@ -116,13 +118,13 @@ class Loaded:
 
 def save(
     path: str | Path,
-    model: Any,
+    model: Model[Config],
     tokenizer: Tokenizer | None = None,
     target_tokenizer: Tokenizer | None = None,
     *,
     vocabulary: Mapping[str, bytes] | None = None,
-    preprocessing: Mapping[str, Any] | None = None,
-    decoding: Mapping[str, Any] | None = None,
+    preprocessing: JsonMapping | None = None,
+    decoding: JsonMapping | None = None,
     label_type: str = "str",
 ) -> str:
     """Write a model directory and return the model type. It is `manyheads-...` if no other tool can open the directory.
@@ -162,7 +164,7 @@ def save(
     settings |= {} if label_type == "str" else {"label_type": label_type}
     if family.own:
         settings["tokenizers"] = list(texts)
-    files: dict[str, Any] = {SAFE: family.tensors_of(model)}
+    files: dict[str, str | bytes | dict[str, Tensor]] = {SAFE: family.tensors_of(model)}
     files |= texts | dict(vocabulary or {})
     if tokenizer is not None and not vocabulary:
         files[TOKENIZER_CONFIG] = _json(tokenizer_config(model.config, tokenizer))
@@ -248,7 +250,7 @@ def _check_weight_files(path: Path, source: str | Path) -> None:
 def _load_adapted(adapter: Adapter) -> Loaded:
     """Load the base model of an adapter, and add the adapter to its weights."""
     loaded = load(_base_of(adapter))
-    model, new = adapt(loaded.model, **adapter.new_head(loaded.model.config))
+    model, new = adapt(loaded.model, **adapter.new_head(loaded.model))
     family, _ = family_of(model)
     theirs = adapter.apply(model, family, new)
     check_finite(adapter.path, theirs)
@@ -293,7 +295,7 @@ def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -
         raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
 
 
-def family_of(model: Any) -> tuple[Family, list[str]]:
+def family_of(model: Model[Config]) -> tuple[AnyFamily, list[str]]:
     """Return the first format in the list of formats that can represent a model.
 
     Also return the reason why each earlier format in the list cannot represent the model.
@@ -310,7 +312,7 @@ def family_of(model: Any) -> tuple[Family, list[str]]:
     raise UserError(f"no model type can represent this {type(model).__name__}: {'; '.join(obstacles) or 'unknown'}")
 
 
-def read_settings(path: Path) -> tuple[Family, dict[str, Any]]:
+def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
     """Read the config.json of a directory. Return the format named by its model type, and the settings."""
     if is_adapter(path):
         path = _base_of(Adapter.read(path))
@@ -354,14 +356,14 @@ def misfit(path: Path, error: UserError) -> UserError:
     )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> JsonObject:
     value = read_json(file, "copy or save the model again")
     if not isinstance(value, dict):
         raise UserError(f"{file}: expected a JSON object, found {type(value).__name__}")
     return value
 
 
-def _tokenizers(path: Path, family: Family, settings: Mapping[str, Any], sizes: tuple[int, int]) -> Tokenizers:
+def _tokenizers(path: Path, family: AnyFamily, settings: JsonMapping, sizes: tuple[int, int]) -> Tokenizers:
     names = settings.get("tokenizers") if family.own else [TOKENIZERS[0]]
     if not (isinstance(names, list) and names == list(TOKENIZERS[: len(names)])):
         raise UserError(f"{path / CONFIG}: 'tokenizers' is {names!r}: expected some of {list(TOKENIZERS)}")
@@ -370,14 +372,14 @@ def _tokenizers(path: Path, family: Family, settings: Mapping[str, Any], sizes: 
     return read_tokenizers(path, family.model_type, names, about, settings.get("tokenizer_class"), sizes)
 
 
-def _json(value: Mapping[str, Any]) -> str:
+def _json(value: JsonMapping) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def write_files(directory: Path, files: Mapping[str, Any]) -> None:
+def write_files(directory: Path, files: Mapping[str, str | bytes | Mapping[str, Tensor]]) -> None:
     """Write files (text, bytes or tensors) under temporary names, then rename all of them in order."""
 
-    def write(temporary: Path, name: str, content: Any) -> None:
+    def write(temporary: Path, name: str, content: str | bytes | Mapping[str, Tensor]) -> None:
         try:
             if isinstance(content, str | bytes):
                 temporary.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -7,15 +7,17 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from manyheads.errors import UserError
 
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of pictures that matplotlib writes
 DEEPEST = 100  # maximum depth of nested brackets in a JSON file
+JsonObject: TypeAlias = dict[str, Any]  # content of a JSON object, such as a configuration or a record
+JsonMapping: TypeAlias = Mapping[str, Any]  # the same, to be read only
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
 # Prefix of temporary file names. Such a file is still being written, or was left behind by a killed process.
 LEFTOVER = ".tmp-"

@@ -20,6 +20,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.experts import expert_layers
 from manyheads.core.tap import tapped
+from manyheads.files import JsonObject
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
@@ -43,7 +44,7 @@ def preset_model(name: str) -> nn.Module:
         return build(preset(name))
 
 
-def summary(model: nn.Module, *lengths: int) -> dict[str, Any]:
+def summary(model: nn.Module, *lengths: int) -> JsonObject:
     """Return the parameter counts of a model, its FLOPs for one item of the given lengths, and its memory in bytes.
 
     The result is a dictionary of plain data. For a model with experts, the entry `active_non_embedding` excludes the
@@ -145,7 +146,7 @@ def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
     return (texts[0][:, None] if getattr(c, "head", None) == "choice" else texts[0],)
 
 
-def flops(model: nn.Module, *lengths: int) -> dict[str, Any]:
+def flops(model: nn.Module, *lengths: int) -> JsonObject:
     """Return the FLOPs of each module for one forward pass over an item, and the total FLOPs of a training step.
 
     lengths  number of tokens in the text, or in the source and in the target; ignored for an image, which has the

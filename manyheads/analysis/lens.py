@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from manyheads.core.block import Stack
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
 from manyheads.errors import UserError, extra
+from manyheads.files import JsonObject
 
 # name of the first row of the logit lens, which shows the predictions from the embeddings, before any layer
 EMBEDDING = "embedding"
@@ -67,14 +67,14 @@ class Lens:
             for at, token in enumerate(self.tokens)
         ]  # fmt: skip
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return all ranked words of each layer and position as JSON data.
 
         >>> sorted(gpt.lens("the cat").document())
         ['layers', 'model', 'text', 'tokens']
         """
 
-        def ranked(layer: int, at: int) -> list[dict[str, Any]]:
+        def ranked(layer: int, at: int) -> list[JsonObject]:
             chances = self.probabilities[layer, at].tolist()
             return [{"word": word, "probability": p} for word, p in zip(self.words[layer][at], chances, strict=True)]
 

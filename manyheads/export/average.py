@@ -10,6 +10,7 @@ import torch
 
 from manyheads.directory import Loaded, check_free, load
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.run_directory import KEPT, run_record
 
 
@@ -51,7 +52,7 @@ def _inputs(loaded: Loaded) -> tuple[Any, ...]:
     return *(tokenizer and tokenizer.to_str() for tokenizer in tokenizers), loaded.preprocessing
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _record(path: Path) -> JsonObject:
     """Return the record of a run, or of the run whose checkpoint a model is; empty for other models."""
     records = [run_record(path), run_record(path.parent.parent) if path.parent.name == KEPT else {}]
     return next((record for record in records if record.get("data")), {})

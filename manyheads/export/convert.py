@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from manyheads.data.text.tokenizers import word_tokenizer
 from manyheads.directory import CONFIG, check_finite, check_free, misfit, read_settings, resolve, save, write_files
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.interop.adapters import PICKLED_WEIGHTS, SETTINGS, WEIGHTS
 from manyheads.interop.sentences import sentence_files
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
@@ -61,7 +61,7 @@ def convert(
         )
     check_free(out)
     if (pickled := path / PICKLED_WEIGHTS).is_file():  # an adapter of peft
-        files: dict[str, Any] = {SETTINGS: (path / SETTINGS).read_bytes(), WEIGHTS: read_file(pickled)}
+        files: JsonObject = {SETTINGS: (path / SETTINGS).read_bytes(), WEIGHTS: read_file(pickled)}
         return write_files(out, files)
     family, settings = read_settings(path)
     if not weight_files(path, PICKLED):

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from manyheads.errors import UserError, extra
+from manyheads.files import JsonObject
 from manyheads.interop.gpt import GPT2
 from manyheads.models.gpt import GPT
 
@@ -97,7 +98,7 @@ def _add_vocabulary(writer: Any, config: Any, tokenizer: Tokenizer | None) -> No
     writer.add_eos_token_id(end)
 
 
-def _obstacle(content: dict[str, Any], tokenizer: Tokenizer) -> str | None:
+def _obstacle(content: JsonObject, tokenizer: Tokenizer) -> str | None:
     """Return the first property of a byte-level BPE that llama.cpp's pre-tokenizer "gpt-2" lacks."""
     pre, model, normalizer = content["pre_tokenizer"], content["model"], content["normalizer"]
     options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")

@@ -11,19 +11,21 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX, LowRankLinear
 from manyheads.core.tensor_file import checksum
 from manyheads.errors import UserError, shown
-from manyheads.files import read_json
-from manyheads.interop.family import Family
+from manyheads.files import JsonMapping, JsonObject, read_json
+from manyheads.interop.family import AnyFamily
 from manyheads.interop.table import identity, slots, weights_to_theirs
 from manyheads.interop.weights import read_file
 
@@ -43,7 +45,7 @@ _SOME_LAYERS = ("exclude_modules", "layers_to_transform")  # settings that leave
 _CLASSIFIERS = (".classifier.weight", ".out_proj.weight", ".score.weight")  # ends of names in transformers
 
 
-def adapter_files(model: Any, family: Family, label_type: str = "str") -> dict[str, Any]:
+def adapter_files(model: Model[Config], family: AnyFamily, label_type: str = "str") -> JsonObject:
     """Return the files of the adapter of a model with low-rank layers.
 
     The result is empty for any other model, and for a model that transformers cannot open.
@@ -62,7 +64,10 @@ def adapter_files(model: Any, family: Family, label_type: str = "str") -> dict[s
         target = reduce(lambda text, pair: text.replace(*pair), family.modules, target)
         group = [model.get_submodule(part.format(*numbers).removesuffix(".weight")) for part in row.names]
         inputs: list[Tensor] = [layer.lora_a for layer in group if isinstance(layer, LowRankLinear)]
-        outputs = [getattr(layer, "lora_b", first.lora_b.new_zeros(layer.out_features, 0)) for layer in group]
+        outputs = [
+            layer.lora_b if isinstance(layer, LowRankLinear) else first.lora_b.new_zeros(layer.out_features, 0)
+            for layer in group if isinstance(layer, nn.Linear)
+        ]  # fmt: skip
         tensors[_START + target + _A] = torch.cat(inputs).detach()
         tensors[_START + target + _B] = torch.block_diag(*outputs).detach()
         ranks[target] = sum(map(len, inputs))
@@ -70,16 +75,16 @@ def adapter_files(model: Any, family: Family, label_type: str = "str") -> dict[s
     rank, scale, task = len(first.lora_a), float(first.lora_scale), {head: task for task, head in _TASKS.items()}
     saved = {"classifier" if name.startswith("classifier.") else name.rpartition(".")[0] for name in whole}
     other = {target: own for target, own in ranks.items() if own != rank}
-    base, revision = getattr(model, "origin", None), None
+    base, revision = model.origin, None
     if base and base.startswith("hub:"):
         base, _, revision = base.removeprefix("hub:").partition("@")
     elif base:
         base = os.path.abspath(base)
-    labels = {name: getattr(model.config, name) for name in _HEAD if hasattr(model.config, name)}
+    labels = {name: value for name, value in asdict(model.config).items() if name in _HEAD}
     labels |= {} if label_type == "str" else {"label_type": label_type}
     about = {**labels, "base_crc32": frozen_checksum(model, family, whole)}
     settings = {
-        "peft_type": "LORA", "task_type": task.get(getattr(model.config, "head", "")), "bias": "none",
+        "peft_type": "LORA", "task_type": task.get(model.head_name or ""), "bias": "none",
         # The library peft reads this table only if there is no task type, and ignores other entries of it.
         "auto_mapping": {"parent_library": "transformers", "base_model_class": family.architecture(model.config),
                          "manyheads": about},
@@ -91,7 +96,7 @@ def adapter_files(model: Any, family: Family, label_type: str = "str") -> dict[s
     return {WEIGHTS: tensors, SETTINGS: json.dumps(settings, indent=2) + "\n"}
 
 
-def frozen_checksum(model: Any, family: Family, brought: Iterable[str]) -> str:
+def frozen_checksum(model: Model[Config], family: AnyFamily, brought: Iterable[str]) -> str:
     """Return the checksum of a model's tensors that its adapter does not bring, without low-rank additions."""
     ours = {name: tensor for name, tensor in model.named_parameters() if f".{PREFIX}" not in name}
     theirs = weights_to_theirs(family.weights(model.config, ours), ours)
@@ -108,7 +113,7 @@ class Adapter:
     """Adapter that peft or `adapter_files` has written. The names of its tensors are those of transformers."""
 
     path: Path
-    settings: Mapping[str, Any]
+    settings: JsonMapping
     tensors: Mapping[str, Tensor]
 
     @classmethod
@@ -129,7 +134,7 @@ class Adapter:
         tensors = read_file(path / WEIGHTS)
         return cls(path, settings, {name.removeprefix(_START): tensor for name, tensor in tensors.items()})
 
-    def new_head(self, config: Any) -> dict[str, Any]:
+    def new_head(self, model: Model[Config]) -> JsonObject:
         """Return the settings of the head that the adapter adds to its base model.
 
         The labels of an adapter of peft have no names, unless the base model names them.
@@ -137,13 +142,13 @@ class Adapter:
         if stated := self._stated:
             return {name: tuple(stated[name]) if name == "labels" else stated[name] for name in _HEAD if name in stated}
         head = _TASKS.get(str(self.settings.get("task_type")))
-        settings: dict[str, Any] = {"head": head} if head and getattr(config, "head", head) != head else {}
+        settings: JsonObject = {"head": head} if head and model.head_name not in (None, head) else {}
         classifiers = [len(tensor) for name, tensor in self.tensors.items() if f".{name}".endswith(_CLASSIFIERS)]
-        if classifiers and (settings or classifiers[0] != len(config.labels)):
+        if classifiers and (settings or classifiers[0] != len(model.labels)):
             settings["labels"] = tuple(f"LABEL_{index}" for index in range(classifiers[0]))
         return settings
 
-    def apply(self, model: Any, family: Family, new: Iterable[str]) -> dict[str, Tensor]:
+    def apply(self, model: Model[Config], family: AnyFamily, new: Iterable[str]) -> dict[str, Tensor]:
         """Return the tensors of the base model, with the adapter added, by their names in files.
 
         new  names of the tensors of our model that the base model does not have
@@ -192,7 +197,7 @@ class Adapter:
         return self._stated.get("label_type")
 
     @property
-    def _stated(self) -> Mapping[str, Any]:
+    def _stated(self) -> JsonMapping:
         """Return what `adapter_files` has written about the model; nothing for an adapter of peft."""
         return (self.settings.get("auto_mapping") or {}).get("manyheads") or {}
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
@@ -96,7 +96,7 @@ class _Names:
             tensors |= {f"{self.prefix}pooler.dense.{leaf}": None for leaf in _OLD}
         return tensors
 
-    def infer(self, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def infer(self, settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
         """Return the model head that `architectures` of config.json names, and the class labels of this head.
 
         bert-base-uncased names BertForMaskedLM but contains both pretraining heads; in this case, "pretraining" is
@@ -112,7 +112,7 @@ class _Names:
         target = {"target": read_target(settings, labels)} if head == "sequence" else {}
         return {"head": head, "labels": labels, **target}
 
-    def also_written(self, config: BertConfig) -> dict[str, Any]:
+    def also_written(self, config: BertConfig) -> JsonObject:
         if not self.architecture(config):
             raise UserError(f"head is {config.head!r}; only {', '.join(self.architectures)} can be represented")
         return label_names(config.labels) if config.head in LABELED else {}
@@ -176,7 +176,7 @@ class _OffsetPositions(Setting):
     RoBERTa numbers positions from the padding id plus 1, so the first rows of its position table are unused.
     """
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         rows, pad = super().to_ours(theirs)[self.ours], _ROBERTA_PAD.to_ours(theirs)["pad"]
         if not (isinstance(rows, int) and isinstance(pad, int)):
             # An invalid value is returned unchanged, because the Manyheads configuration reports the error.
@@ -186,7 +186,7 @@ class _OffsetPositions(Setting):
             raise UserError(f"'max_position_embeddings' is {rows}; expected more than {offset} ('pad_token_id' + 1)")
         return {self.ours: rows - offset, "position_offset": offset}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours["position_offset"] != ours["pad"] + 1:
             raise UserError(f"position_offset is {ours['position_offset']}; only {ours['pad'] + 1} can be represented")
         return {self.theirs: ours[self.ours] + ours["position_offset"]}
@@ -198,7 +198,7 @@ class _Rate(Setting):
     In Manyheads, None stands for the general dropout rate.
     """
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         rate = ours[self.ours]
         return {self.theirs: ours["dropout"] if rate is None else rate}
 
@@ -234,7 +234,7 @@ _PLAIN = {
 
 
 def _family(
-    model_type: str, names: _Names, rows: tuple[SettingRow, ...], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+    model_type: str, names: _Names, rows: tuple[SettingRow, ...], ours: JsonMapping, theirs: JsonMapping
 ) -> Family:
     return Family(
         model_type, BertConfig, Bert,

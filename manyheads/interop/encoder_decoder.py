@@ -11,13 +11,13 @@ vectors contain all sines first, then all cosines. Layer norms have epsilon 1e-5
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyheads.core.positions import sinusoidal
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ANY_TEXT_MODEL, activation
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, weights_and_biases
@@ -78,10 +78,10 @@ class _OnePad:
 
     keys: tuple[str, ...] = ()
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         return {"source_pad": None}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours["source_pad"] not in (None, ours["pad"]):
             raise UserError(
                 f"source_pad is {ours['source_pad']}; only the value of pad, {ours['pad']}, can be represented"
@@ -112,7 +112,7 @@ _COMMON: tuple[SettingRow, ...] = (
 _FIXED_HERE = {
     "norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated", "feed_forward": "dense",
 }  # fmt: skip
-_FIXED_THERE: dict[str, Any] = {
+_FIXED_THERE: JsonObject = {
     "is_encoder_decoder": True, "is_decoder": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
     "normalize_embedding": False, "static_position_embeddings": True,
 }  # fmt: skip
@@ -125,7 +125,7 @@ _IGNORED = """
 """
 
 
-def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[str, Any]) -> Settings:
+def _settings(rows: tuple[SettingRow, ...], ours: JsonObject, theirs: JsonObject) -> Settings:
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
     return Settings(
         (*_COMMON, *rows),
@@ -136,17 +136,17 @@ def _settings(rows: tuple[SettingRow, ...], ours: dict[str, Any], theirs: dict[s
     )
 
 
-def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
     # Every Marian file contains this bias (`final_logits_bias`); in most files it is zero.
     bias = tensors.get("final_logits_bias")
     return {"output_bias": bias is not None and (bias.is_meta or bool(bias.count_nonzero()))}
 
 
-def _forced_end(config: TransformerConfig) -> dict[str, Any]:
+def _forced_end(config: TransformerConfig) -> JsonObject:
     return {"forced_eos_token_id": config.end}
 
 
-def generation(config: TransformerConfig) -> dict[str, Any]:
+def generation(config: TransformerConfig) -> JsonObject:
     return {
         "decoder_start_token_id": config.start,
         "eos_token_id": config.end,

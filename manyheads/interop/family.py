@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.config import FieldError
+from manyheads.core.config import Config, FieldError
+from manyheads.core.interface import Model
 from manyheads.core.layers import skip_init
 from manyheads.core.low_rank import merged
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
 # Maximum number of values in tables that are computed from config.json; it protects against huge tables of a small
@@ -20,11 +22,11 @@ from manyheads.interop.table import Settings, Weight, check_shapes, slots, weigh
 LARGEST_TABLES = 2**26
 
 
-def _nothing(*_: Any) -> dict[str, Any]:
+def _nothing(*_: object) -> JsonObject:
     return {}
 
 
-def _unstated(_: Mapping[str, Any]) -> None:
+def _unstated(_: JsonMapping) -> None:
     return None
 
 
@@ -38,8 +40,11 @@ def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     return merged(dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent})
 
 
+C = TypeVar("C", bound=Config)
+
+
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[C]):
     """Format in which a model is saved.
 
     model_type     value of `model_type` in config.json
@@ -65,24 +70,24 @@ class Family:
     """
 
     model_type: str
-    config: type[Any]
-    module: type[nn.Module]
+    config: type[C]
+    module: type[Model[C]]
     settings: Settings
-    weights: Callable[[Any, Iterable[str]], list[Weight]]
-    architecture: Callable[[Any], str]
-    generation: Callable[[Any], dict[str, Any] | None] | None = None
-    infer: Callable[[Mapping[str, Any], Mapping[str, Tensor]], dict[str, Any]] = _nothing
-    computed: Callable[[Any], Mapping[str, Tensor | None]] = _nothing
+    weights: Callable[[C, Iterable[str]], list[Weight]]
+    architecture: Callable[[C], str]
+    generation: Callable[[C], JsonObject | None] | None = None
+    infer: Callable[[JsonMapping, Mapping[str, Tensor]], JsonObject] = _nothing
+    computed: Callable[[C], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()
-    also_written: Callable[[Any], dict[str, Any]] = _nothing
+    also_written: Callable[[C], JsonObject] = _nothing
     own: bool = False
-    preprocessing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = _unstated
+    preprocessing: Callable[[JsonMapping], JsonObject | None] = _unstated
     renamed: Callable[[str], str] = str
     modules: tuple[tuple[str, str], ...] = ()
 
     def read(
-        self, settings: Mapping[str, Any], shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
-    ) -> tuple[Any, dict[str, Tensor]]:
+        self, settings: JsonMapping, shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
+    ) -> tuple[C, dict[str, Tensor]]:
         """Read a configuration, parameters and buffers. Raises UserError if anything cannot be represented exactly.
 
         shapes  tensors of the file, on the meta device (without values). Their shapes are compared with the
@@ -127,7 +132,7 @@ class Family:
         """Return a tensor name without the prefixes of `torch.compile` and DDP, as the rows spell it."""
         return self.renamed(name.replace("_orig_mod.", "").removeprefix("module."))
 
-    def settings_of(self, config: Any) -> dict[str, Any]:
+    def settings_of(self, config: C) -> JsonObject:
         """Return the content of config.json, except for the dtype of the weights.
 
         Raises UserError if this format cannot represent the configuration.
@@ -135,14 +140,16 @@ class Family:
         fixed = {"architectures": [self.architecture(config)], "model_type": self.model_type}
         return fixed | self.also_written(config) | self.settings.to_theirs(asdict(config))
 
-    def tensors_of(self, model: nn.Module) -> dict[str, Tensor]:
+    def tensors_of(self, model: Model[C]) -> dict[str, Tensor]:
         """Return the weights of a model under the tensor names of this format. A tied weight is returned once."""
-        config: Any = model.config
         ours = {name: tensor.detach() for name, tensor in saved_tensors(model).items()}
         like = next(iter(ours.values()))
-        theirs = weights_to_theirs(self.weights(config, ours), ours)
-        computed = self.computed(config).items()
+        theirs = weights_to_theirs(self.weights(model.config, ours), ours)
+        computed = self.computed(model.config).items()
         stored = {
             name: tensor.to(like) for name, tensor in computed if tensor is not None and slots(name)[0] in self.stored
         }
         return stored | theirs
+
+
+AnyFamily: TypeAlias = Family[Any]  # of any configuration

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
@@ -84,27 +85,27 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
 _STORED = tuple(_PREFIX + name for name in (*_BIASES, "ln_f.bias"))
 
 
-def generation(config: GPTConfig) -> dict[str, Any] | None:
+def generation(config: GPTConfig) -> JsonObject | None:
     if config.head != "language":
         return None
     return {"bos_token_id": config.end, "eos_token_id": config.end, "pad_token_id": config.end}
 
 
-def _heads(name: str) -> dict[str, Any]:
+def _heads(name: str) -> JsonObject:
     """Return the functions that read and write the head of a GPT or GPT-2 model.
 
     name  beginning of the architecture names in config.json
     """
     language, sequence = f"{name}LMHeadModel", f"{name}ForSequenceClassification"
 
-    def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
         if settings.get("architectures") != [sequence]:
             return {}
         labels = read_labels(settings)
         target = read_target(settings, labels)
         return {"head": "sequence", "labels": labels, "target": target, "pad": settings.get("pad_token_id")}
 
-    def also_written(config: GPTConfig) -> dict[str, Any]:
+    def also_written(config: GPTConfig) -> JsonObject:
         start = {"bos_token_id": config.end}
         if config.head == "language":
             return start
@@ -131,7 +132,7 @@ class _End(Setting):
     In transformers, this id may exceed the vocabulary size; then no text contains the end token.
     """
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         end, size = super().to_ours(theirs)[self.ours], theirs.get("vocab_size")
         if isinstance(end, int) and isinstance(size, int) and end >= size:
             logger.warning(f"{self.theirs!r} is {end}, but the vocabulary has {size} entries; texts have no end token")
@@ -142,15 +143,15 @@ class _End(Setting):
 class _Hidden(Setting):
     """Rule that converts the number of hidden units."""
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours[self.ours] == "experts":
             raise UserError("feed_forward is 'experts'; only dense feed-forward networks can be represented")
         return super().to_theirs(ours)
 
 
 def _settings(
-    positions: int, vocab: int, end: int | None, rows: tuple[SettingRow, ...], ours: dict[str, Any],
-    theirs: dict[str, Any],
+    positions: int, vocab: int, end: int | None, rows: tuple[SettingRow, ...], ours: JsonObject,
+    theirs: JsonObject,
 ) -> Settings:  # fmt: skip
     common = (
         Setting("vocab", "vocab_size", default=vocab),

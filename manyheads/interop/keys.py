@@ -5,10 +5,10 @@ They are the activation function, and keys that have no effect on the output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.table import Choice, Setting, SettingRow
 
 _BOOKKEEPING = """
@@ -39,10 +39,10 @@ FEED_FORWARD = Setting("feed_forward", "intermediate_size", default=3072)
 
 
 # Keys that any config.json may contain, each with its only supported value. They are not written.
-ABSENT: dict[str, Any] = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
+ABSENT: JsonObject = {"is_encoder_decoder": False, "tie_encoder_decoder": False, "pruned_heads": {}}
 
 
-def architecture(settings: Mapping[str, Any], known: Sequence[str]) -> str:
+def architecture(settings: JsonMapping, known: Sequence[str]) -> str:
     """Return the architecture that `architectures` in config.json names.
 
     If the key `architectures` names none, return the first entry of `known`.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 
 
-def read_labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def read_labels(settings: JsonMapping) -> tuple[str, ...]:
     """Return the name of each class in the order of class indices.
 
     Names may repeat: ImageNet has two classes "crane".
@@ -40,7 +41,7 @@ _PROBLEMS = {
 }
 
 
-def read_target(settings: Mapping[str, Any], labels: Sequence[str]) -> str:
+def read_target(settings: JsonMapping, labels: Sequence[str]) -> str:
     """Return the target of a model with these labels. Without `problem_type`, one label means regression."""
     problem = settings.get("problem_type")
     if problem is None:
@@ -59,10 +60,10 @@ class TargetRow:
 
     ours, keys = "target", ("problem_type",)
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         return {}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         target = ours.get("target", "classes")
         return {} if target == "classes" else {"problem_type": _PROBLEMS[target]}
 
@@ -80,7 +81,7 @@ def typed_labels(labels: Sequence[str], label_type: str) -> tuple[Any, ...]:
         ) from None
 
 
-def label_names(labels: Sequence[str]) -> dict[str, Any]:
+def label_names(labels: Sequence[str]) -> JsonObject:
     """Return the keys of config.json that store the class names."""
     return {
         "id2label": {str(index): label for index, label in enumerate(labels)},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.encoder_decoder import generation as translation
-from manyheads.interop.family import Family
+from manyheads.interop.family import AnyFamily, Family
 from manyheads.interop.gpt import generation as continuation
 from manyheads.interop.table import Settings, Weight, slots
 from manyheads.models.presets import FAMILIES
@@ -29,22 +32,22 @@ class _Field:
     def keys(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         value = theirs.get(self.name, self.default)
         if value is MISSING:
             raise UserError(f"{self.name!r} is missing")
         return {self.name: value}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         return {self.name: ours[self.name]}
 
 
 def _family(
     model_type: str,
-    config: type[Any],
-    module: type[Any],
-    generation: Callable[[Any], dict[str, Any] | None] | None = None,
-) -> Family:
+    config: type[Config],
+    module: type[Model[Any]],
+    generation: Callable[[Any], JsonObject | None] | None = None,
+) -> AnyFamily:
     rows = tuple(_Field(field.name, field.default) for field in fields(config))
     ignored = frozenset({"architectures", "model_type", "dtype", "tokenizers"})
     settings = Settings(rows, ours_only={}, theirs_only={}, tolerated={}, ignored=ignored)
@@ -54,13 +57,13 @@ def _family(
     )  # fmt: skip
 
 
-def _weights(config: Any, names: Iterable[str]) -> list[Weight]:
+def _weights(config: Config, names: Iterable[str]) -> list[Weight]:
     return [Weight(pattern, pattern) for pattern in dict.fromkeys(slots(name)[0] for name in names)]
 
 
 # One format for each configuration class in the table of presets. ViT and DeiT share a class, as do GPT and GPT-2.
 _SAVED_AS = {"directions": "reader"}  # former model type, which existing model directories contain
-_GENERATION: dict[str, Callable[[Any], dict[str, Any] | None]] = {"transformer": translation, "gpt": continuation}
+_GENERATION: dict[str, Callable[[Any], JsonObject | None]] = {"transformer": translation, "gpt": continuation}
 OWN = tuple(
     _family(f"manyheads-{_SAVED_AS.get(name, name)}", row.configuration(), row.model_class(), _GENERATION.get(name))
     for name, row in {row.config: (name, row) for name, row in reversed(FAMILIES.items())}.values()
@@ -72,16 +75,16 @@ class _OneVocabulary:
 
     keys: tuple[str, ...] = ("vocab",)
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         if "vocab" not in theirs:
             raise UserError("'vocab' is missing")
         return {"source_vocab": theirs["vocab"], "target_vocab": theirs["vocab"]}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         raise AssertionError("only read")
 
 
-def _former_lstm() -> Family:
+def _former_lstm() -> AnyFamily:
     """Return the former format of two LSTMs without attention, which existing model directories contain."""
     family = next(family for family in OWN if family.model_type == "manyheads-seq2seq-rnn")
     kept = ("pad", "end", "start", "width", "layers", "max_positions", "dropout")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
@@ -43,7 +43,7 @@ def _rows(prefix: str) -> list[Weight]:
     return rows
 
 
-def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
     """Return the class labels if `architectures` in config.json names a model with a classification head."""
     labeled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
     labels = read_labels(settings) if labeled else ()
@@ -59,7 +59,7 @@ class _Downsampling(Setting):
     Other tools may also set this key for basic blocks, where it has no effect.
     """
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         return {self.ours: False} if theirs.get("layer_type") == "basic" else super().to_ours(theirs)
 
 
@@ -126,7 +126,7 @@ _TIMM_ARGUMENTS = "block layers channels in_chans num_classes drop_rate drop_pat
 _TIMM_FIXED = {"global_pool": "avg", "block_args": {"attn_layer": "se"}}
 
 
-def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
     """Infer all layer sizes from the weights.
 
     The name `architecture` is used only to reject variants that compute differently, for example with other pooling.

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase, Sequence
 
 from manyheads.errors import UserError
-from manyheads.files import read_json, regular
+from manyheads.files import JsonObject, read_json, regular
 from manyheads.interop.tokenizer import TOKENIZER_CONFIG
 
 Pool = Literal["mean", "first", "max", "tokens"]
@@ -105,7 +105,7 @@ def sentence_encoder(path: Path) -> SentenceEncoder:
     )  # fmt: skip
 
 
-def _pooling(kinds: list[str], config: dict[str, Any] | None, prompted: bool) -> tuple[Pool, str]:
+def _pooling(kinds: list[str], config: JsonObject | None, prompted: bool) -> tuple[Pool, str]:
     """Return the pooling mode of a list of modules, and the reason why it cannot be computed."""
     names = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
     if names not in (_CHAIN, _CHAIN[:2]):

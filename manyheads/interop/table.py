@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import UserError, shown
+from manyheads.files import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Setting:
     def keys(self) -> tuple[str, ...]:
         return (self.theirs, *self.also)
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         if self.null and theirs.get(self.theirs, REQUIRED) is None:
             return {self.ours: None}
         given = {key: theirs[key] for key in self.keys if theirs.get(key) is not None}
@@ -78,7 +79,7 @@ class Setting:
             raise UserError(f"{both} contradict each other, because they are the same setting")
         return {self.ours: first}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours[self.ours] is None and not self.null and self.default is not None:
             raise UserError(f"{self.ours} is None, which in the file would mean a default")
         return {self.theirs: ours[self.ours]}
@@ -101,7 +102,7 @@ class Choice:
     def keys(self) -> tuple[str, ...]:
         return self.theirs
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         pairs = zip(self.theirs, self.default, strict=True)
         words = tuple(default if theirs.get(key) is None else theirs[key] for key, default in pairs)
         for ours, meanings in self.values.items():
@@ -111,7 +112,7 @@ class Choice:
         known = ", ".join(" and ".join(map(repr, meaning)) for meanings in self.values.values() for meaning in meanings)
         raise UserError(f"{shown}, which cannot be represented; supported are {known}")
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours[self.ours] not in self.values:
             raise UserError(f"{self.ours} is {ours[self.ours]!r}; expected one of {', '.join(map(repr, self.values))}")
         return dict(zip(self.theirs, self.values[ours[self.ours]][0], strict=True))
@@ -123,9 +124,9 @@ class SettingRow(Protocol):
     @property
     def keys(self) -> tuple[str, ...]: ...
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]: ...
+    def to_ours(self, theirs: JsonMapping) -> JsonObject: ...
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]: ...
+    def to_theirs(self, ours: JsonMapping) -> JsonObject: ...
 
 
 @dataclass(frozen=True)
@@ -142,12 +143,12 @@ class Settings:
 
     rows: tuple[SettingRow, ...]
     _: KW_ONLY
-    ours_only: Mapping[str, Any]
-    theirs_only: Mapping[str, Any]
-    tolerated: Mapping[str, Any]
+    ours_only: JsonMapping
+    theirs_only: JsonMapping
+    tolerated: JsonMapping
     ignored: frozenset[str]
 
-    def to_ours(self, theirs: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping, *, strict: bool = True) -> JsonObject:
         """Convert the settings of a file to Manyheads settings.
 
         Raises UserError for an unsupported value or an unknown key. If `strict` is false, an unknown key is ignored
@@ -173,7 +174,7 @@ class Settings:
         """Return the key in the file for a Manyheads setting."""
         return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         """Convert Manyheads settings to those of the file.
 
         Raises UserError for a value that the file cannot represent.

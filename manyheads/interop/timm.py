@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 
 # Keys of config.json that do not change the model's output, and keys that `arguments` and `labels` read.
 IGNORED = frozenset(
@@ -17,7 +17,7 @@ IGNORED = frozenset(
 _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # resampling filters as constants of Pillow
 
 
-def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(settings: JsonMapping, free: Collection[str], fixed: JsonMapping) -> JsonObject:
     """Return the model arguments in config.json. Raise UserError for an unsupported argument or value.
 
     Arguments named in `free` may have any value; each argument in `fixed` has one valid value.
@@ -31,7 +31,7 @@ def arguments(settings: Mapping[str, Any], free: Collection[str], fixed: Mapping
     return given
 
 
-def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
+def labels(settings: JsonMapping, head: Tensor | None) -> list[str]:
     """Return the class names; if the file contains none, return class numbers.
 
     `head` is the weight matrix of the classifier.
@@ -40,7 +40,7 @@ def labels(settings: Mapping[str, Any], head: Tensor | None) -> list[str]:
     return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))
 
 
-def preprocessing(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def preprocessing(settings: JsonMapping) -> JsonObject | None:
     """Convert `pretrained_cfg` of config.json to the content of preprocessor_config.json.
 
     Returns None if the key is missing.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
+from manyheads.core.config import Config
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
+from manyheads.models.encoder_decoder import EncoderDecoderConfig
 
 # File names of the tokenizers. The first is for the source, or for both languages. The second is for the target
 # language, in Manyheads models with two vocabularies.
@@ -32,13 +35,14 @@ class Tokenizers(NamedTuple):
     vocabulary: dict[str, bytes]
 
 
-def vocabulary_sizes(config: Any) -> tuple[int, int]:
+def vocabulary_sizes(config: Config) -> tuple[int, int]:
     """Return the sizes of the source and target vocabularies, which limit the token ids.
 
     A size of 0 means that the model has no text input.
     """
-    size = getattr(config, "vocab", 0)
-    return getattr(config, "source_vocab", size), getattr(config, "target_vocab", size)
+    if isinstance(config, EncoderDecoderConfig):
+        return config.source_vocab, config.target_vocab
+    return (getattr(config, "vocab", 0),) * 2
 
 
 # Maximum number of characters in a word for WordPiece, which takes quadratic time in this number. BERT uses 100.
@@ -47,7 +51,7 @@ LARGEST_GROWTH = 1000  # A normalizer may lengthen a text by at most this factor
 _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40 + "!", " " * 40 + "1" * 40 + ".")
 
 
-def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
+def tokenizer_config(config: Config, tokenizer: Tokenizer) -> JsonObject:
     """Return the content of tokenizer_config.json, which the class AutoTokenizer of transformers reads.
 
     The content does not describe the special tokens around a text, because the post-processor in tokenizer.json adds
@@ -60,7 +64,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
 
     around = tokenizer.encode("").tokens
     # A decoder-only model uses the end token as the first token of a text.
-    starts_with_end = not hasattr(config, "start")
+    starts_with_end = not isinstance(config, EncoderDecoderConfig)
     special = {
         "pad_token": token("pad"),
         "bos_token": token("end") if starts_with_end else None,
@@ -85,7 +89,7 @@ def tokenizer_config(config: Any, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def read_tokenizers(
-    path: Path, model_type: str, names: list[str], about: Mapping[str, Any] | None, tokenizer_class: Any,
+    path: Path, model_type: str, names: list[str], about: JsonMapping | None, tokenizer_class: str | None,
     sizes: tuple[int, int],
 ) -> Tokenizers:  # fmt: skip
     """Read the tokenizers of a model directory.
@@ -164,7 +168,7 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
     return None
 
 
-def _steps(normalizer: Any) -> Iterator[dict[str, Any]]:
+def _steps(normalizer: object) -> Iterator[JsonObject]:
     """Yield each single normalizer of a normalizer that may be a nested sequence."""
     if isinstance(normalizer, dict):
         yield normalizer

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from torch import Tensor
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop import timm
 from manyheads.interop.family import Family
 from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
@@ -46,8 +46,8 @@ _MODULES = (
     ("attention.output.dense", "attention.o_proj"), ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"),
 )  # fmt: skip
 # In the file, these tensors have additional leading dimensions of size 1.
-_TOKEN: dict[str, Any] = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
-_TABLE: dict[str, Any] = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
+_TOKEN: JsonObject = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
+_TABLE: JsonObject = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
@@ -80,7 +80,7 @@ def _architecture(config: ViTConfig) -> str:
     return ("DeiT" if config.distilled else "ViT") + what + "WithTeacher" * _with_teacher(config)
 
 
-def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
     """Infer labels, pooler and teacher head from `architectures` in config.json.
 
     Only a model without labels may have a pooler.
@@ -90,7 +90,7 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     with_teacher = [f"{labeled}WithTeacher"] if stem == "DeiT" else []
     named = architecture(settings, [bare, labeled, *with_teacher])
     labels = () if named == bare else read_labels(settings)
-    fields: dict[str, Any] = {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
+    fields: JsonObject = {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
     if named == bare and (pooler := tensors.get("pooler.dense.weight")) is not None:
         fields["representation"] = len(pooler)
     if stem == "DeiT":
@@ -98,7 +98,7 @@ def _infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     return fields
 
 
-def _also_written(config: ViTConfig) -> dict[str, Any]:
+def _also_written(config: ViTConfig) -> JsonObject:
     if config.labels and config.representation is not None:
         raise UserError(f"representation is {config.representation}; with labels, only None can be represented")
     if not config.labels:
@@ -153,13 +153,13 @@ VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
 class _Ratio(Setting):
     """Hidden width of the feed-forward network, stored in the file as an integer multiple of the model width."""
 
-    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    def to_ours(self, theirs: JsonMapping) -> JsonObject:
         ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
         # An invalid value is returned unchanged, because the Manyheads configuration reports the error.
         whole = type(ratio) is type(width) is int
         return {self.ours: ratio * width if whole else ratio}
 
-    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, ours: JsonMapping) -> JsonObject:
         ratio, rest = divmod(ours[self.ours], ours["width"])
         if rest:
             raise UserError(f"feed_forward is {ours[self.ours]}; only multiples of the width can be represented")
@@ -195,7 +195,7 @@ def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None
             *weights_and_biases(_DINOV2_LAYERS),
         ]
 
-    def infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
         architecture(settings, [name])
         return {}
 
@@ -267,7 +267,7 @@ def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
     ]
 
 
-def _timm_infer(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
     """Infer all sizes from the weights. Only the number of heads depends on the name in `architecture`."""
     name = str(settings.get("architecture"))
     size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)

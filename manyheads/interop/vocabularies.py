@@ -37,7 +37,7 @@ from tokenizers import (
 )
 
 from manyheads.errors import UserError, extra
-from manyheads.files import parse_json
+from manyheads.files import JsonMapping, JsonObject, parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_
 FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
-def foreign_tokenizers(path: Path, model_type: str, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer] | None:
+def foreign_tokenizers(path: Path, model_type: str, about: JsonMapping) -> tuple[Tokenizer, Tokenizer] | None:
     """Read the source and target tokenizers of a directory; return None if it contains no such files.
 
     about  content of tokenizer_config.json; {} if it is missing
@@ -89,7 +89,7 @@ def marian_files(path: Path) -> dict[str, bytes]:
     return files | {"tokenizer_config.json": json.dumps(about, indent=2, ensure_ascii=False).encode()}
 
 
-def _bert(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _bert(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     special = _special(about, _BERT_TOKENS)
     vocabulary = _lines(path / "vocab.txt")
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk"]))
@@ -126,13 +126,13 @@ def _byte_level(path: Path, prefix: bool) -> Tokenizer:
     return tokenizer
 
 
-def _roberta(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _roberta(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     prefix = bool(about.get("add_prefix_space", False))
     tokenizer = _byte_level(path, prefix)
     special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
     # All special tokens have been added, so each of them has an id.
-    ids: dict[str, Any] = {name: tokenizer.token_to_id(token) for name, token in special.items()}
+    ids: JsonObject = {name: tokenizer.token_to_id(token) for name, token in special.items()}
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(
         separator, start, trim_offsets=bool(about.get("trim_offsets", True)), add_prefix_space=prefix
@@ -144,7 +144,7 @@ _ROBERTA_TOKENS = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "
                    "mask": "<mask>"}  # fmt: skip
 
 
-def _gpt2(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _gpt2(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     prefix = bool(about.get("add_prefix_space", False))
     tokenizer = _byte_level(path, prefix)
     end = "<|endoftext|>"
@@ -161,7 +161,7 @@ def _gpt2(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
-def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _gpt(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     vocabulary, merges = models.BPE.read_file(str(path / "vocab.json"), str(path / "merges.txt"))
     unknown = _text(about.get("unk_token", "<unk>"))
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>"))
@@ -172,7 +172,7 @@ def _gpt(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
-def _pegasus(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizer of Pegasus.
 
     The ids are <pad>, </s>, two mask tokens, then unused tokens from <unk_2> on. The pieces of the SentencePiece
@@ -232,7 +232,7 @@ class _Pieces:
         return [self.model.decode_pieces(tokens).replace("▁", " ").strip()]
 
 
-def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]:
+def _marian(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     source, target = _Pieces(path / "source.spm"), _Pieces(path / "target.spm")
     separate = bool(about.get("separate_vocabs", False))
     end, unknown, pad = _special(about, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}).values()
@@ -252,7 +252,7 @@ def _marian(path: Path, about: Mapping[str, Any]) -> tuple[Tokenizer, Tokenizer]
     return first, tokenizer(target, target if separate else source, path / vocabulary)
 
 
-_Reader = Callable[[Path, Mapping[str, Any]], tuple[Tokenizer, Tokenizer]]
+_Reader = Callable[[Path, JsonMapping], tuple[Tokenizer, Tokenizer]]
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
     # For each model type: required files, and compatible tokenizer classes of transformers.
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
@@ -265,7 +265,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
 }
 
 
-def _with_older_files(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def _with_older_files(path: Path, about: JsonMapping) -> JsonObject:
     """Return the content of tokenizer_config.json with the settings from further files.
 
     Versions of transformers before 4.34 wrote these settings to separate files.
@@ -286,7 +286,7 @@ def _lines(file: Path) -> dict[str, int]:
     return {line.rstrip(): i for i, line in enumerate(file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))}
 
 
-def _special(about: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
+def _special(about: JsonMapping, defaults: Mapping[str, str]) -> dict[str, str]:
     """Return the special tokens with the given names, in the same order.
 
     They are read from tokenizer_config.json; a missing token has its default.
@@ -305,7 +305,7 @@ def _ends_with(tokenizer: Tokenizer, end: str) -> None:
     )
 
 
-def _add(tokenizer: Tokenizer, about: Mapping[str, Any], special: Iterable[str]) -> None:
+def _add(tokenizer: Tokenizer, about: JsonMapping, special: Iterable[str]) -> None:
     """Add the tokens that are never split: first the added tokens in tokenizer_config.json, then the special tokens."""
     described = about.get("added_tokens_decoder", {})
     keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")

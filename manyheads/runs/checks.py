@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.data.readers.splits import SplitData
 from manyheads.directory import family_of
 from manyheads.errors import UserError
@@ -52,7 +52,7 @@ def check_held_out(config: Any, splits: SplitData[Any]) -> None:
         )
 
 
-def check_selection(model: nn.Module, training: TrainingConfig, *, new: bool = False) -> None:
+def check_selection(model: Model[Config], training: TrainingConfig, *, new: bool = False) -> None:
     """Raise UserError if the settings that select the trained weights do not fit the model.
 
     new  True: no weights of the model come from another model

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import nn
-
 from manyheads.analysis import costs
-from manyheads.core.config import TRAINING_PRECISIONS
+from manyheads.core.config import TRAINING_PRECISIONS, Config
+from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.runs.planning import batch_shape
@@ -31,7 +30,7 @@ class Plan:
     batch  size of a micro-batch in `unit`s ("token" or "image")
     """
 
-    model: nn.Module
+    model: Model[Config]
     batch: int
     unit: str = "token"
 
@@ -74,7 +73,7 @@ def estimate(
     }
 
 
-def _memory(model: nn.Module, config: Any, compute: ComputeConfig) -> dict[str, float]:
+def _memory(model: Model[Config], config: Any, compute: ComputeConfig) -> dict[str, float]:
     """Return the bytes of memory by purpose. Activations are those of a batch as `manyheads plan` assumes it."""
     held = costs.memory(model, state_numbers(config.training))
     weights, state = held["weights"], held["optimiser"]

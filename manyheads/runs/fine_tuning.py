@@ -64,7 +64,7 @@ def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}failed to apply this to {run.init}: {error}") from None
     if not run.resume:  # A resumed run keeps the settings that it was started with.
-        model.new = new  # for `select_trained`
+        model.new = tuple(new)  # for `select_trained`
         old, config = vars(loaded.model.config), vars(model.config)
         changed = [name for name in old if old[name] != config[name] and not name.endswith(BESIDES)]
         if changed and run.given.get("training.lora_rank") is not None:

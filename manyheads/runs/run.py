@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
-from torch import nn
 
-from manyheads.core.config import TRAINING_PRECISIONS, with_defaults
+from manyheads.core.config import TRAINING_PRECISIONS, Config, with_defaults
+from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.splits import SplitData
@@ -178,7 +178,7 @@ class Job(Generic[D]):
     close     function called at the end, even after an error
     """
 
-    model: nn.Module
+    model: Model[Config]
     training: TrainingConfig
     score: Callable[[D], Metrics]
     task: Task | None = None
@@ -232,7 +232,7 @@ def carry_out(
             torch.manual_seed(config.training.seed)
             description = data.describe(splits)
             job = build(splits, compute)
-            job.model.origin = run.init  # type: ignore[assignment]
+            job.model.origin = run.init
             if config.training.selects:
                 job.flops = None  # Parts of the backward pass are left out.
         if ranks.first:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.core.interface import Model
 from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
 from manyheads.training.tuning import layer_rates
@@ -44,7 +45,7 @@ def state_numbers(config: TrainingConfig) -> int:
 
 def _groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
     """Return the trainable parameters in groups that share a weight decay and a factor of the learning rate."""
-    undecayed = {id(model.get_parameter(name)) for name in getattr(model, "undecayed", ())}
+    undecayed = {id(model.get_parameter(name)) for name in model.undecayed} if isinstance(model, Model) else set()
     rates = layer_rates(model, config.layer_decay) if config.layer_decay < 1 else {}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

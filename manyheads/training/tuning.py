@@ -11,6 +11,7 @@ from torch import nn
 
 from manyheads.core.block import Stack
 from manyheads.core.heads import belongs_to_head
+from manyheads.core.interface import Model
 from manyheads.core.low_rank import add_low_rank
 from manyheads.errors import UserError, shown
 from manyheads.training.config import TrainingConfig
@@ -33,8 +34,7 @@ def select_trained(model: nn.Module, config: TrainingConfig) -> None:
     if config.lora_rank is not None:
         _add_low_rank(model, config.lora_rank, config)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    # A model that starts from another one has the attribute `new`, the names of the tensors that the other lacks.
-    if untrained := [name for name in getattr(model, "new", ()) if name in frozen]:
+    if isinstance(model, Model) and (untrained := [name for name in model.new if name in frozen]):
         raise UserError(
             f"training: {shown(untrained)} would keep initial values, because the model of --init has no such weights."
             " New layers must be trained: leave them out of training.freeze, or omit training.lora_rank"
@@ -107,7 +107,8 @@ def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and belongs_to_head(name) and "." in name)
     # An adapter contains these tensors, too. FSDP replaces the parameters while it saves, so the names are kept.
-    model.trained_heads = [name for name, parameter in model.named_parameters() if parameter.requires_grad]  # type: ignore[assignment]
+    assert isinstance(model, Model)
+    model.trained_heads = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
     for layer in [m for name, m in layers.items() if any(_matches(name, p) for p in config.lora_layers)]:
         add_low_rank(layer, rank, config.lora_alpha, config.lora_dropout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
 from manyheads.errors import UserError, extra
-from manyheads.files import replacing
+from manyheads.files import JsonMapping, replacing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -210,7 +210,7 @@ class RecordedMaps:
         return pandas.concat(parts, ignore_index=True)
 
 
-def known_axis(axis: str, axes: Mapping[str, Any], model: str) -> str:
+def known_axis(axis: str, axes: JsonMapping, model: str) -> str:
     """Return the name of the selected axis (kind of attention). Raise UserError if the model does not have it."""
     if axis not in axes:
         raise UserError(f"{model or 'the model'} has no {axis!r} attention: it has {', '.join(axes)}")

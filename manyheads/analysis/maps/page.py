@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from manyheads.analysis.drawing import short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.sides import Side
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 SHOWN = 256  # maximum number of tokens of a text on a page
 PATCHES = 32 * 32  # maximum number of image patches on a page
@@ -93,13 +93,13 @@ def frame(inputs: Sequence[RecordedMaps]) -> str:
     )
 
 
-def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> dict[str, Any]:
+def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
     """Return the attention maps of one input as data for the page's scripts, and append notes to `all_notes`.
 
     The notes name omitted parts. Each list of token names is stored once, and the queries and keys of a layer refer to
     a list by its index. Maps are in the order of the layers.
     """
-    sides: dict[tuple[Side, int], dict[str, Any]] = {}
+    sides: dict[tuple[Side, int], JsonObject] = {}
     notes: list[str] = []
     packed: list[bytes] = []
     tables: list[bytes] = []

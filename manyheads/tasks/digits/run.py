@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from manyheads import directory
 from manyheads.analysis import costs, drawing
@@ -22,6 +21,7 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
+from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
@@ -97,7 +97,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
     return carry_out(run, config, source, plan, build, may_change=("tested",))
 
 
-def planned_model(config: DigitsConfig) -> nn.Module:
+def planned_model(config: DigitsConfig) -> TranslationModel:
     """Return the model on the meta device, which allocates no memory for weights."""
     with torch.device("meta"):
         return _model(config)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from manyheads import directory
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.data.text.tokenizers import train_word_level, train_wordpiece
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.presets import preset
@@ -20,7 +21,7 @@ TEXTS = ["one two three", "two four", "five six"]
 SIZES: dict[str, Any] = {"vocab": 40, "labels": ("a", "b", "c"), "max_positions": 16}
 
 
-def models() -> dict[str, nn.Module]:
+def models() -> dict[str, Model[Config]]:
     torch.manual_seed(1)
     bert: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "feed_forward": 8, "head": "sequence"}
     return {

@@ -213,7 +213,8 @@ def test_every_preset_has_a_form(name: str) -> None:
     family = OWN_TRANSFORMER if name in ("transformer/blog", "transformer/tiny-experts") else MARIAN
     with torch.device("meta"):
         assert directory.family_of(Transformer(config))[0] is family
-    assert TransformerConfig(**{"output_bias": False} | family.settings.to_ours(family.settings_of(config))) == config
+    stated = {"output_bias": False, **family.settings.to_ours(family.settings_of(config))}
+    assert TransformerConfig(**stated) == config
 
 
 @pytest.mark.parametrize(

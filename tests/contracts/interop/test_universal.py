@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 import manyheads
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.costs import example
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig
@@ -23,7 +24,7 @@ TOKENS: dict[str, Any] = {"pad": 13, "end": 0, "start": 13}
 BOTH: dict[str, Any] = {"source_vocab": 14, "target_vocab": 14, **TOKENS}
 
 
-def models() -> dict[str, nn.Module]:
+def models() -> dict[str, Model[Config]]:
     torch.manual_seed(0)
     learned: dict[str, Any] = {"timing": "learned", "norm": "pre", "halting": "accumulated", "halting_bias": 0.5}
     return {
