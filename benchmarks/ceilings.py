@@ -83,7 +83,7 @@ def _dense(x: torch.Tensor, weight: torch.Tensor) -> list[Callable[[], object]]:
 
 
 def _int8(x: torch.Tensor, weight: torch.Tensor) -> list[Callable[[], object]]:
-    """With the rows of x quantised on the way; none where this PyTorch has no kernels for it."""
+    """With the rows of x quantized on the way; none where this PyTorch has no kernels for it."""
     engine = next((name for name in ("x86", "onednn", "fbgemm", "qnnpack")
                    if name in torch.backends.quantized.supported_engines), None)  # fmt: skip
     if engine is None:

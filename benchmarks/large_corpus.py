@@ -33,7 +33,7 @@ FORMS = (*["jsonl", "txt"] * 3, "jsonl", "jsonl.zst")
 STEPS = 20
 MEMORY = ("VmHWM", "RssAnon", "RssFile", "RssShmem")
 RECIPE = [
-    "language-modelling",
+    "language-modeling",
     "tokenizer=byte-bpe",
     "vocabulary=512",
     "share=0.00001",
@@ -49,14 +49,14 @@ from pathlib import Path
 from manyheads.core.runtime import prepare
 from manyheads.data.sources.running_text import TextSource
 from manyheads.runs.run import Run
-from manyheads.tasks.language.recipes import LanguageModellingConfig
+from manyheads.tasks.language.recipes import LanguageModelingConfig
 from manyheads.tasks.language.run import _task
 imported, used = time.perf_counter(), time.process_time()
 out = Path(sys.argv[2])
-config = LanguageModellingConfig(vocabulary=512, share=0.00001)
+config = LanguageModelingConfig(vocabulary=512, share=0.00001)
 kept = out / "state" / "tokens"
 splits = TextSource(data=sys.argv[1], share=config.share, cache_folder=kept, seed=config.training.seed).read()
-task = _task(config, Run("language-modelling", out), splits, prepare(threads=1))
+task = _task(config, Run("language-modeling", out), splits, prepare(threads=1))
 batches = task.batches(0)
 place = int(float(sys.argv[3]) * (len(batches) - 1))
 batches[place]
@@ -181,7 +181,7 @@ def measure(folder: Path, gigabytes: float, threads: int) -> dict[str, Any]:
         "disk_bytes": sum(file.stat().st_size for file in files), "files": len(files),
         "text_bytes": sum(json.loads(file.read_text())["bytes"] for file in (out / "state" / "tokens").glob("*.facts")),
         "tokens": tokens, "peak_mib": {name: max(line[name] for line in held) for name in MEMORY}, "memory": held,
-        "seconds": held[-1]["seconds"], "tokeniser_threads": threads,
+        "seconds": held[-1]["seconds"], "tokenizer_threads": threads,
         "resumed": {"after_step": resumed_after, "seconds_to_the_next_step": to_a_step},
         "recipe": RECIPE, "restarts": restarts, "hardware": hardware(), "commit": commit(),
     }  # fmt: skip

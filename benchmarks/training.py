@@ -120,7 +120,7 @@ def _images(case: Batch, model: Any) -> tuple[Tensor, Tensor]:
 
 
 def _steps(model: Any, loss: Callable[[], Tensor], setting: str, threads: int) -> Prepared:
-    update = optimizer_for(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
+    update = optimizer_for(model, TrainingConfig(optimizer="adamw", schedule="constant", steps=1))
     for group in update.param_groups:
         group["lr"] = 1e-4
 

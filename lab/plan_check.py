@@ -81,7 +81,7 @@ def train(case: Case, rank: int, pipe: Any) -> None:
         before = resident_memory()
         model = case.model().train()
         over = parallelize(model, distributed_context(), compute, shard=case.shard)
-        update = optimizer_for(model, TrainingConfig(optimiser="adamw", schedule="constant", steps=1))
+        update = optimizer_for(model, TrainingConfig(optimizer="adamw", schedule="constant", steps=1))
         inputs = costs.example(model, *case.lengths, rows=case.rows)
         seconds = []
         for _ in range(STEPS):

@@ -176,7 +176,7 @@ FIRST = (
         "entity_f1",
     ),
     ("answer questions about a text, fine-tuned", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
-    ("continue text in Shakespeare's style", "language-modelling/tiny-shakespeare", "3 seeds", "loss"),
+    ("continue text in Shakespeare's style", "language-modeling/tiny-shakespeare", "3 seeds", "loss"),
     ("classify handwritten digits with a ViT", "mnist/vit", "default settings", "top1"),
     ("classify small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
@@ -279,7 +279,7 @@ PAPERS = {
     "transformer": ("translation", "translation/multi30k", "translation/ablate", "translation/blog"),
     "universal": (
         "universal/copy", "universal/reverse", "universal/addition",
-        "translation", "language-modelling/tiny-shakespeare",
+        "translation", "language-modeling/tiny-shakespeare",
     ),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
@@ -294,7 +294,7 @@ PAPERS = {
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "directions": ("reading",),
     "gpt": (
-        "language-modelling", "language-modelling/tiny-shakespeare", "language-modelling/tiny-shakespeare-gpu",
+        "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",
         "single-sentence",
     ),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),

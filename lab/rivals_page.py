@@ -172,13 +172,13 @@ def differences(target: str) -> dict[str, dict[str, Any]]:
 
 def verdict(row: str, target: str) -> str:
     """Return whether the Transformer leads a model by CLAIM BLEU: "shown", "refuted" or "not decided"."""
-    return judgement(lead_at_equal_flops(row, target), *interval(row, target))
+    return judgment(lead_at_equal_flops(row, target), *interval(row, target))
 
 
-def judgement(lead: float, low: float, high: float) -> str:
+def judgment(lead: float, low: float, high: float) -> str:
     """Return whether a lead of CLAIM BLEU is shown, refuted or neither, by the rule that was fixed before the runs.
 
-    >>> judgement(1.5, 1.2, 2.4), judgement(1.5, 0.8, 2.4), judgement(-0.9, -1.7, 0.3)
+    >>> judgment(1.5, 1.2, 2.4), judgment(1.5, 0.8, 2.4), judgment(-0.9, -1.7, 0.3)
     ('shown', 'not decided', 'refuted')
     """
     if low > CLAIM and lead > CLAIM:

@@ -145,8 +145,8 @@ CASES = {
     "conll2003": Case({"batch_tokens": 512}, tagged),
     "question-answering": Case({"batch_tokens": 512}, questions),
     "xquad": Case({"batch_tokens": 512}, questions),
-    "language-modelling": Case({"rows": 4, "preset": "gpt2/nano", "block": 32}),
-    "language-modelling/tiny-shakespeare": Case({"rows": 4, "block": 32}, running_text, "input.txt"),
+    "language-modeling": Case({"rows": 4, "preset": "gpt2/nano", "block": 32}),
+    "language-modeling/tiny-shakespeare": Case({"rows": 4, "block": 32}, running_text, "input.txt"),
     "image-classification": Case(IMAGES),
     "mnist/vit": Case(IMAGES, pictures(28, 1)),
     **{f"cifar10/{name}": Case(IMAGES, CIFAR) for name in (

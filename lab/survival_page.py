@@ -141,7 +141,7 @@ def large_corpus() -> str:
     return (
         f"## Large corpora\n\nThe compressed corpus has {record['disk_bytes'] / 1e9:.1f} GB on disk, with "
         f"{record['text_bytes'] / 1e9:.1f} GB of text and {record['tokens'] / 1e9:.2f} billion tokens. Reading, "
-        f"tokenizing and 20 training steps took {record['seconds']:,.0f} s with {record['tokeniser_threads']} thread "
+        f"tokenizing and 20 training steps took {record['seconds']:,.0f} s with {record['tokenizer_threads']} thread "
         "and "
         f"at most {peak:,.0f} MiB of memory ({record['hardware']['cpu']}). After a kill, `--resume` reached the next "
         "step "

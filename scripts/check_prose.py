@@ -43,16 +43,11 @@ OPENING = re.compile(r"(what|how|whether|who|that|which|where)\b", re.IGNORECASE
 CODE = re.compile(r"`[^`]*`|\"[^\"]*\"|--[\w-]+|\b\w+[=_/.]\w[\w=_/.]*")  # names and quotations are not prose
 ALLOWED = {  # (file, phrase): reason
     ("docs/papers/index.md", ", what does"): "the title of a paper",
-    ("manyheads/models/conv_attention.py", "centres"): "a key of saved models",
-    ("manyheads/training/checkpoints.py", "optimiser"): "a key of saved checkpoints",
-    ("manyheads/training/config.py", "optimiser"): "the key of a setting",
     ("tests/contracts/tasks/masked_words/test_task.py", "nobody"): "text for a model",
     ("tests/contracts/tasks/masked_words/test_task.py", "stands below"): "text for a model",
-    ("tests/contracts/tasks/test_tables.py", "labelled"): "the name of a kind of data",
     ("tests/support/opus.py", ": who walks"): "text for a model",
     ("tests/system/analysis/maps/test_clicks.py", "what is"): "text of the page",
     ("tests/system/service/test_deploy.py", "nobody"): "a user of the system",
-    ("tests/unit/training/test_schedules.py", "optimiser"): "the key of a setting",
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def _ours(session: Session, case: Case, size: int, compiled: bool, reference: fl
         return not _enough(session, figures, end)
 
     config = TrainingConfig(
-        steps=10**6, optimiser="adamw", schedule="constant", learning_rate=1e-4, warmup=0,
+        steps=10**6, optimizer="adamw", schedule="constant", learning_rate=1e-4, warmup=0,
         log_every=2 if session.tiny else WINDOW, checkpoint_every=10**9, validate_every=10**9,
     )  # fmt: skip
     with _folder() as folder:

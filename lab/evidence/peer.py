@@ -122,10 +122,10 @@ def train(peer: Peer, out: Path) -> float:
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": c.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=c.learning_rate, betas=c.betas, eps=c.eps)
+    optimizer = torch.optim.AdamW(groups, lr=c.learning_rate, betas=c.betas, eps=c.eps)
     last = min(filter(None, (c.epochs * len(peer.batches(0)), c.steps)))
-    schedule = transformers.get_linear_schedule_with_warmup(optimiser, c.warmup, last)
-    state, file, step, before = [model, optimiser, schedule], out / "state.pt", 0, 0.0
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, c.warmup, last)
+    state, file, step, before = [model, optimizer, schedule], out / "state.pt", 0, 0.0
     if file.exists():
         saved = torch.load(file, weights_only=True)
         step, before = saved["step"], saved["seconds"]
@@ -139,11 +139,11 @@ def train(peer: Peer, out: Path) -> float:
             done += 1
             if done <= step or done > last:
                 continue
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = model(**peer.tensors([peer.encoded["train"][i] for i in rows])).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), c.clip)
-            optimiser.step()
+            optimizer.step()
             schedule.step()
             if done % CHECKPOINT == 0:
                 seconds = before + time.monotonic() - started

@@ -207,7 +207,7 @@ def memory(model: nn.Module, state: int = 2) -> dict[str, int]:
     """
     weights = FLOAT32 * sum(parameters(model).values())
     trained = FLOAT32 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    held = {"weights": weights, "optimiser": state * trained, "training": weights + (1 + state) * trained}
+    held = {"weights": weights, "optimizer": state * trained, "training": weights + (1 + state) * trained}
     if not hasattr(model, "step"):
         return held
     blocks = [module for module in model.modules() if isinstance(module, Block)]

@@ -32,7 +32,7 @@ def add(verbs: Verbs) -> None:
         "continue texts, from arguments or stdin",
         MODEL,
         as_json=True,
-        example='manyheads generate runs/language-modelling "Once upon a time" --max-tokens 50',
+        example='manyheads generate runs/language-modeling "Once upon a time" --max-tokens 50',
     )
     verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
     verb.add_argument("--max-tokens", type=whole(1, MAX_NEW_TOKENS), default=100, metavar="N",

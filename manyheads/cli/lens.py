@@ -19,7 +19,7 @@ MAX_TOKENS = 38  # number of tokens whose predictions are printed
 def add(verbs: Verbs) -> None:
     verb = verbs.add("lens", _lens, "show the prediction of each layer as if it were the last (logit lens)", MODEL,
                      ("TEXT", "one text, which may contain [MASK]"), as_json=True,
-                     example='manyheads lens runs/language-modelling "Once upon a" --out lens.png')  # fmt: skip
+                     example='manyheads lens runs/language-modeling "Once upon a" --out lens.png')  # fmt: skip
     verb.add_argument("--out", type=Path, metavar="FILE", help="also draw a picture, .png, .svg or .pdf")
     verb.add_argument("--target", metavar="TEXT", help="target text of a translator (default: its own translation)")
     verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")

@@ -125,7 +125,7 @@ def attention_of(
     # left and top padding of torch.nn.Conv2d with padding="same"
     before = torch.tensor([dilation * (height - 1) // 2, dilation * (width - 1) // 2])
     with torch.no_grad():
-        attention.centres.copy_(at * dilation - before)
+        attention.centers.copy_(at * dilation - before)
         attention.sharpness.fill_(math.sqrt(2 * alpha))
         attention.output.weight.copy_(matrices.flatten(1))
         attention.output.bias.copy_(torch.zeros(outputs) if bias is None else bias.detach())
@@ -169,20 +169,20 @@ class PositionalAttention(PixelAttention):
 class QuadraticAttention(PositionalAttention):
     """Attention whose heads weigh pixels by a Gaussian around a learned shift (section 3.1, equation 9, isotropic).
 
-    centres    learned shift of each head from the query pixel, down and to the right, in pixels, (H, 2)
+    centers    learned shift of each head from the query pixel, down and to the right, in pixels, (H, 2)
     sharpness  1 / width of each Gaussian, in 1 / pixels, (H,); alpha is half of its square
     """
 
     def __init__(self, width: int, heads: int, outputs: int | None = None, dropout: float = 0.0) -> None:
         super().__init__(width, heads, outputs, dropout)
         # The initial shifts of the heads cover about 5 x 5 pixels, as in the authors' code.
-        self.centres = nn.Parameter(torch.randn(heads, 2) * 2.0)
+        self.centers = nn.Parameter(torch.randn(heads, 2) * 2.0)
         self.sharpness = nn.Parameter(1.0 + torch.randn(heads) * 0.01)
 
     def scores(self, rows: int, columns: int) -> Tensor:
         alpha = self.sharpness.square() / 2
         # vector v of each head, which determines its Gaussian, (H, 3)
-        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centres], dim=1)
+        v = -alpha[:, None] * torch.cat([torch.ones_like(alpha)[:, None], -2 * self.centers], dim=1)
         d = shifts(rows, columns, v.device).to(v.dtype)
         # encoding r of the shift between each pair of pixels, (T, T, 3)
         r = torch.cat([d.square().sum(-1, keepdim=True), d], dim=-1)

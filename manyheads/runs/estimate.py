@@ -76,7 +76,7 @@ def estimate(
 def _memory(model: Model[Config], config: Any, compute: ComputeConfig) -> dict[str, float]:
     """Return the bytes of memory by purpose. Activations are those of a batch as `manyheads plan` assumes it."""
     held = costs.memory(model, state_numbers(config.training))
-    weights, state = held["weights"], held["optimiser"]
+    weights, state = held["weights"], held["optimizer"]
     purposes = {"weights": weights, "gradients": held["training"] - weights - state, "optimizer state": state}
     machine = Machine(dict.fromkeys(TRAINING_PRECISIONS, 1.0), 1.0)  # Only the memory matters.
 

@@ -26,7 +26,7 @@ Config = TypeVar("Config")
 # names of settings in other training tools, and our names for the same settings, for hints in error messages
 OTHER_NAMES = {
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
-    "wd": "weight_decay", "optimizer": "optimiser", "scheduler": "schedule", "grad_clip": "clip",
+    "wd": "weight_decay", "scheduler": "schedule", "grad_clip": "clip",
     "gradient_accumulation_steps": "accumulate", "batch_size": "batch_items", "random_seed": "seed",
     "rank": "lora_rank", "alpha": "lora_alpha",
 }  # fmt: skip

@@ -18,7 +18,7 @@ Tuned = Literal["all", "last", "last-four"]
 
 # Fine-tuning settings from Devlin 2018, appendix A.3: 2 to 4 epochs at learning rates from 2e-5 to 5e-5.
 FINE_TUNING = TrainingConfig(
-    epochs=3, optimiser="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
+    epochs=3, optimizer="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
     weight_decay=0.01, clip=1.0, log_every=20,
 )  # fmt: skip
 

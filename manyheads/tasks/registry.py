@@ -35,7 +35,7 @@ FAMILIES = {
         "translation": "translators of parallel texts, from dates and amounts to WMT14",
         "text-classification": "classifiers of texts from scratch",
         "tagging": "taggers of words, from scratch or from a BERT",
-        "language-modelling": "GPTs that continue texts or source code",
+        "language-modeling": "GPTs that continue texts or source code",
         "bert": "BERTs that fill in masked words, for fine-tuning",
         "image-classification": "Vision Transformers for images",
     },

@@ -1,6 +1,6 @@
 """Checkpoints on disk, written atomically in the background.
 
-    state/checkpoint-00000500.safetensors   model.*, optimiser.*, rng.*, loop.*
+    state/checkpoint-00000500.safetensors   model.*, optimizer.*, rng.*, loop.*
     state/checkpoint-00000500.json          counters, config and the SHA-256 of every required file; written last
     state/weights-00000500.safetensors      weights for the final mean, or the best weights by validation
 

@@ -28,7 +28,7 @@ class TrainingConfig(Config):
     epochs            number of passes over the training data after which the run ends; None: no limit
     minutes           wall time of all sessions after which the run ends. It never affects the learning rate. None: no
                       limit
-    optimiser         name of the optimizer: adam, adamw, bert_adam, sgd or rmsprop
+    optimizer         name of the optimizer: adam, adamw, bert_adam, sgd or rmsprop
     schedule          shape of the learning rate over the steps: noam, inverse_sqrt, linear, cosine or constant
     learning_rate     peak learning rate. For the schedule "noam" it is a factor of
                       width^-0.5 * min(step^-0.5, step * warmup^-1.5)
@@ -74,7 +74,7 @@ class TrainingConfig(Config):
     steps: Count | None = None
     epochs: Count | None = None
     minutes: Positive | None = None
-    optimiser: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "adamw", "bert_adam", "sgd", "rmsprop"] = "adam"
     schedule: Literal["noam", "inverse_sqrt", "linear", "cosine", "constant"] = "noam"
     learning_rate: Positive = 1.0
     width: Size | None = None
@@ -125,8 +125,8 @@ class TrainingConfig(Config):
                 f"ema is {self.ema} and average is {self.average}: expected only one of them, because both average the "
                 "weights"
             )
-        if self.optimiser in ("adam", "rmsprop") and self.weight_decay:
-            raise UserError(f"{self.optimiser} does not support weight_decay: use optimiser=adamw, bert_adam or sgd")
+        if self.optimizer in ("adam", "rmsprop") and self.weight_decay:
+            raise UserError(f"{self.optimizer} does not support weight_decay: use optimizer=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
             raise UserError("patience needs a metric to monitor: set training.metric")
         if self.lora_rank is None and (self.lora_alpha, self.lora_dropout, self.lora_layers) != LORA_DEFAULTS:

@@ -25,13 +25,13 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     nor to the parameters that the model lists in `undecayed`.
     """
     groups = _groups(model, config)
-    if config.optimiser == "adam":
+    if config.optimizer == "adam":
         return torch.optim.Adam(groups, betas=config.betas, eps=config.eps, fused=True)
-    if config.optimiser == "rmsprop":
+    if config.optimizer == "rmsprop":
         return RMSprop(groups, config.eps)
-    if config.optimiser == "bert_adam":
+    if config.optimizer == "bert_adam":
         return BertAdam(groups, config.betas, config.eps)
-    if config.optimiser == "sgd":
+    if config.optimizer == "sgd":
         # PyTorch's fused kernel fails if a parameter has no gradient in the first step and gets one in a later step.
         momentum = config.betas[0]
         return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
@@ -40,7 +40,7 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
 
 def state_numbers(config: TrainingConfig) -> int:
     """Return the number of values that the configured optimizer keeps for each trained weight."""
-    return {"rmsprop": 1, "sgd": int(config.betas[0] > 0)}.get(config.optimiser, 2)
+    return {"rmsprop": 1, "sgd": int(config.betas[0] > 0)}.get(config.optimizer, 2)
 
 
 def _groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def capture(
     tensors |= {f"ema.{name}": tensor for name, tensor in ema_weights.items()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimiser.{name}.{key}"] = value
+            tensors[f"optimizer.{name}.{key}"] = value
     _, keys, *numpy_rest = np.random.get_state()
     version, words, gauss = random.getstate()
     tensors["rng.torch"] = torch.get_rng_state()
@@ -178,8 +178,8 @@ def _restore_state(
         tensor.copy_(_local_shard(tensor, tensors[f"ema.{name}"]))
     by_name = dict(model.named_parameters())
     for full, value in tensors.items():
-        if full.startswith("optimiser."):
-            name, key = full.removeprefix("optimiser.").rsplit(".", 1)
+        if full.startswith("optimizer."):
+            name, key = full.removeprefix("optimizer.").rsplit(".", 1)
             parameter = by_name[name]
             value = value.clone().to(parameter.device)
             optimizer.state[parameter][key] = _local_shard(parameter, value) if value.ndim else value

@@ -87,7 +87,7 @@ def learned_centers(model: nn.Module) -> Centers:
         raise UserError(
             f"the heads of this {type(model).__name__} have no centers: expected quadratic positional attention"
         )
-    centers = torch.stack([layer.centres.detach() for layer in layers.values()])  # (L, H, 2)
+    centers = torch.stack([layer.centers.detach() for layer in layers.values()])  # (L, H, 2)
     sharpness = torch.stack([layer.sharpness.detach() for layer in layers.values()])  # (L, H)
     return Centers(tuple(layers), centers, 1 / sharpness.abs())
 

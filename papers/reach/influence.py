@@ -183,14 +183,14 @@ def _by_distance(net: Recaller, length: int, seed: int) -> list[float]:
 
 def _train(net: Recaller, length: int, steps: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(net.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
     for _ in range(steps):
         distances = torch.randint(length, (BATCH,), generator=random)
         tokens, asked = texts(net.symbols, length, distances, random)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(net(tokens), asked).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
 
 
 @torch.no_grad()

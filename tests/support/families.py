@@ -45,7 +45,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "data": "documents.txt", "vocabulary": 200, "length": 32, "batch_tokens": 300, "model": BLOCK,
         "training.accumulate": 2,
     }),
-    "gpt2": ("language-modelling", {
+    "gpt2": ("language-modeling", {
         "data": "documents.txt", "vocabulary": 300, "block": 16, "rows": 7, "model": {**BLOCK, "dropout": 0.0},
     }),
     "gpt-classifier": ("sentence-pair", {
@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "directions": ("reading", {"size": 1000, "vocabulary": 300, "batch_tokens": 150, "model": BLOCK}),
     "vit": ("image-classification", {**IMAGES, "augmentation.mixup": 0.8, "augmentation.cutmix": 1.0}),
     "resnet": ("image-classification", {
-        **IMAGES, "preset": "resnet/18-se", "model": SMALL, "training.optimiser": "sgd",
+        **IMAGES, "preset": "resnet/18-se", "model": SMALL, "training.optimizer": "sgd",
         "training.learning_rate": 0.01,
     }),
     "conv-attention": ("image-classification", {

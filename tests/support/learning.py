@@ -5,10 +5,10 @@ from torch.optim import Optimizer
 from manyheads.training.task import Task
 
 
-def learn(task: Task, optimiser: Optimizer, epochs: int) -> None:
+def learn(task: Task, optimizer: Optimizer, epochs: int) -> None:
     """Every batch of every epoch, one step each, by the mean loss of its tokens."""
     for epoch in range(epochs):
         for batch in task.batches(epoch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             task.loss(batch).mean.backward()
-            optimiser.step()
+            optimizer.step()

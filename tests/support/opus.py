@@ -11,7 +11,7 @@ import torch
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
-from tests.support.reference import randomise
+from tests.support.reference import randomize
 
 ENGLISH = [
     "two men are walking a dog", "a dog, two cats: 42 paws", "The cats don't walk!", "are the dogs walking?",
@@ -77,7 +77,7 @@ def write_opus(
         **settings,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = randomise(MarianMTModel(config), target - 1, noise=noise).eval()
+    model = randomize(MarianMTModel(config), target - 1, noise=noise).eval()
     model.generation_config = GenerationConfig(
         bad_words_ids=[[target - 1]], num_beams=1, max_length=40, pad_token_id=target - 1, eos_token_id=0,
         forced_eos_token_id=0, decoder_start_token_id=target - 1,

@@ -46,7 +46,7 @@ def port_stack(theirs: nn.TransformerEncoder | nn.TransformerDecoder, ours: Stac
         ours.norm.load_state_dict(theirs.norm.state_dict())
 
 
-def randomise(module: nn.Module) -> None:
+def randomize(module: nn.Module) -> None:
     """Random biases and norms too: as they are drawn, zeros and ones would hide that they are mixed up."""
     with torch.no_grad():
         for parameter in module.parameters():

@@ -38,7 +38,7 @@ def ours(shape: str, *, noise: float = 0.2, **settings: Any) -> Transformer:
     }  # fmt: skip
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(**{**sizes, **SHAPES[shape], **settings}))
-    return randomise(model, model.config.pad, noise)
+    return randomize(model, model.config.pad, noise)
 
 
 def theirs(shape: str, **settings: Any) -> MarianMTModel | PegasusForConditionalGeneration:
@@ -51,11 +51,11 @@ def theirs(shape: str, **settings: Any) -> MarianMTModel | PegasusForConditional
     torch.manual_seed(0)
     if shape == "marian":
         ids = {"pad_token_id": 49, "decoder_start_token_id": 49, "eos_token_id": 0}
-        return randomise(MarianMTModel(MarianConfig(**{**sizes, **ids, **settings})), 49)
-    return randomise(PegasusForConditionalGeneration(PegasusConfig(**{**sizes, **settings})), 0)
+        return randomize(MarianMTModel(MarianConfig(**{**sizes, **ids, **settings})), 49)
+    return randomize(PegasusForConditionalGeneration(PegasusConfig(**{**sizes, **settings})), 0)
 
 
-def randomise(model: M, pad: int, noise: float = 0.2) -> M:
+def randomize(model: M, pad: int, noise: float = 0.2) -> M:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "positions" not in name:
@@ -96,7 +96,7 @@ def learn_to_copy(model: Transformer, steps: int = 1000) -> Transformer:
     How many steps that takes differs from processor to processor.
     """
     c = model.config
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(2)
     mean_loss = 5.0  # moving
     for _ in range(steps):
@@ -105,13 +105,13 @@ def learn_to_copy(model: Transformer, steps: int = 1000) -> Transformer:
         source = torch.cat([words, torch.full((32, 1), c.end)], 1)
         target = torch.cat([torch.full((32, 1), c.start), words], 1)
         logits = model(source, None, target)[..., : c.pad]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), source.flatten())
         loss.backward()
         for name, parameter in model.named_parameters():
             if "embedding" in name and parameter.grad is not None:
                 parameter.grad[c.pad] = 0.0
-        optimiser.step()
+        optimizer.step()
         mean_loss += 0.1 * (loss.item() - mean_loss)
         if mean_loss < 0.05:
             break

@@ -95,19 +95,19 @@ def train_parser(
     generator = torch.Generator().manual_seed(seed)
     parser = HeadParser(first.maps.shape[0], size)
     rate = rate or (0.01 if size else 0.3)
-    optimiser = torch.optim.Adam(parser.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(parser.parameters(), lr=rate)
     batches = list(_batches(sentences))
     steps = epochs * len(batches)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     for _ in range(epochs):
         for number in torch.randperm(len(batches), generator=generator).tolist():
             maps, lengths, vectors, heads = _padded([sentences[i] for i in batches[number]])
             scores = parser(maps, lengths, vectors)
             loss = F.nll_loss(scores.flatten(0, 1), heads.flatten(), ignore_index=-1)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             if loss.isfinite():  # The loss is not finite if the only words in a batch are roots, which have no target.
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
             schedule.step()
     return parser
 

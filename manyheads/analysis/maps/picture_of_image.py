@@ -46,7 +46,7 @@ class ImageMaps:
         self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
         # The contrast of the image is reduced, because colors are hard to see on black and white.
-        self._grey = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
+        self._gray = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
         self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
         who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
@@ -57,8 +57,8 @@ class ImageMaps:
         """Draw the attention map of one head in color over the grey image."""
         from matplotlib.patches import Rectangle
 
-        if self._grey is not None:
-            panel.imshow(self._grey, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
+        if self._gray is not None:
+            panel.imshow(self._gray, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
         grid, sides = self._grids[layer][head], self._layers[layer]
         down, across = sides.keys.cover
         heat = self.colors.to_rgba(grid / self._even[layer])  # (rows, columns, 4)

@@ -89,7 +89,7 @@ class LabeledSource(ClassSource[Labeled]):
     If no data are given, `size` phrases in 60 languages are generated; the label is the language.
     """
 
-    kind = "labelled"
+    kind = "labeled"
     tuples = (("text", "label"), ("text", "text_pair", "label"))
     directories = True
     report = staticmethod(labeled_report)

@@ -27,7 +27,7 @@ KINDS: dict[str, type[Source[Any]]] = {
 }  # fmt: skip
 # In earlier records, the kind of data is not named. The first of these keys that a record contains identifies it.
 _KIND_BY_KEY = {
-    "algorithm": "digits", "source": "parallel", "columns": "labelled", "sentences": "tagged", "locale": "tagged",
+    "algorithm": "digits", "source": "parallel", "columns": "labeled", "sentences": "tagged", "locale": "tagged",
     "questions": "questions", "share": "texts", "rules": "documents", "items": "images",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-// Where the heads look, beside the result. `Panel`, `place`, `readColours` and `inflate` are those of `manyheads attend`,
+// Where the heads look, beside the result. `Panel`, `place`, `readColors` and `inflate` are those of `manyheads attend`,
 // plain scripts that are loaded before.
 
 import { ask } from "./service.js";
@@ -54,7 +54,7 @@ export class Attention {
 
   /** The same choice as before, of axis, heads and view, and the same focus of the keyboard, as far as it is there. */
   draw(data, live) {
-    readColours();
+    readColors();
     const old = this.panel?.state, panel = new Panel(data, 0, () => {});
     const active = this.room.contains(document.activeElement) ? document.activeElement.dataset.at : null;
     if (old && data.axes[old.axis]) {
@@ -72,10 +72,10 @@ export class Attention {
     panel.paint(); // it knows its size only now
   }
 
-  /** After a change of size or colours. */
+  /** After a change of size or colors. */
   repaint() {
     if (!this.panel) return;
-    readColours();
+    readColors();
     this.panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; });
     this.panel.paint();
   }

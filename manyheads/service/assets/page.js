@@ -184,7 +184,7 @@ function restore() {
   if (card && fields.length && fields.every((each) => !each.take) && Object.keys(values).length && at("form").checkValidity()) run();
 }
 
-function colours() {
+function colors() {
   const themes = ["system", "light", "dark"], kept = localStorage.getItem("theme");
   const show = (name) => {
     document.documentElement.dataset.theme = name;
@@ -227,5 +227,5 @@ addEventListener("paste", (event) => { // the first that is empty, or else the f
 addEventListener("hashchange", restore);
 addEventListener("resize", () => attention.repaint());
 addEventListener("keydown", (event) => { if (event.key === "Escape") attention.release(); });
-colours();
+colors();
 start();

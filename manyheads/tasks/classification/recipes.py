@@ -155,7 +155,7 @@ RECIPES = {
         """It trains with Keras' RMSprop for 15 epochs with batches of 32, and saves the weights of the last
         epoch, which overfit. `loss.png` shows loss and accuracy by epoch. Keras shuffles all reviews; here a
         batch has reviews of similar length, in a new order every epoch. It takes two hours on one core.""",
-        training=replace(IMDB.training, optimiser="rmsprop", epochs=15, metric=None, patience=None),
+        training=replace(IMDB.training, optimizer="rmsprop", epochs=15, metric=None, patience=None),
     ),
     "imdb/corrected": _on_imdb("the textbook's classifier with positions and a mask", "text-classifier/corrected"),
     "imdb/rnn": _on_imdb("a plain recurrent network as a baseline", "sequence-baseline/rnn", training=RECURRENT),

@@ -39,7 +39,7 @@ class DirectionsConfig(Config):
     threads: Threads | None = None
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
-            steps=2000, optimiser="adamw", schedule="cosine", learning_rate=2e-3, warmup=150, betas=(0.9, 0.99),
+            steps=2000, optimizer="adamw", schedule="cosine", learning_rate=2e-3, warmup=150, betas=(0.9, 0.99),
             eps=1e-8, weight_decay=0.01, clip=1.0, validate_every=1000, checkpoint_every=500, log_every=50,
         )
     )  # fmt: skip

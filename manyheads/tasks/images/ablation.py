@@ -13,7 +13,7 @@ from manyheads.tasks.images.run import train as train_classifier
 # additions.
 ROWS: Rows = {
     "base": {},
-    "SGD": {"training.optimiser": "sgd", "training.learning_rate": 0.1, "training.weight_decay": 1e-4},
+    "SGD": {"training.optimizer": "sgd", "training.learning_rate": 0.1, "training.weight_decay": 1e-4},
     "no RandAugment": {"augmentation.randaugment": 0},
     "no mixup": {"augmentation.mixup": 0.0},
     "no cutmix": {"augmentation.cutmix": 0.0},

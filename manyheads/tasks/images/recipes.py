@@ -101,7 +101,7 @@ class ClipConfig(Config):
     threads: Threads | None = None
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
-            steps=1200, optimiser="adamw", schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999),
+            steps=1200, optimizer="adamw", schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999),
             eps=1e-8, weight_decay=0.05, clip=1.0, log_every=50, validate_every=400,
         )
     )  # fmt: skip
@@ -109,7 +109,7 @@ class ClipConfig(Config):
 
 def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:
     settings: dict[str, Any] = {
-        "epochs": epochs, "optimiser": "adamw", "schedule": "cosine", "learning_rate": learning_rate, "warmup": warmup,
+        "epochs": epochs, "optimizer": "adamw", "schedule": "cosine", "learning_rate": learning_rate, "warmup": warmup,
         "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05, "log_every": 20,
     }  # fmt: skip
     return TrainingConfig(**{**settings, **more})

@@ -12,7 +12,7 @@ from manyheads.training.config import TrainingConfig
 
 RUN = "manyheads.tasks.language.run"
 EMBEDDED_TRAINING = TrainingConfig(
-    steps=1500, optimiser="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
+    steps=1500, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
     eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=500, log_every=20,
 )  # fmt: skip
 
@@ -79,14 +79,14 @@ TINY_SHAKESPEARE_GPU = replace(
 TEXT_OF_SHAKESPEARE = {"data": "FILE, tiny-shakespeare's input.txt, or its directory"}
 
 RECIPES = {
-    "language-modelling": Recipe(
+    "language-modeling": Recipe(
         "a small language model on Python's source code, or on your texts", "Radford et al. 2019",
         LanguageModelingConfig(), RUN,
         "It uses byte-level BPE. "
         "Without data, it trains on the standard library's source code, in about three minutes on two cores.",
         options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModelingConfig(training=FINE_TUNING),
     ),
-    "language-modelling/tiny-shakespeare": Recipe(
+    "language-modeling/tiny-shakespeare": Recipe(
         "a character model with 0.8 M parameters, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,
         """As in nanoGPT's README, section "I only have a macbook" (github.com/karpathy/nanoGPT), it trains for
         2,000 steps of 12 blocks of 64 tokens. The last tenth of the text is the validation split. The published
@@ -94,7 +94,7 @@ RECIPES = {
         blocks of 64. training.learning_rate=3e-3 gives a lower loss.""",
         requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
-    "language-modelling/tiny-shakespeare-gpu": Recipe(
+    "language-modeling/tiny-shakespeare-gpu": Recipe(
         "a character model with 10.7 M parameters, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, RUN,
         """As in nanoGPT's README, section "quick start", it trains with dropout 0.2 for 5,000 steps of 64
         blocks of 256 tokens, and saves the weights with the best validation loss. The published loss is 1.4697.""",

@@ -21,7 +21,7 @@ RUN = "manyheads.tasks.masked_words.run"
 def _paper_config(**settings: Any) -> TrainingConfig:
     """Return the training settings of Devlin 2018, appendix A.2, with the original code's optimizer."""
     paper: dict[str, Any] = {
-        "optimiser": "bert_adam", "schedule": "linear", "learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6,
+        "optimizer": "bert_adam", "schedule": "linear", "learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6,
         "weight_decay": 0.01, "clip": 1.0, "validate_every": 10_000,
     }  # fmt: skip
     return TrainingConfig(**{**paper, **settings})
@@ -95,7 +95,7 @@ IMDB = PretrainingConfig(
     next_sentence=False,
     length=128,
     training=_paper_config(
-        optimiser="adamw", betas=(0.9, 0.98), steps=16_000, warmup=200, learning_rate=2e-3, validate_every=2000,
+        optimizer="adamw", betas=(0.9, 0.98), steps=16_000, warmup=200, learning_rate=2e-3, validate_every=2000,
         checkpoint_every=1000, log_every=50,
     ),
 )  # fmt: skip

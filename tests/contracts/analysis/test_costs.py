@@ -131,12 +131,12 @@ def test_memory_equals_torchs_allocation() -> None:
     model = Transformer(ODD)
     held = memory(model)
     assert held["weights"] == sum(p.untyped_storage().nbytes() for p in model.parameters())
-    optimiser = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters())
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
-    optimiser.step()
-    moments = sum(state[key].nbytes for state in optimiser.state.values() for key in ("exp_avg", "exp_avg_sq"))
-    assert held["optimiser"] == moments
+    optimizer.step()
+    moments = sum(state[key].nbytes for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq"))
+    assert held["optimizer"] == moments
     assert held["training"] == 2 * held["weights"] + moments
     cache = model.start(torch.zeros(1, 6, dtype=torch.long), None, 9)
     crossed = sum(tensor.nbytes for layer in range(3) for tensor in cache.cross(layer))

@@ -45,7 +45,7 @@ def test_texts_named_as_in_wikitext(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "data").mkdir()
     for split, alphabet in (("train", "abcdef"), ("valid", "abcde"), ("test", "abcd")):
         (tmp_path / "data" / f"wiki.{split}.tokens").write_text(f"{alphabet}\n" * 40)
-    result, told = trained(capsys, tmp_path / "run", "language-modelling", f"data={tmp_path / 'data'}", *LANGUAGE)
+    result, told = trained(capsys, tmp_path / "run", "language-modeling", f"data={tmp_path / 'data'}", *LANGUAGE)
     assert "train = wiki.train.tokens; validation = wiki.valid.tokens; test = wiki.test.tokens\n" in told
     assert "281 training tokens, 241 validation tokens" in told
     assert [Path(result["data"][name]).name for name in ("data", "validation", "test")] == [
@@ -58,7 +58,7 @@ def test_a_large_and_a_small_text_are_both_split(tmp_path: Path, capsys: pytest.
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "big.txt").write_text("".join(f"the line is {n:07}\n" for n in range(1000)))
     (tmp_path / "data" / "small.txt").write_text("a small text of 43 chars\nin only two lines")
-    words = ["language-modelling", f"data={tmp_path / 'data'}", *LANGUAGE]
+    words = ["language-modeling", f"data={tmp_path / 'data'}", *LANGUAGE]
     _, told = trained(capsys, tmp_path / "run", *words)
     assert "train = big.txt, small.txt\n" in told
     assert "held out the end of the longest text of the training data, 5.0% of the characters" in told

@@ -70,7 +70,7 @@ def running(folder: Path, skip: bool = False) -> TextSource:
 
 
 SOURCES: list[Callable[..., Source[Any]]] = [parallel, labeled, tagged, running, questions]
-LABELS = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}
+LABELS = {"labeled": ("no", "yes"), "tagged": ("O", "B-X")}
 
 
 @pytest.mark.parametrize("skip", [False, True], ids=["", "skipping"])
@@ -200,7 +200,7 @@ def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
         {"kind": "parallel", "data": 3},
         {"kind": "parallel", "size": 10**12},
         {"kind": "nonsense"},
-        {"kind": "labelled", "columns": 3},
+        {"kind": "labeled", "columns": 3},
         {"kind": "tagged", "fingerprints": 7},
         {"kind": "digits", "algorithm": "none"},
         {"kind": "digits", "lengths": [10**9]},

@@ -18,7 +18,7 @@ from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.tasks.train import train
-from tests.support.reference import randomise
+from tests.support.reference import randomize
 
 NAMES, PLACES = ["Ann", "Bob", "Cid", "Dot"], ["Rome", "Oslo", "York", "Bonn"]
 TEXTS = [f"{name} went to {place}." for name in NAMES for place in PLACES]
@@ -64,7 +64,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         network = transformers.DistilBertForMaskedLM(config)
         tokens = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]", "cls_token": "[CLS]",
                   "sep_token": "[SEP]"}  # fmt: skip
-    randomise(network, config.pad_token_id).save_pretrained(path)
+    randomize(network, config.pad_token_id).save_pretrained(path)
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(path)
     return path
 
@@ -185,7 +185,7 @@ def test_multiple_choice_equals_transformers(kind: str, tmp_path: Path) -> None:
         sizes |= {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
     torch.manual_seed(1)
     config = getattr(transformers, f"{kind}Config")(**sizes)
-    theirs = randomise(getattr(transformers, f"{kind}ForMultipleChoice")(config), 0).eval()
+    theirs = randomize(getattr(transformers, f"{kind}ForMultipleChoice")(config), 0).eval()
     theirs.save_pretrained(tmp_path / "theirs")
     loaded, tokens = directory.load(tmp_path / "theirs"), torch.randint(3, 30, (2, 3, 7))
     loaded.save(tmp_path / "ours")

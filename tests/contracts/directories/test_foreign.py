@@ -18,7 +18,7 @@ from torch import nn
 from manyheads import directory, export
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_byte_bpe
 from tests.support.opus import ENGLISH, GERMAN, sentencepiece_model, write_opus
-from tests.support.reference import randomise, theirs
+from tests.support.reference import randomize, theirs
 
 TEXTS = ["a dog, two cats: 42 paws", "the [MASK] </s> <|endoftext|> Männer", ""]
 
@@ -78,7 +78,7 @@ def build(kind: str, path: Path) -> Any:
     path.mkdir()
     torch.manual_seed(0)
     model: Any = KINDS[kind](path)
-    return model if kind in ("marian", "pegasus") else randomise(model, 0)
+    return model if kind in ("marian", "pegasus") else randomize(model, 0)
 
 
 def pickle_weights(model: Any, path: Path, shards: int) -> None:

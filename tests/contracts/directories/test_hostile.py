@@ -129,11 +129,11 @@ def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any],
 def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
     """Write a checkpoint of step 4, and return its model, optimizer and loss window."""
     model = nn.Linear(2, 2)
-    optimiser, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
+    optimizer, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save(4, *capture(model, optimiser, Counters(step=4), window, {}), [])
+        checkpoints.save(4, *capture(model, optimizer, Counters(step=4), window, {}), [])
         checkpoints.wait()
-    return model, optimiser, window
+    return model, optimizer, window
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
@@ -183,13 +183,13 @@ def test_a_checkpoint_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_missing_parts_of_a_checkpoint_are_reported_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
-    model, optimiser, window = run(tmp_path)
+    model, optimizer, window = run(tmp_path)
     rewrite(tmp_path, **changes)
     with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
     with pytest.raises(ValueError, match="the checkpoint is damaged or from another version"):
-        restore(model, optimiser, window, {}, last[1], last[0])
+        restore(model, optimizer, window, {}, last[1], last[0])
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_missing_parts_of_a_checkpoint_are_reported_in_one_line(tmp_path: Path, 
     [{"best": {"value": 1.0, "step": 1, "file": "../secret"}}, {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}],
 )
 def test_unneeded_weights_are_not_read(tmp_path: Path, counters: dict[str, Any]) -> None:
-    model, optimiser, window = run(tmp_path)
+    model, optimizer, window = run(tmp_path)
     rewrite(tmp_path, counters=counters)
     with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
-    restored = restore(model, optimiser, window, {}, last[1], last[0])
+    restored = restore(model, optimizer, window, {}, last[1], last[0])
     assert len(restored.forget_lost(last[0]["files"])) == 1
     assert restored.needed_files() == []
 

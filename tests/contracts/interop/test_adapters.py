@@ -83,7 +83,7 @@ def logits(model: Any, x: Tensor, *, ours: bool) -> Tensor:
     return torch.stack([output.start_logits, output.end_logits], -1) if "start_logits" in output else output.logits
 
 
-def randomise(model: Any, kind: str) -> None:
+def randomize(model: Any, kind: str) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if kind in name or "classifier" in name or "score" in name:
@@ -105,7 +105,7 @@ def test_an_adapter_of_ours_opens_in_peft_and_merges(family: str, tmp_path: Path
     model: Any = adapt(base_of(family, tmp_path / "base"), **head)[0]
     config = TrainingConfig(**FLAT, lora_rank=3, lora_alpha=12.0, lora_layers=tuple(layers))
     select_trained(model, config)
-    randomise(model, "lora_b")
+    randomize(model, "lora_b")
     model.origin = str(tmp_path / "base")
     directory.save(tmp_path / "out", model)
     x = inputs(family)
@@ -133,7 +133,7 @@ def test_an_adapter_of_peft_loads(family: str, tmp_path: Path) -> None:
         modules_to_save=["classifier"] if family in ("vit", "deit") else None,
     )  # fmt: skip
     theirs = peft.get_peft_model(reference(tmp_path / "base", head, family), config).eval()
-    randomise(theirs, "lora_B")
+    randomize(theirs, "lora_B")
     theirs.save_pretrained(str(tmp_path / "adapter"))
     x = inputs(family)
     loaded = directory.load(tmp_path / "adapter")
@@ -146,7 +146,7 @@ def test_an_adapter_of_a_translator_opens_in_peft(tmp_path: Path) -> None:
     model: Any = translator("marian")
     directory.save(tmp_path / "base", model)
     select_trained(model, TrainingConfig(**FLAT, lora_rank=2, lora_layers=("query", "contract")))
-    randomise(model, "lora_b")
+    randomize(model, "lora_b")
     model.origin = str(tmp_path / "base")
     directory.save(tmp_path / "out", model)
     base = transformers.MarianMTModel.from_pretrained(tmp_path / "base")
@@ -164,7 +164,7 @@ def test_gradients_equal_those_of_peft(tmp_path: Path) -> None:
     _, head, layers, _ = CASES["bert"]
     model: Any = adapt(base_of("bert", tmp_path / "base"), **head)[0]
     select_trained(model, TrainingConfig(**FLAT, lora_rank=2, lora_layers=tuple(layers)))
-    randomise(model, "lora_b")
+    randomize(model, "lora_b")
     directory.save(tmp_path / "out", model)
     theirs = peft.PeftModel.from_pretrained(
         reference(tmp_path / "base", head, "bert"), tmp_path / "out" / "adapter", is_trainable=True

@@ -19,7 +19,7 @@ from manyheads.interop.table import slots
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import PRESETS, preset
-from tests.support.reference import randomise
+from tests.support.reference import randomize
 
 SIZES: dict[str, Any] = {"vocab": 37, "width": 21, "layers": 2, "heads": 3, "feed_forward": 34, "max_positions": 19}
 THEIR_SIZES: dict[str, Any] = {
@@ -43,7 +43,7 @@ def no_dropout(head: str, **settings: Any) -> BertConfig:
 def ours(head: str, **settings: Any) -> Bert:
     torch.manual_seed(0)
     config = no_dropout(head, **settings)
-    return randomise(Bert(config), config.pad)
+    return randomize(Bert(config), config.pad)
 
 
 def theirs(head: str, **settings: Any) -> nn.Module:
@@ -52,7 +52,7 @@ def theirs(head: str, **settings: Any) -> nn.Module:
     config = transformers.BertConfig(
         **{**THEIR_SIZES, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **named, **settings}
     )
-    return randomise(getattr(transformers, HEADS[head])(config), 0)
+    return randomize(getattr(transformers, HEADS[head])(config), 0)
 
 
 def question(head: str, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -42,16 +42,16 @@ def ours(kind: str, **settings: Any) -> GPT:
     sizes: dict[str, Any] = {"vocab": V, "end": 46, "width": 15, "layers": 2, "heads": 5, "max_positions": 17}
     rates = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
     torch.manual_seed(0)
-    return randomise(GPT(GPTConfig(**{**sizes, **rates, "norm": NORMS[kind], **settings})))
+    return randomize(GPT(GPTConfig(**{**sizes, **rates, "norm": NORMS[kind], **settings})))
 
 
 def theirs(kind: str, base: bool = False, **settings: Any) -> Any:
     torch.manual_seed(0)
     classes = {"gpt2": (GPT2LMHeadModel, GPT2Model), "openai-gpt": (OpenAIGPTLMHeadModel, OpenAIGPTModel)}
-    return randomise(classes[kind][base](CONFIGS[kind](**{**SIZES, **settings})))
+    return randomize(classes[kind][base](CONFIGS[kind](**{**SIZES, **settings})))
 
 
-def randomise(model: M) -> M:
+def randomize(model: M) -> M:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)

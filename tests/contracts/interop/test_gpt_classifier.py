@@ -21,7 +21,7 @@ from transformers import (
 from manyheads import directory
 from manyheads.models.adapt import adapt
 from manyheads.models.gpt import GPT
-from tests.contracts.interop.test_gpt import SIZES, V, ours, randomise
+from tests.contracts.interop.test_gpt import SIZES, V, ours, randomize
 
 PAD, LABELS = 46, ("no", "maybe", "yes")
 CLASSES: dict[str, tuple[Any, Any]] = {
@@ -85,7 +85,7 @@ def test_transformers_models_open_and_export_again(tmp_path: Path, kind: str) ->
     made, config = CLASSES[kind]
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: i for i, name in enumerate(LABELS)}}
     torch.manual_seed(0)
-    other = randomise(made(config(**SIZES, **names, pad_token_id=PAD)))
+    other = randomize(made(config(**SIZES, **names, pad_token_id=PAD)))
     other.save_pretrained(tmp_path / "theirs")
     model = directory.load(tmp_path / "theirs").model
     assert (model.config.head, model.config.labels, model.config.pad) == ("sequence", LABELS, PAD)
@@ -98,7 +98,7 @@ def test_transformers_models_open_and_export_again(tmp_path: Path, kind: str) ->
 
 def test_without_a_padding_token_texts_are_batched_safely(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    other = randomise(GPT2ForSequenceClassification(GPT2Config(**{**SIZES, "num_labels": 3}))).eval()
+    other = randomize(GPT2ForSequenceClassification(GPT2Config(**{**SIZES, "num_labels": 3}))).eval()
     other.save_pretrained(tmp_path)
     model = directory.load(tmp_path).model.eval()
     assert (model.config.labels, model.config.pad) == (("LABEL_0", "LABEL_1", "LABEL_2"), None)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from manyheads import directory
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
-from tests.support.reference import randomise
+from tests.support.reference import randomize
 
 LABELS = {"sequence": ("bad", "good", "so-so"), "token": ("O", "B-X", "I-X", "B-Y")}
 ARCHITECTURES = {
@@ -48,7 +48,7 @@ def config_of(family: str, head: str, **settings: Any) -> Any:
 def theirs(family: str, head: str, **settings: Any) -> Any:
     torch.manual_seed(0)
     config = config_of(family, head, **settings)
-    return randomise(getattr(transformers, ARCHITECTURES[family][head])(config), config.pad_token_id)
+    return randomize(getattr(transformers, ARCHITECTURES[family][head])(config), config.pad_token_id)
 
 
 def ours(family: str, head: str) -> Bert:
@@ -60,7 +60,7 @@ def ours(family: str, head: str) -> Bert:
         vocab=37, width=21, layers=2, heads=3, feed_forward=34, max_positions=19, head=head,  # type: ignore[arg-type]
         labels=LABELS.get(head, ()), dropout=0.0, attention_dropout=0.0, head_dropout=0.0, **kind,
     )  # fmt: skip
-    return randomise(Bert(config), config.pad)
+    return randomize(Bert(config), config.pad)
 
 
 def tokens_of(config: BertConfig) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import manyheads
 from manyheads import cli, directory, export
 from manyheads.interop.tutorial import read_vocabulary, translator
-from tests.support.porting import randomise
+from tests.support.porting import randomize
 
 SOURCE = ["<unk>", "<pad>", "<bos>", "<eos>", ".", "Ein", "Mann", "T-Shirt", "im", "lacht", "blauen"]
 TARGET = [*SOURCE[:5], "A", "man", "t", "-", "shirt", "laughs", "in", "a", "blue", "do", "n't"]
@@ -70,7 +70,7 @@ class Seq2SeqTransformer(nn.Module):
 def theirs(layers: tuple[int, int] = (3, 2), width: int = 32, heads: int = 8, **more: Any) -> Seq2SeqTransformer:
     torch.manual_seed(0)
     model = Seq2SeqTransformer(layers, width, heads, 24, **more).eval()
-    randomise(model)
+    randomize(model)
     return model
 
 

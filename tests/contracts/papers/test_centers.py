@@ -34,7 +34,7 @@ def test_measured_centers_and_widths_equal_the_parameters() -> None:
     centers = torch.tensor([[[0.0, 0.0], [1.0, -2.0], [0.5, 1.25]], [[-1.5, 0.25], [3.0, 2.0], [-0.75, -3.0]]])
     widths = torch.tensor([[1.0, 1.5, 1.25], [1.0, 1.25, 2.0]])
     for layer, center, width in zip(model.layers, centers, widths, strict=True):
-        layer.attention.centres.data.copy_(center)  # type: ignore[union-attr, operator]
+        layer.attention.centers.data.copy_(center)  # type: ignore[union-attr, operator]
         layer.attention.sharpness.data.copy_(1 / width)  # type: ignore[union-attr, operator]
     measured = mean_maps(model, images(2, 48)).centers()  # 24 x 24 tokens hold all of every Gaussian
     assert measured.layers == ("layers.0.attention", "layers.1.attention")
@@ -81,13 +81,13 @@ def test_impossible_recordings_are_refused() -> None:
 
 def test_both_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
     model = small("quadratic")
-    draw_centers(mean_maps(model, images(2)).centers(), tmp_path / "centres.png")
+    draw_centers(mean_maps(model, images(2)).centers(), tmp_path / "centers.png")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.png")
     widths = torch.tensor([[1.0] * 11 + [torch.inf]])  # the last head looks everywhere
-    draw_centers(Centers(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centres.svg")
+    draw_centers(Centers(("one",), torch.zeros(1, 12, 2), widths), tmp_path / "centers.svg")
     draw_maps(mean_maps(model, images(2)), tmp_path / "maps.svg")
-    for name in ("centres", "maps"):
+    for name in ("centers", "maps"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         texts = re.findall("<!-- (.*?) -->", (tmp_path / f"{name}.svg").read_text())
         assert {"layer 0", "head 0"} <= set(texts)  # counted as everywhere
-    assert "head 11" in (tmp_path / "centres.svg").read_text()
+    assert "head 11" in (tmp_path / "centers.svg").read_text()

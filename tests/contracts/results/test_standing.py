@@ -12,7 +12,7 @@ from lab.evidence.listed import Listed
 from lab.evidence.standing import MINILM, Standing, kept_records
 from manyheads import files
 
-RUN = Listed("lm", "lm", "a", "it", ("language-modelling",), 1, "cpu")
+RUN = Listed("lm", "lm", "a", "it", ("language-modeling",), 1, "cpu")
 
 
 def test_an_orphaned_training_keeps_its_lock(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

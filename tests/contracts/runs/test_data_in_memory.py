@@ -76,7 +76,7 @@ def test_every_form_of_data_gives_the_run_of_the_file() -> None:
         ("translation", {"vocabulary": 80, "model.width": 16}, [{"translation": {"en": a, "de": b}} for a, b in PAIRS]),
         ("tagging", {"vocabulary": 99, **TINY}, TAGGED),
         ("tagging", {"vocabulary": 99, **TINY}, pd.DataFrame([{"words": np.array(a), "tags": b} for a, b in TAGGED])),
-        ("language-modelling", {"tokenizer": "character", "block": 16, "rows": 2, **TINY}, LINES),
+        ("language-modeling", {"tokenizer": "character", "block": 16, "rows": 2, **TINY}, LINES),
         ("bert/pretraining", {"vocabulary": 99, "length": 16, **TINY}, pd.DataFrame({"text": LINES})),
         ("image-classification", TINY, [(Image.fromarray(p), ("a", "b")[i % 2]) for i, p in enumerate(PIXELS)]),
         ("image-classification", {"names": ["a", "b"], **TINY}, TorchImages()),

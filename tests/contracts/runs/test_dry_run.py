@@ -69,10 +69,10 @@ def test_a_users_budget_replaces_the_recipes(tmp_path: Path) -> None:
     assert budget("translation", epochs=2) == (None, 2)
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adamw", "bert_adam", "sgd", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "bert_adam", "sgd", "rmsprop"])
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
-def test_the_state_of_the_optimizer_is_counted(optimiser: Any, momentum: float) -> None:
-    config = TrainingConfig(steps=1, schedule="constant", optimiser=optimiser, betas=(momentum, 0.98))
+def test_the_state_of_the_optimizer_is_counted(optimizer: Any, momentum: float) -> None:
+    config = TrainingConfig(steps=1, schedule="constant", optimizer=optimizer, betas=(momentum, 0.98))
     model = torch.nn.Linear(5, 3)
     optimizer = optimizer_for(model, config)
     model(torch.ones(1, 5)).sum().backward()

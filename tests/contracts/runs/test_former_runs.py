@@ -20,8 +20,8 @@ from manyheads.training.checkpoints import _digest
 
 FORMER = json.loads(Path(__file__).with_name("former_runs.json").read_text(encoding="utf-8"))
 COUNT = 60
-SKIPPING = ("parallel", "labelled")  # runs with --skip-bad-lines
-HELD_OUT_ANEW = ("parallel", "two files", "labelled", "tagged")
+SKIPPING = ("parallel", "labeled")  # runs with --skip-bad-lines
+HELD_OUT_ANEW = ("parallel", "two files", "labeled", "tagged")
 SMALL = {"model.width": 16, "model.heads": 2, "model.layers": 1, "model.feed_forward": 16}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "parallel": ("translation", {"data": "parallel", "vocabulary": 60, "model.width": 16}),
@@ -29,15 +29,15 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "translation",
         {"data": "two/a.en,two/a.de", "test": "two/t.en,two/t.de", "vocabulary": 60, "model.width": 16},
     ),
-    "labelled": (
+    "labeled": (
         "text-classification",
         {
-            "data": "labelled", "columns.text": "body", "columns.label": "mark", "names": ["no", "yes"],
+            "data": "labeled", "columns.text": "body", "columns.label": "mark", "names": ["no", "yes"],
             "tokens": "words", "vocabulary": 99,
         },
     ),
     "tagged": ("tagging", {"data": "tagged", "vocabulary": 99, **SMALL}),
-    "texts": ("language-modelling", {"data": "texts", "tokenizer": "character", "block": 16, "rows": 2}),
+    "texts": ("language-modeling", {"data": "texts", "tokenizer": "character", "block": 16, "rows": 2}),
     "documents": ("bert/pretraining", {"data": "documents.txt", "vocabulary": 99, "length": 16, **SMALL}),
     "digits": (
         "universal/copy",
@@ -59,8 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "two/a.de": "".join(f"ein {i} Mann\n" for i in numbers),
         "two/t.en": "a dog\n",
         "two/t.de": "ein Hund\n",
-        "labelled/train.csv": "body,mark\n" + "".join(f"text {i} is here,{i % 2}\n" for i in numbers),
-        "labelled/test.csv": "body,mark\na text,0\n,1\n",  # the second line was skipped
+        "labeled/train.csv": "body,mark\n" + "".join(f"text {i} is here,{i % 2}\n" for i in numbers),
+        "labeled/test.csv": "body,mark\na text,0\n,1\n",  # the second line was skipped
         "tagged/train.txt": "".join(f"w{i} B-X\n\nv{i} O\n\n" for i in numbers),
         "tagged/test.txt": "a B-X\n\n",
         "texts/train.txt": "".join(f"line {i}\n" for i in numbers),
@@ -85,7 +85,7 @@ def test_checkpoint_settings_keep_their_format(folder: Path, name: str) -> None:
         record = json.loads(json.dumps(FORMER[name]["record"]).replace("{folder}", str(folder)))
         source = source_of(record)
         assert source is not None
-        if name == "labelled":  # the record of this version lacks the names
+        if name == "labeled":  # the record of this version lacks the names
             source = replace(source, names=("no", "yes"))  # type: ignore[call-arg]
         fingerprints = former.pop("fingerprints")
         resumed, splits = source.read_matching(fingerprints)
@@ -100,7 +100,7 @@ def test_a_record_identifies_its_test_data(folder: Path, name: str) -> None:
     source = source_of(record)
     assert source is not None
     split = "validation" if name == "documents" else "test"
-    labels = {"labelled": ("no", "yes"), "tagged": ("O", "B-X")}.get(name, ())
+    labels = {"labeled": ("no", "yes"), "tagged": ("O", "B-X")}.get(name, ())
     assert len(source.read_again(split, labels=labels)) > 0
 
 
@@ -129,7 +129,7 @@ def without(path: Path, *keys: str) -> None:
 def test_a_setting_missing_in_an_older_run_has_its_default(
     folder: Path, keys: tuple[str, ...], other: dict[str, Any]
 ) -> None:
-    recipe, settings = RUNS["labelled"]
+    recipe, settings = RUNS["labeled"]
     settings = {"training.steps": 2, "training.warmup": 1, **settings}
     manyheads.train(recipe, settings, out=folder / "run", max_minutes=0, skip_bad_lines=True)
     (checkpoint,) = (folder / "run" / "state").glob("checkpoint-*.json")

@@ -83,7 +83,7 @@ def test_only_the_selected_parameters_are_trained(
     assert result["parameters"] == sum(t.numel() for t in load_file(tmp_path / "run" / "model.safetensors").values())
     assert (tmp_path / "run" / "adapter").exists() == ("lora_rank" in settings)
     state = load_file(max((tmp_path / "run" / "state").glob("checkpoint-*.safetensors")))
-    moments = [tensor for name, tensor in state.items() if name.startswith("optimiser.") and name.endswith("exp_avg")]
+    moments = [tensor for name, tensor in state.items() if name.startswith("optimizer.") and name.endswith("exp_avg")]
     assert sum(tensor.numel() for tensor in moments) == count
 
 
@@ -210,7 +210,7 @@ def test_layer_decay_multiplies_the_rate_of_each_layer() -> None:
     expected = {"embedding.weight": 0.125, "positions.table": 0.125, "encoder.blocks.0.attention.key.bias": 0.25,
                 "encoder.blocks.1.attention.key.bias": 0.5, "transform.weight": 1.0, "output_bias": 1.0}  # fmt: skip
     assert {name: rates[name] for name in expected} == expected
-    groups = optimizer_for(model, TrainingConfig(**FLAT, layer_decay=0.5, optimiser="adamw")).param_groups
+    groups = optimizer_for(model, TrainingConfig(**FLAT, layer_decay=0.5, optimizer="adamw")).param_groups
     by_parameter = {id(p): group["rate"] for group in groups for p in group["params"]}
     assert {name: by_parameter[id(p)] for name, p in model.named_parameters()} == rates
     rates = layer_rates(ViT(ViTConfig(image_size=8, patch=4, width=4, layers=1, heads=1, labels=("a", "b"))), 0.5)

@@ -67,7 +67,7 @@ def test_each_source_of_data_is_in_the_table_of_kinds() -> None:
 
 
 def test_an_unknown_kind_of_data_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="expected kind in parallel, labelled, .*, found 'sounds'"):
+    with pytest.raises(ValueError, match="expected kind in parallel, labeled, .*, found 'sounds'"):
         source_of({"data": {"kind": "sounds"}})
 
 

@@ -96,7 +96,7 @@ def test_non_finite_steps_are_skipped_within_a_budget_and_after_a_resume(tmp_pat
 
 
 def test_a_skipped_step_only_advances_the_data(tmp_path: Path) -> None:
-    flat: dict[str, Any] = {"schedule": "constant", "learning_rate": 0.1, "optimiser": "sgd", "betas": (0, 0)}
+    flat: dict[str, Any] = {"schedule": "constant", "learning_rate": 0.1, "optimizer": "sgd", "betas": (0, 0)}
     task = Faulty("loss", at=(3,), dropout=0.0)
     train(task, TrainingConfig(steps=4, skip_nonfinite=1, **flat), tmp_path / "four", compute=toy_route())
     other = Faulty("loss", at=(), dropout=0.0)

@@ -71,7 +71,7 @@ def test_adam_equals_the_paper(tmp_path):
 
 def test_adamw_decays_matrices_only():
     groups = optimizer_for(
-        ToyModel(0.0, 1), TrainingConfig(steps=1, optimiser="adamw", weight_decay=0.1, **FLAT)
+        ToyModel(0.0, 1), TrainingConfig(steps=1, optimizer="adamw", weight_decay=0.1, **FLAT)
     ).param_groups
     decayed = {group["weight_decay"]: {p.ndim for p in group["params"]} for group in groups}
     assert decayed == {0.1: {2}, 0.0: {1}}
@@ -86,7 +86,7 @@ def test_clipping_bounds_the_global_norm(tmp_path):
         before = torch.cat([p.detach().flatten() for p in ToyTask().model.parameters()])
         task = ToyTask()
         trained(
-            task, tmp_path / str(clip), steps=1, clip=clip, optimiser="sgd", betas=(0, 0), learning_rate=1, log_every=1
+            task, tmp_path / str(clip), steps=1, clip=clip, optimizer="sgd", betas=(0, 0), learning_rate=1, log_every=1
         )
         lengths[clip] = (torch.cat([p.detach().flatten() for p in task.model.parameters()]) - before).norm().item()
     norm = json.loads((tmp_path / "None" / "metrics.jsonl").read_text().splitlines()[0])["gradient_norm"]

@@ -308,6 +308,6 @@ def test_a_checkpoint_stores_tied_tensors_once_without_pickle(tmp_path):
     state = tmp_path / "state"
     assert {path.suffix for path in state.iterdir() if path.name != "lock"} == {".json", ".safetensors"}
     names = set(load_file(state / "checkpoint-00000060.safetensors"))
-    assert {"model.first.weight", "optimiser.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
+    assert {"model.first.weight", "optimizer.first.weight.exp_avg", "rng.torch", "model.ballast"} < names
     assert not any("tied" in name for name in names)
     assert len(list(state.glob("checkpoint-*.json"))) == 2

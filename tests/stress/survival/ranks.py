@@ -43,7 +43,7 @@ KILLED = (
     "training.log_every=1", "training.checkpoint_every=10", "training.schedule=constant",
 )  # fmt: skip
 TIMED = (
-    "train", "language-modelling", "share=0.002", "model.layers=4", "model.width=256", "block=256", "rows=16",
+    "train", "language-modeling", "share=0.002", "model.layers=4", "model.width=256", "block=256", "rows=16",
     "threads=1", "training.steps=30", "training.log_every=1",
 )  # fmt: skip
 

@@ -27,7 +27,7 @@ TAGGED = {"train.conll": "\n".join(f"cats O\nJohn{number} B-PER\n" for number in
 TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
     "translation": PARALLEL,
     "imdb": LABELED,
-    "language-modelling": {"part-1.txt": "\n".join(LINES), "part-2.txt": "\n".join(reversed(LINES))},
+    "language-modeling": {"part-1.txt": "\n".join(LINES), "part-2.txt": "\n".join(reversed(LINES))},
     "text-classification": LABELED,
     "bert": {"train.txt": DOCUMENTS, "val.txt": DOCUMENTS},
     "tagging": TAGGED,

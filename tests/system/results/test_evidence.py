@@ -26,7 +26,7 @@ from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.registry import find
 
 CLAIMS = '[claims]\na = "one"\nb = "two"\n'
-LM = """language-modelling data=$DATA/text.txt tokenizer=character block=16 rows=2 model.layers=1 model.width=16
+LM = """language-modeling data=$DATA/text.txt tokenizer=character block=16 rows=2 model.layers=1 model.width=16
 training.checkpoint_every=100 training.validate_every=1000 threads=1 training.steps="""
 LISTED = read_list(LIST)[1]
 FIRST = [next(run for run in LISTED if run.entry == entry) for entry in dict.fromkeys(run.entry for run in LISTED)]
@@ -47,11 +47,11 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def call(tmp_path: Path, records: Path) -> Iterator[Callable[..., int]]:
     """Return a function that runs the command on a list of entries."""
     data = tmp_path / "data"
-    (data / "labelled").mkdir(parents=True)
+    (data / "labeled").mkdir(parents=True)
     (data / "text.txt").write_text("a bad film, a good film and a cat in a hat. " * 40)
     for split in ("train", "val", "test"):
         rows = "".join(f"a good cat {i}\t1\na bad hat {i}\t0\n" for i in range(4))
-        (data / "labelled" / f"{split}.tsv").write_text("text\tlabel\n" + rows)
+        (data / "labeled" / f"{split}.tsv").write_text("text\tlabel\n" + rows)
 
     def command(*words: str, entries: list[str]) -> int:
         (tmp_path / "list.toml").write_text(CLAIMS + "".join(entries))
@@ -125,7 +125,7 @@ def test_an_interrupted_list_continues_and_records_once(
     call: Callable[..., int], tmp_path: Path, records: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = entry("bad", LM + "many")
-    tuned = entry("tuned", "single-sentence data=$DATA/labelled --init lm training.epochs=1 threads=1", seeds=[1, 2])
+    tuned = entry("tuned", "single-sentence data=$DATA/labeled --init lm training.epochs=1 threads=1", seeds=[1, 2])
     entries = [bad, entry("lm", LM.replace("validate_every=1000", "validate_every=300") + "900"), tuned]
 
     def interrupt() -> None:
@@ -159,7 +159,7 @@ def test_an_interrupted_list_continues_and_records_once(
     assert lm["evidence"]["seconds"] > 0
     assert (second["seed"], second["init"]) == (2, "lm")
     words = "--init lm training.epochs=1 threads=1 training.seed=2"
-    assert second["evidence"]["settings"][0] == f"single-sentence 'data=$DATA/labelled' {words}"
+    assert second["evidence"]["settings"][0] == f"single-sentence 'data=$DATA/labeled' {words}"
     assert second["evidence"]["settings"][1:] == lm["evidence"]["settings"], "and what it started from"
     assert call("--only", "lm", "tuned", entries=entries) == 0
     assert "0 kept, 1 left" in capfd.readouterr().err, "nothing is trained twice"
@@ -262,7 +262,7 @@ def test_gpu_runs_are_ordered_with_their_prerequisites(tmp_path: Path, records: 
 
 
 def test_runs_that_start_from_a_changed_run_change_too(tmp_path: Path, records: Path) -> None:
-    tuned = entry("tuned", "single-sentence data=$DATA/labelled --init lm")
+    tuned = entry("tuned", "single-sentence data=$DATA/labeled --init lm")
     runs = listed(tmp_path, entry("lm", LM + "20"), tuned)
     for run in runs:
         finished(tmp_path / "runs", run)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.masks import Mask
-from tests.support.porting import port_attention, randomise
+from tests.support.porting import port_attention, randomize
 
 B, T, TM, WIDTH, HEADS = 3, 5, 7, 12, 3
 LENGTHS = torch.tensor([7, 2, 4])
@@ -20,7 +20,7 @@ def pair(memory_width: int | None = None) -> tuple[nn.MultiheadAttention, Attent
     torch.manual_seed(0)
     wide = WIDTH if memory_width is None else memory_width
     theirs = nn.MultiheadAttention(WIDTH, HEADS, kdim=wide, vdim=wide, batch_first=True)
-    randomise(theirs)
+    randomize(theirs)
     ours = Attention(WIDTH, HEADS, memory_width=memory_width)
     port_attention(theirs, ours)
     return theirs, ours

@@ -11,7 +11,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import edit, record
-from tests.support.porting import port_block, port_stack, randomise
+from tests.support.porting import port_block, port_stack, randomize
 
 B, T, TM, WIDTH, HEADS, HIDDEN = 3, 5, 6, 12, 3, 20
 LENGTHS, MEMORY_LENGTHS = torch.tensor([5, 2, 3]), torch.tensor([4, 6, 1])
@@ -56,7 +56,7 @@ def same(ours: Tensor, theirs: Tensor, real: Tensor, inputs: Iterable[Tensor]) -
 def test_encoder_layer_equals_pytorch(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerEncoderLayer(**settings(norm, activation))
-    randomise(theirs)
+    randomize(theirs)
     ours = block(norm, activation, cross=False)
     port_block(theirs, ours)
     theirs.train(training)
@@ -72,7 +72,7 @@ def test_encoder_layer_equals_pytorch(norm: str, activation: str, training: bool
 def test_decoder_layer_equals_pytorch(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(0)
     theirs = nn.TransformerDecoderLayer(**settings(norm, activation))
-    randomise(theirs)
+    randomize(theirs)
     ours = block(norm, activation, cross=True)
     port_block(theirs, ours)
     theirs.train(training)

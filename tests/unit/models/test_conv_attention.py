@@ -93,7 +93,7 @@ def test_convolution_attention_is_deterministic() -> None:
     attention = attention_of(weight, torch.tensor([1.0, 2.0]), alpha=8.0)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert attention.heads == 9
-    assert attention.centres.tolist() == [[y, x] for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    assert attention.centers.tolist() == [[y, x] for y in (-1, 0, 1) for x in (-1, 0, 1)]
     assert attention.sharpness.tolist() == [4.0] * 9
     assert {p.dtype for p in attention.parameters()} == {torch.float32}
     assert torch.equal(attention.output.weight.view(2, 9, 3)[:, 5], weight[:, :, 1, 2])
@@ -135,7 +135,7 @@ def weights_by_hand(model: ConvAttention, x: Tensor) -> Tensor:
                 for j, to in enumerate(places):
                     dy, dx = to[0] - at[0], to[1] - at[1]
                     if model.config.kind == "quadratic":
-                        cy, cx = p["centres"][h]
+                        cy, cx = p["centers"][h]
                         score = -(p["sharpness"][h] ** 2) / 2 * ((dy - cy) ** 2 + (dx - cx) ** 2)
                     else:
                         row, column = p["rows.weight"][dy + size - 1], p["columns.weight"][dx + size - 1]
@@ -208,7 +208,7 @@ def test_gradients_equal_finite_differences() -> None:
     x = images(1)
     attention = model.layers[0].attention
     assert isinstance(attention, QuadraticAttention)
-    for parameter in (attention.centres, attention.sharpness):
+    for parameter in (attention.centers, attention.sharpness):
         model.zero_grad()
         model(x).square().sum().backward()
         at, step = (0,) * parameter.dim(), 1e-6
@@ -284,15 +284,15 @@ def test_a_head_learns_to_attend() -> None:
     torch.manual_seed(1)
     attention = QuadraticAttention(4, 1).double()
     with torch.no_grad():
-        attention.centres.zero_()
+        attention.centers.zero_()
         attention.output.weight.copy_(torch.eye(4))
         attention.output.bias.zero_()
     x = images(4, 8, 4).permute(0, 2, 3, 1)
-    optimiser = torch.optim.Adam([attention.centres, attention.sharpness], lr=0.1)
+    optimizer = torch.optim.Adam([attention.centers, attention.sharpness], lr=0.1)
     for _ in range(120):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (attention(x)[:, :-1, 2:] - x[:, 1:, :-2]).square().mean()
         loss.backward()
-        optimiser.step()
-    torch.testing.assert_close(attention.centres.detach(), torch.tensor([[1.0, -2.0]]).double(), atol=0.1, rtol=0)
+        optimizer.step()
+    torch.testing.assert_close(attention.centers.detach(), torch.tensor([[1.0, -2.0]]).double(), atol=0.1, rtol=0)
     assert attention.sharpness.item() > 3, "and it narrows to the one pixel"

@@ -135,15 +135,15 @@ def test_one_batch_is_overfitted_quickly() -> None:
     torch.manual_seed(0)
     model = GPT(preset("gpt2/nano", vocab=V, width=32, layers=2, heads=2))
     tokens = texts()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         hidden = model.hidden(tokens[:, :-1]).flatten(0, 1)
         loss = smoothed_cross_entropy(
             hidden, model.output_weight, None, tokens[:, 1:].flatten(), smoothing=0.0, pad=None
         )
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert loss.item() / tokens[:, 1:].numel() < 0.1
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
 from manyheads.training.loss import smoothed_cross_entropy
-from tests.support.porting import port_stack, randomise
+from tests.support.porting import port_stack, randomize
 
 V, PAD, END = 23, 22, 0
 SPECIAL = {"pad": PAD, "end": END, "start": PAD}
@@ -56,7 +56,7 @@ def test_three_way_tying_is_one_parameter() -> None:
 def test_outputs_equal_torch_nn_transformer(norm: str, activation: str, training: bool) -> None:
     torch.manual_seed(1)
     theirs = nn.Transformer(16, 2, 2, 3, 24, 0.0, activation, batch_first=True, norm_first=norm == "pre")
-    randomise(theirs)
+    randomize(theirs)
     ours = small(
         norm=norm, activation=activation, final_norm=True, decoder_heads=2, decoder_feed_forward=24, tie="none",
         output_bias=True, positions="interleaved",
@@ -204,19 +204,19 @@ def test_every_parameter_is_trained() -> None:
 def test_the_padding_row_stays_zero_while_training() -> None:
     """With tied embeddings `padding_idx` alone does not keep it: the loss must not touch it either."""
     model = small(tie="all", dropout=0.1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-9)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-9)
     source, target = sentences()
     entry = torch.cat([torch.full((B, 1), PAD), target[:, :-1]], dim=1)
     target[1, 3:] = PAD
     losses = []
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         hidden = model.hidden(source, LENGTHS, entry).flatten(0, 1)
         loss = smoothed_cross_entropy(
             hidden, model.output_weight, model.output_bias, target.flatten(), smoothing=0.1, pad=PAD
         )
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0]
     assert torch.equal(model.output_weight[PAD], torch.zeros(16))

@@ -13,7 +13,7 @@ from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.models.presets import preset
 from manyheads.models.recurrence import PonderState, ponder_cost
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
-from tests.support.porting import port_block, randomise
+from tests.support.porting import port_block, randomize
 
 V, END, PAD = 13, 0, 12
 TOKENS: dict[str, Any] = {"source_vocab": V, "target_vocab": V, "pad": PAD, "end": END, "start": PAD}
@@ -56,7 +56,7 @@ def test_fixed_steps_are_a_tied_stack(norm: str, training: bool) -> None:
     decoder = nn.TransformerDecoderLayer(16, 2, 24, **sizes)
     model = small(norm=norm, positions="interleaved").train(training)
     for theirs, ours in ((encoder, model.encoder.block), (decoder, model.decoder.block)):
-        randomise(theirs)
+        randomize(theirs)
         theirs.train(training)
         port_block(theirs, ours)
     source, target = sentences()

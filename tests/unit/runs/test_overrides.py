@@ -22,12 +22,12 @@ class Training:
     steps: int | None = 100
     rate: float = 0.5
     betas: tuple[float, float] = (0.9, 0.98)
-    optimiser: Literal["adam", "adamw"] = "adam"
+    optimizer: Literal["adam", "adamw"] = "adam"
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps <= 0:
             raise UserError(f"steps must be positive, got {self.steps}")
-        if self.optimiser == "adam" and self.rate > 10:
+        if self.optimizer == "adam" and self.rate > 10:
             raise UserError("adam needs a rate below 10")
 
 
@@ -66,7 +66,7 @@ def test_a_bare_key_needs_a_unique_name() -> None:
         ("training.rate=2", "training.rate", 2.0),
         ("training.betas=0.9,0.997", "training.betas", (0.9, 0.997)),
         ("training.betas=[0.5, 0.6]", "training.betas", (0.5, 0.6)),
-        ("training.optimiser=adamw", "training.optimiser", "adamw"),
+        ("training.optimizer=adamw", "training.optimizer", "adamw"),
         ("source=no", "source", "no"),  # Norwegian, not false
         ("data=/a=b", "data", "/a=b"),
         ("data=null", "data", None),
@@ -100,7 +100,7 @@ def test_values_are_converted_by_field_type(tmp_path: Path, argument: str, key: 
         ("training.rate=fast", "training.rate: expected a number, found 'fast'"),
         ("shared=maybe", "shared: expected true or false, found 'maybe'"),
         ("training.betas=0.9", "training.betas: expected 2 values, found 1"),
-        ("training.optimiser=adamv", "expected one of adam, adamw, found 'adamv'; did you mean adam"),
+        ("training.optimizer=adamv", "expected one of adam, adamw, found 'adamv'; did you mean adam"),
         ("training.step=3", "training.step: unknown setting; did you mean training.steps?"),
         ("steps=-3", "training.steps: steps must be positive"),
         ("trainning.rate=3", "did you mean training.rate?"),
@@ -118,7 +118,7 @@ def test_mistakes_are_reported_by_name(argument: str, message: str) -> None:
 
 
 def test_config_checks_see_all_settings_at_once() -> None:
-    assert given("training.rate=20", "training.optimiser=adamw").training.rate == 20
+    assert given("training.rate=20", "training.optimizer=adamw").training.rate == 20
     with pytest.raises(ValueError, match="training.rate: adam needs a rate below 10"):
         given("training.rate=20")
 

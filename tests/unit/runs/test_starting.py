@@ -22,7 +22,7 @@ def test_pretrained_weights_keep_their_lower_learning_rate(name: str) -> None:
 @pytest.mark.parametrize(
     ("recipe", "setting", "value"),
     [
-        ("language-modelling", "vocab", 300), ("text-classification", "pad", 3), ("tagging", "head", "sequence"),
+        ("language-modeling", "vocab", 300), ("text-classification", "pad", 3), ("tagging", "head", "sequence"),
         ("translation", "end", 7), ("translation", "source_vocab", 300),
     ],
 )  # fmt: skip

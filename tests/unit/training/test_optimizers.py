@@ -12,11 +12,11 @@ from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
 from manyheads.training.optimizers import BertAdam, RMSprop, optimizer_for
 
-PAPER = {"optimiser": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+PAPER = {"optimizer": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
-KERAS = {"optimiser": "rmsprop", "eps": 1e-7}
+KERAS = {"optimizer": "rmsprop", "eps": 1e-7}
 
-SGD = {"optimiser": "sgd", "betas": (0.9, 0.999), "weight_decay": 0.01}
+SGD = {"optimizer": "sgd", "betas": (0.9, 0.999), "weight_decay": 0.01}
 
 
 class Small(nn.Module):
@@ -64,7 +64,7 @@ def test_bert_adam_has_no_bias_correction() -> None:
     for name in ("adamw", "bert_adam"):
         model = nn.Linear(1, 1, bias=False)
         before = model.weight.item()
-        settings = {**PAPER, "optimiser": name, "weight_decay": 0.0, "eps": 1e-12}
+        settings = {**PAPER, "optimizer": name, "weight_decay": 0.0, "eps": 1e-12}
         made = optimizer_for(model, TrainingConfig(steps=1, schedule="constant", **settings))  # type: ignore[arg-type]
         for group in made.param_groups:
             group["lr"] = 1e-3
@@ -97,7 +97,7 @@ def test_sgd_follows_nesterovs_formula() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("way", [{}, {"optimiser": "adamw"}, PAPER, SGD, KERAS])
+@pytest.mark.parametrize("way", [{}, {"optimizer": "adamw"}, PAPER, SGD, KERAS])
 def test_a_parameter_may_start_training_later(way: dict[str, Any]) -> None:
     model = Small()
     made = optimizer_for(model, TrainingConfig(steps=9, schedule="constant", **way))
@@ -112,7 +112,7 @@ def test_a_parameter_may_start_training_later(way: dict[str, Any]) -> None:
 
 def test_parameters_named_by_the_model_are_not_decayed() -> None:
     model = ViT(preset("vit/2-8", labels=("a", "b")))
-    config = TrainingConfig(steps=1, optimiser="adamw", schedule="constant", weight_decay=0.1)
+    config = TrainingConfig(steps=1, optimizer="adamw", schedule="constant", weight_decay=0.1)
     undecayed = {id(p) for g in optimizer_for(model, config).param_groups if not g["weight_decay"] for p in g["params"]}
     names = {name for name, parameter in model.named_parameters() if id(parameter) in undecayed}
     assert {"positions.table", "class_token", "head.bias"} < names
@@ -135,4 +135,4 @@ def test_rmsprop_equals_keras() -> None:
     expected = [[0.48677219463659677, -0.9957694015699335], [1.999952566488391, 0.001]]
     torch.testing.assert_close(model.weight.data, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
     with pytest.raises(ValueError, match="rmsprop does not support weight_decay"):
-        TrainingConfig(steps=1, schedule="constant", optimiser="rmsprop", weight_decay=0.1)
+        TrainingConfig(steps=1, schedule="constant", optimizer="rmsprop", weight_decay=0.1)

@@ -32,11 +32,11 @@ def test_linear_schedule_rises_and_falls():
 
 
 def test_cosine_schedule_equals_torch():
-    optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.3)
-    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=20)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
     for step in range(21):
         assert cosine(step + 5, peak=0.3, total=25, warmup=5) == pytest.approx(reference.get_last_lr()[0], abs=1e-15)
-        optimiser.step()
+        optimizer.step()
         reference.step()
     assert cosine(2, peak=0.3, total=25, warmup=5) == pytest.approx(0.3 * 2 / 5)
 
@@ -93,11 +93,11 @@ def test_time_limits_do_not_change_a_schedule(name, minutes):
         ({"steps": 0, "width": 8}, "steps is 0: expected an integer from 1 to 1000000000 or none"),
         ({"steps": 99999999999999999999, "width": 8}, "steps is 99999999999999999999: expected an integer from 1"),
         (
-            {"steps": 5, "width": 8, "optimiser": "lion"},
-            "optimiser is 'lion': expected one of adam, adamw, bert_adam, sgd",
+            {"steps": 5, "width": 8, "optimizer": "lion"},
+            "optimizer is 'lion': expected one of adam, adamw, bert_adam, sgd",
         ),
         ({"steps": 5, "width": 8, "patience": 2}, "patience needs a metric"),
-        ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimiser=adamw"),
+        ({"steps": 5, "width": 8, "weight_decay": 0.1}, "use optimizer=adamw"),
         ({"steps": 5, "schedule": "cosine", "floor": 2}, "floor is 2: expected a number from 0 to 1"),
         ({"steps": 5, "width": 8, "ema": 1.0}, "ema is 1.0: expected a number above 0 and below 1"),
         ({"steps": 5, "width": 8, "ema": 0.9, "average": 3}, "ema is 0.9 and average is 3: expected only one of them"),
@@ -107,7 +107,7 @@ def test_time_limits_do_not_change_a_schedule(name, minutes):
         ),
         ({"minutes": float("nan"), "width": 8}, "minutes is nan: expected a number above 0"),
         ({"steps": 5, "width": 8, "clip": float("nan")}, "clip is nan: expected a number above 0"),
-        ({"steps": 5, "width": 8, "optimiser": "adamw", "weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"steps": 5, "width": 8, "optimizer": "adamw", "weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"steps": 5, "width": 8, "eps": -1.0}, "eps is -1.0"),
         (
             {"steps": 5, "width": 8, "betas": (0.9, 2.0)},

@@ -29,7 +29,7 @@ function calculate(layer, head, query) {
 
 const figure = (number) => (number === -Infinity ? "−∞" : `${number < 0 ? "−" : ""}${Math.abs(number).toFixed(2)}`);
 
-/** Numbers as colours, of which `most` is the fullest; the one under the mouse is told. */
+/** Numbers as colors, of which `most` is the fullest; the one under the mouse is told. */
 function strip(panel, numbers, most, name, more = {}) {
   const canvas = el("canvas", { role: "img", "aria-label": `${name}: ${numbers.length} numbers from ${figure(Math.min(...numbers))} to ${figure(Math.max(...numbers))}`, ...more });
   canvas.numbers = numbers;
@@ -40,7 +40,7 @@ function strip(panel, numbers, most, name, more = {}) {
   panel.painters.push(() => {
     if (canvas.done) return;
     canvas.done = true;
-    thumbnail(canvas, (at) => numbers[at] / most, 1, numbers.length, colour, numbers.length);
+    thumbnail(canvas, (at) => numbers[at] / most, 1, numbers.length, color, numbers.length);
   });
   return el("span", { className: "strip" }, canvas);
 }

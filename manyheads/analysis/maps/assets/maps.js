@@ -1,11 +1,11 @@
 "use strict";
-// The data of the page: unpacked, cut into what is shown, and turned into colours.
+// The data of the page: unpacked, cut into what is shown, and turned into colors.
 
 const SPECIAL = -1;
 const LONGEST = 64; // units of a side that are shown at once
-const FULL = 4; // even shares: the least that has the full colour, so that the noise of an even look has not
+const FULL = 4; // even shares: the least that has the full color, so that the noise of an even look has not
 const OPAQUE = 0.9; // of the strongest patch
-// Okabe and Ito's colours, told apart by every kind of colour vision: for several heads at once
+// Okabe and Ito's colors, told apart by every kind of color vision: for several heads at once
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
 async function inflate(base64) {
@@ -107,7 +107,7 @@ function largest(map) {
   return most || 1;
 }
 
-/** The weight that has the full colour: the largest, or FULL even shares, so that an even look is pale. */
+/** The weight that has the full color: the largest, or FULL even shares, so that an even look is pale. */
 function fullest(layer, most, columns = layer.columns) {
   return layer.shares ? Math.min(1, Math.max(most, FULL / columns)) : most;
 }
@@ -125,7 +125,7 @@ function evenMap(map, columns) {
   return counts.every(Boolean) && counts.reduce((sum, count) => sum + count, 0) >= 0.45 * map.length;
 }
 
-/** From where to where the colours over an image go, of the weights that one query gives the patches. */
+/** From where to where the colors over an image go, of the weights that one query gives the patches. */
 function spanOf(layer, weights) {
   const most = largest(weights), even = 1 / layer.columns;
   return layer.shares ? [even, Math.max(most, FULL * even)] : [0, most];
@@ -137,10 +137,10 @@ function heatOf(value, [from, to]) {
   return value > from ? Math.log(value / from) / Math.log(to / from) : 0;
 }
 
-// Colours, from the style sheet: they change with the theme.
+// Colors, from the style sheet: they change with the theme.
 let ramp = null;
 
-function readColours() {
+function readColors() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
   ramp = {
@@ -150,20 +150,20 @@ function readColours() {
   };
 }
 
-/** The colour of a share from -1 to 1 of the largest weight; roots, so that small ones are seen. */
-function colour(share) {
+/** The color of a share from -1 to 1 of the largest weight; roots, so that small ones are seen. */
+function color(share) {
   const stops = share < 0 ? ramp.less : ramp.more, t = Math.min(1, Math.sqrt(Math.abs(share))) * 2;
   const from = stops[t < 1 ? 0 : 1], to = stops[t < 1 ? 1 : 2], part = t < 1 ? t : t - 1;
   return from.map((value, i) => Math.round(value + (to[i] - value) * part));
 }
 
 const tone = (heat) => (heat < 0 ? ramp.cold : ramp.heat);
-/** The colour of heat from -1 to 1 where no image lies below. */
+/** The color of heat from -1 to 1 where no image lies below. */
 function heated(heat) {
   return ramp.more[0].map((value, i) => Math.round(value + (tone(heat)[i] - value) * Math.abs(heat) * OPAQUE));
 }
 
-/** A map of any size on a small canvas; the largest weight of each cell is what shows, in the colour that `paint` gives it. */
+/** A map of any size on a small canvas; the largest weight of each cell is what shows, in the color that `paint` gives it. */
 function thumbnail(canvas, values, rows, columns, paint, side = 48) {
   const down = Math.min(rows, side), across = Math.min(columns, side);
   canvas.width = across;

@@ -1,4 +1,4 @@
-// The page: its panels, which keep in step, and its colours.
+// The page: its panels, which keep in step, and its colors.
 
 async function start() {
   const data = JSON.parse(document.getElementById("data").textContent), room = document.getElementById("panels");
@@ -6,7 +6,7 @@ async function start() {
     place(panel, await inflate(panel.maps));
     if (panel.calculations) placeCalculations(panel, await inflate(panel.calculations));
   }
-  readColours();
+  readColors();
   const together = document.querySelector("#together input"), panels = [];
   let following = false;
   const changed = (source, change) => { // the other panels follow, as far as they have the same
@@ -39,7 +39,7 @@ async function start() {
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
   document.getElementById("together").hidden = panels.length < 2;
-  const repaint = () => { readColours(); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
+  const repaint = () => { readColors(); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
   const theme = document.getElementById("theme"), themes = ["system", "light", "dark"];
   const show = (name) => { document.documentElement.dataset.theme = name; theme.textContent = `colors: ${name}`; repaint(); };
   theme.addEventListener("click", () => show(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));

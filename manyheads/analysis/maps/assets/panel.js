@@ -182,7 +182,7 @@ class Panel {
     if (!side.grid) {
       if (canvas.done) return;
       canvas.done = true; // of a text it never changes
-      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, (value) => colour(value / (fullest(layer, layer.scale[head]) || 1)));
+      return thumbnail(canvas, (at) => weight(layer, head, bytes[at]), layer.rows, layer.columns, (value) => color(value / (fullest(layer, layer.scale[head]) || 1)));
     }
     // the patch in focus, or the one at the same place on this layer's grid
     const from = this.data.sides[layer.queries], own = this.data.sides[this.layer.queries];
@@ -203,9 +203,9 @@ class Panel {
       const over = this.state.view === "picture", [from, to] = over ? this.span : [0, this.most];
       low.textContent = layer.signed ? `−${to.toPrecision(2)}` : from ? `even ${share(from)}` : "0";
       high.textContent = share(to, !layer.shares);
-      thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, over ? heated : colour, 64);
+      thumbnail(scale, (at) => (layer.signed ? (at - 31.5) / 31.5 : at / 63), 1, 64, over ? heated : color, 64);
     });
-    return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its colour" : "their mean"),
+    return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its color" : "their mean"),
       picked.length === 1 && layer.shares && evenMap(this.map, this.units[1].length) ? el("span", { className: "even" }, "looks evenly") : null,
       el("span", { className: "range" }, low, scale, high));
   }
@@ -281,7 +281,7 @@ class Panel {
     return fullest(this.layer, largest(q !== null ? keys.map((_, j) => this.value(q, j)) : queries.map((_, i) => this.value(i, k))), keys.length);
   }
 
-  get span() { // of the colours over the image, for the patch that looks
+  get span() { // of the colors over the image, for the patch that looks
     const { grid } = this.data.sides[this.layer.keys], columns = this.units[1].length, end = (this.state.focus.q + 1) * columns;
     return spanOf(this.layer, this.map.subarray(end - grid[0] * grid[1], end));
   }

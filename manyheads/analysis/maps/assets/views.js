@@ -124,7 +124,7 @@ function matrix(panel) {
     const context = canvas.getContext("2d"), image = context.createImageData(right.length, left.length), { q, k } = panel.state.focus;
     left.forEach((query, i) => right.forEach((key, j) => {
       const value = panel.hidden(query.at) ? 0 : panel.value(query.at, key.at);
-      image.data.set([...colour(value / panel.most), 255], (i * right.length + j) * 4);
+      image.data.set([...color(value / panel.most), 255], (i * right.length + j) * 4);
     }));
     context.putImageData(image, 0, 0);
     const [i, j] = [left.findIndex((unit) => unit.at === q), right.findIndex((unit) => unit.at === k)];

@@ -66,12 +66,12 @@ def test_a_batch_can_be_overfitted(name: str) -> None:
     learning = task(name, max_length=24, batch_tokens=10_000, batch_items=None)
     (batch,) = learning.batches(0)
     assert batch.items == 24
-    optimiser = torch.optim.Adam(learning.model.parameters(), lr=4e-3 if name == "bert" else 0.02)
+    optimizer = torch.optim.Adam(learning.model.parameters(), lr=4e-3 if name == "bert" else 0.02)
     for _ in range(120):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = learning.loss(batch).total
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     values = learning.validate()
     assert values["accuracy"] == values["f1"] == 1.0
     assert values["loss"] < 0.1

@@ -72,12 +72,12 @@ def test_reading_models_are_compiled_on_request(reading: Direction, monkeypatch:
 def test_one_batch_can_be_overfitted_within_the_reading(reading: Direction) -> None:
     made = task(reading)
     batch = made.batches(0)[0]
-    optimiser = torch.optim.Adam(made.model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(made.model.parameters(), lr=1e-2)
     for _ in range(80):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = made.loss(batch).mean
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     # the first or last word of a text is unpredictable: 4 texts have 3 different ones
     assert float(loss.detach()) < (0.05 if reading == "bidirectional" else 0.7)
 

@@ -57,7 +57,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished character model that has memorized its text."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "data": str(corpus), "training.steps": 250, "training.learning_rate": 1e-2}
-    train("language-modelling/tiny-shakespeare", settings, out=out)
+    train("language-modeling/tiny-shakespeare", settings, out=out)
     return out
 
 
@@ -85,7 +85,7 @@ def learns_by_heart(corpus: Path, tmp_path: Path, halting: str) -> None:
     settings = {name: SMALL[name] for name in SMALL if not name.startswith("model.")} | {"preset": "universal/tiny"}
     settings |= {f"model.{name}": value for name, value in sizes.items()}
     settings |= {"data": str(corpus), "training.steps": 250, "training.learning_rate": 1e-2}
-    recipe, out = "language-modelling/tiny-shakespeare", tmp_path / "run"
+    recipe, out = "language-modeling/tiny-shakespeare", tmp_path / "run"
     assert train(recipe, settings, out=out, dry_run=True)["parameters"] > 0
     result = train(recipe, settings, out=out)
     assert result["metrics"]["loss"]["value"] < 0.5
@@ -138,7 +138,7 @@ def test_the_directory_opens_in_transformers(run: Path) -> None:
 
 def test_a_stopped_and_resumed_run_is_identical(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**SMALL, "data": str(corpus), "training.steps": 60, "model.dropout": 0.1}
-    name, whole, stopped = "language-modelling/tiny-shakespeare", tmp_path / "whole", tmp_path / "stopped"
+    name, whole, stopped = "language-modeling/tiny-shakespeare", tmp_path / "whole", tmp_path / "stopped"
     train(name, settings, out=whole)
     clock = iter(range(10**6))
     monkeypatch.setattr(
@@ -154,7 +154,7 @@ def test_a_stopped_and_resumed_run_is_identical(corpus: Path, tmp_path: Path, mo
 
 def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path: Path) -> None:
     settings = {"data": str(corpus), "block": 24, "threads": 1, "training.steps": 1, "training.learning_rate": 1e-9}
-    result = train("language-modelling", {**settings, "scored": "validation"}, out=tmp_path / "tuned", init=str(run))
+    result = train("language-modeling", {**settings, "scored": "validation"}, out=tmp_path / "tuned", init=str(run))
     assert result["metrics"]["loss"]["value"] < 0.4
     assert (tmp_path / "tuned" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()
     for wrong, message in (
@@ -163,7 +163,7 @@ def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path
         ({"block": 64}, "block is 64 tokens, but the model has only 24 positions"),
     ):
         with pytest.raises(ValueError, match=message):
-            train("language-modelling", {**settings, **wrong}, out=tmp_path / "wrong", init=str(run))
+            train("language-modeling", {**settings, **wrong}, out=tmp_path / "wrong", init=str(run))
 
 
 def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
     part = source_files()[0:150:10]
     monkeypatch.setattr("manyheads.data.embedded.standard_library.source_files", lambda: part)
     tiny = {**SMALL, "model.layers": 1, "vocabulary": 260, "share": 0.01, "block": 256, "training.steps": 1}
-    result = train("language-modelling", tiny, out=tmp_path / "run")
+    result = train("language-modeling", tiny, out=tmp_path / "run")
     assert result["data"]["data"] is None
     assert set(result["data"]["items"]) == {"train", "validation", "test"}
     assert 6.5 < result["metrics"]["bits_per_byte"]["value"] < 8.5, "after one step the model predicts almost at random"
@@ -183,7 +183,7 @@ def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_changed_test_data_are_detected(tmp_path: Path) -> None:
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.txt").write_text(VERSE * 4)
-    train("language-modelling/tiny-shakespeare", {
+    train("language-modeling/tiny-shakespeare", {
         **SMALL, "data": str(tmp_path), "scored": "test", "training.steps": 1}, out=tmp_path / "run")  # fmt: skip
     generator = manyheads.load(tmp_path / "run")
     assert evaluate(generator, str(tmp_path))["loss"] == evaluate(generator)["loss"]
@@ -195,16 +195,16 @@ def test_changed_test_data_are_detected(tmp_path: Path) -> None:
 def test_published_recipes() -> None:
     cpu, gpu = (
         train(name, {}, out="nowhere", dry_run=True)
-        for name in ("language-modelling/tiny-shakespeare", "language-modelling/tiny-shakespeare-gpu")
+        for name in ("language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu")
     )
     # nanoGPT's counts have 65 entries in the vocabulary; ours has two more, for what is unknown and between texts
     assert cpu["parameters"] == (65 + 64) * 128 + 4 * (12 * 128**2 + 2 * 128) + 128 + 2 * 128
     assert gpu["parameters"] == 10_745_088 + 2 * 384
     assert (TINY_SHAKESPEARE.training.steps, TINY_SHAKESPEARE_GPU.training.steps) == (2000, 5000)
     with pytest.raises(ValueError, match=r"requires the setting data: data=FILE, tiny-shakespeare's input\.txt"):
-        train("language-modelling/tiny-shakespeare", {}, out="nowhere")
+        train("language-modeling/tiny-shakespeare", {}, out="nowhere")
     for name in RECIPES:
-        if name.startswith("language-modelling"):
+        if name.startswith("language-modeling"):
             assert RECIPES[name].command(name).startswith(f"manyheads train {name}")
 
 
@@ -212,7 +212,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
     real_data: Callable[[str], Path], tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "data": str(real_data("tiny_shakespeare")), "training.steps": 1, "model.layers": 1}
-    result = train("language-modelling/tiny-shakespeare", {**settings, "block": 512, "rows": 1}, out=tmp_path / "run")
+    result = train("language-modeling/tiny-shakespeare", {**settings, "block": 512, "rows": 1}, out=tmp_path / "run")
     told = log.text
     assert "1,003,855 training tokens, 111,541 validation tokens" in told  # nanoGPT's, and what a text begins with
     assert sizes(result) == {"train": 1_003_854, "validation": 111_540}
@@ -235,7 +235,7 @@ def test_tiny_shakespeare_is_split_and_counted_as_published(
 def test_wrong_settings_are_refused(corpus: Path, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     given = {**SMALL, "data": str(corpus), "training.steps": 1, **settings}
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        train("language-modelling/tiny-shakespeare", given, out=tmp_path / "run")
+        train("language-modeling/tiny-shakespeare", given, out=tmp_path / "run")
 
 
 def test_the_command_tags_and_prints(

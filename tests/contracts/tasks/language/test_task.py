@@ -91,11 +91,11 @@ def test_one_batch_is_overfitted_and_the_loss_is_a_sum() -> None:
     logits = model(batch.read).flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, batch.write.flatten(), reduction="sum")
     torch.testing.assert_close(task.loss(batch).total, expected)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(80):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task.loss(batch).mean.backward()
-        optimiser.step()
+        optimizer.step()
     assert float(task.loss(batch).mean.detach()) < 0.2
     values = task.validate()
     assert set(values) == {"loss", "perplexity", "bits_per_byte"}

@@ -120,12 +120,12 @@ def test_validation_covers_all_masked_words_and_pairs(tokenizer: Tokenizer) -> N
 def test_one_batch_can_be_overfitted(tokenizer: Tokenizer, pairs: bool) -> None:
     ours = task(tokenizer, pairs, batch_tokens=256)
     batch = ours.batches(0)[0]
-    optimiser = torch.optim.Adam(ours.model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(ours.model.parameters(), lr=1e-2)
     for _ in range(80):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = ours.loss(batch).mean
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert float(loss.detach()) < 0.05
 
 

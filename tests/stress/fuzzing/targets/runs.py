@@ -30,20 +30,20 @@ from tests.stress.fuzzing.targets.target import Target
 def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
-    optimiser = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
-    optimiser.step()
-    return model, optimiser, torch.zeros(len(WINDOW), dtype=torch.float64), {}
+    optimizer.step()
+    return model, optimizer, torch.zeros(len(WINDOW), dtype=torch.float64), {}
 
 
 def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
-    model, optimiser, window, _ = _parts()
+    model, optimizer, window, _ = _parts()
     with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
-            tensors, content = capture(model, optimiser, Counters(), window, {})
+            tensors, content = capture(model, optimizer, Counters(), window, {})
             checkpoints.save(step, tensors, content, [snapshot])
         checkpoints.wait()
     (state / "command.json").write_text(json.dumps("manyheads train x --resume"))
@@ -60,8 +60,8 @@ def _checkpoint(folder: Path) -> None:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last
-        model, optimiser, window, moving = _parts()
-        restore(model, optimiser, window, moving, tensors, content)
+        model, optimizer, window, moving = _parts()
+        restore(model, optimizer, window, moving, tensors, content)
 
 
 QUESTIONS = [
@@ -77,7 +77,7 @@ ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "tagged": TAGGED,
     "questions": QUESTIONS,
     "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
-    **dict.fromkeys(("labelled", "texts", "documents", *EMBEDDED), ROWS),
+    **dict.fromkeys(("labeled", "texts", "documents", *EMBEDDED), ROWS),
 }
 
 
