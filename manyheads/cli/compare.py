@@ -51,6 +51,6 @@ def _compare(options: argparse.Namespace) -> None:
     up, down = ([item for item in changed if (item["change"] > 0) == more] for more in (True, False))
     for item in up[:2] + down[:2]:
         parts = (item[name] for name in ("first", "second", "reference", "input"))
-        first, second, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
+        one, two, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
         print(f"\n{item['change']:+.3g} {comparison['ranked_by']}   {text}")
-        print(f"    1 {first}\n    2 {second}\n    = {reference}")
+        print(f"    1 {one}\n    2 {two}\n    = {reference}")

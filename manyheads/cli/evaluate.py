@@ -56,9 +56,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         from manyheads.data.readers.labeled import Columns
 
         more["columns"] = Columns(**options.columns)
-    if more and not hasattr(model, "takes_pairs"):
+    if more and ("classify" not in model.verbs or model.reads != "texts"):
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
-    reports = getattr(model, "reports", ())
+    reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if getattr(options, report) and report not in reports:
             supported = ", ".join(f"--{name}" for name in reports).replace("_", "-") or "no such option"

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS, suggest_name
 from manyheads.training.distributed import is_rank
+
+if TYPE_CHECKING:
+    from manyheads.tasks.loading import LoadedModel
 
 
 def add_precision(verb: argparse.ArgumentParser) -> None:
@@ -65,7 +68,7 @@ def add_ensemble(verb: argparse.ArgumentParser, more: str = "") -> None:
     verb.add_argument("--ensemble", nargs="+", action="extend", default=[], metavar="MODEL", help=about)
 
 
-def model_for(verb: str, model: str, precision: str = "float32", ensemble: Sequence[str] = ()) -> Any:
+def model_for(verb: str, model: str, precision: str = "float32", ensemble: Sequence[str] = ()) -> LoadedModel:
     """Load a model, or an ensemble. Raise UserError if the command cannot be used with this type of model."""
     from manyheads.tasks.loading import load
 
@@ -75,7 +78,7 @@ def model_for(verb: str, model: str, precision: str = "float32", ensemble: Seque
         raise UserError(f"{model}: this model {what}: use it with manyheads {' or '.join(predictor.verbs)}")
     if not ensemble:
         return predictor
-    if not hasattr(predictor, "with_ensemble"):
+    if "translate" not in predictor.verbs:
         raise UserError(f"{model}: --ensemble applies to translation models")
     return predictor.with_ensemble([model_for(verb, name, precision) for name in ensemble])
 

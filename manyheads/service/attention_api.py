@@ -24,6 +24,7 @@ from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
 from manyheads.service.verbs import decode_base64
+from manyheads.tasks.loading import LoadedModel
 from manyheads.tasks.tokenized_text import tokenized_ids
 
 MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, where each weight takes one byte
@@ -55,11 +56,9 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]
 
     Raises Refused for fields of the request that the model does not accept.
     """
-    predictor, pairs = served.predictor, getattr(served.predictor, "reads_pairs", False)
-    accepts = {
-        "image": predictor.reads == "images", "pair": pairs,
-        "target": hasattr(predictor, "translate"),
-    }  # fmt: skip
+    predictor = served.predictor
+    translates = "translate" in predictor.verbs
+    accepts = {"image": predictor.reads == "images", "pair": predictor.reads_pairs, "target": translates}
     accepts["text"] = not accepts["image"]
     first = "image" if accepts["image"] else "text"
     arguments = {name: value for name in (first, *accepts) if (value := getattr(payload, name)) is not None}
@@ -68,7 +67,7 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]
             raise Refused(400, f"{served.name} does not accept this field", field=name, code="invalid_value")
     if first not in arguments:
         raise Refused(400, f"{served.name} reads {first}s: expected a value", field=first, code="missing")
-    if getattr(predictor, "pairs_only", "") and "pair" not in arguments:
+    if predictor.pairs_only and "pair" not in arguments:
         raise Refused(400, f"{served.name} reads a text with its pair: expected both", field="pair", code="missing")
     if accepts["image"]:
         arguments["image"] = decode_base64(arguments["image"], "image")
@@ -86,7 +85,7 @@ def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended
     else:
         _check_length(predictor, arguments)
         maps = predictor.attend(**arguments)
-        if hasattr(predictor, "generate"):
+        if "generate" in predictor.verbs:
             next_tokens = _next(predictor, arguments["text"])
     assert isinstance(maps, AttentionMaps)
     weights = sum(layer.weights.size for layers in maps.axes.values() for layer in layers)
@@ -96,7 +95,7 @@ def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended
     return schemas.Attended(model=served.name, panel=maps_panel, next=next_tokens)
 
 
-def _check_length(predictor: Any, arguments: dict[str, Any]) -> None:
+def _check_length(predictor: LoadedModel, arguments: dict[str, Any]) -> None:
     """Check the length of the input before the attention maps are computed.
 
     The size of the maps is quadratic in the length.
@@ -110,7 +109,7 @@ def _check_length(predictor: Any, arguments: dict[str, Any]) -> None:
         raise UserError(f"has {tokens:,} tokens: expected at most {max_tokens:,} for the attention maps of this model")
 
 
-def _next(predictor: Any, text: str) -> list[schemas.Next]:
+def _next(predictor: LoadedModel, text: str) -> list[schemas.Next]:
     """Return the likeliest next tokens after a text, as predicted by a language model."""
     ids = torch.tensor(predictor.encode([text]), device=predictor.compute.device)
     with predictor.compute.autocast():

@@ -13,11 +13,12 @@ from manyheads.data.images.checking import open_image
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.service.batching import Run
+from manyheads.tasks.loading import LoadedModel
 
 MAX_PIXELS = 16_000_000  # maximum number of pixels in an image that a client sends
 
 
-def run(predictor: Any, verb: str, **options: Any) -> Run:
+def run(predictor: LoadedModel, verb: str, **options: Any) -> Run:
     """Return a function that runs a predictor's method on a batch of items."""
 
     def answers(items: list[tuple[str, str]]) -> Sequence[Any]:
@@ -46,7 +47,7 @@ def run(predictor: Any, verb: str, **options: Any) -> Run:
     return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **options))
 
 
-def image_decoder(predictor: Any) -> Run:
+def image_decoder(predictor: LoadedModel) -> Run:
     """Return a function that decodes image files to arrays of pixels in the input size of a model."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:

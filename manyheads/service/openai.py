@@ -24,6 +24,7 @@ from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
 from manyheads.service.verbs import decode_images
+from manyheads.tasks.loading import LoadedModel
 
 SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts are tokenized in a thread
 
@@ -91,7 +92,9 @@ def _add_scores(
         choice.logprobs = log_probabilities(served.predictor.tokenizer, prompt, echoed, text.scores, choice.text)
 
 
-async def _encode_prompts(predictor: Any, payload: schemas.CompletionRequest) -> tuple[list[str], list[list[int]]]:
+async def _encode_prompts(
+    predictor: LoadedModel, payload: schemas.CompletionRequest
+) -> tuple[list[str], list[list[int]]]:
     """Return the prompts of a request, both as texts and as token ids."""
     prompts: Any = payload.prompt if isinstance(payload.prompt, list) else [payload.prompt]
     if isinstance(prompts[0], int):
@@ -192,14 +195,14 @@ async def model(service: Service, payload: None, request: Request) -> Any:
     return _card(service.registry.of(request.path_params["name"], None))
 
 
-def _card(served: Any) -> schemas.ModelCard:
-    predictor, target = served.predictor, getattr(served.predictor, "target", None)
+def _card(served: Served) -> schemas.ModelCard:
+    predictor, target = served.predictor, served.predictor.target
     return schemas.ModelCard(
         id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
-        reads=predictor.reads, pairs=getattr(predictor, "takes_pairs", False),
-        labels=list(map(str, getattr(predictor, "labels", ()))),
+        reads=predictor.reads, pairs=predictor.takes_pairs,
+        labels=list(map(str, predictor.labels)),
         languages=list(served.languages) if served.languages else None,
-        mask=getattr(predictor, "mask", None),
+        mask=predictor.mask,
         threshold=target.threshold if target is not None and target.kind == "multi-label" else None,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from manyheads.service.batching import Batcher
 from manyheads.service.errors import Refused
 from manyheads.service.generation_worker import GenerationWorker
 from manyheads.service.logs import log, log_event
-from manyheads.tasks.embedding import can_embed
+from manyheads.tasks.loading import LoadedModel
 from manyheads.tasks.verbs import SERVED
 
 
@@ -35,7 +35,7 @@ class Served:
     """
 
     name: str
-    predictor: Any
+    predictor: LoadedModel
     worker: Batcher | GenerationWorker
     stamp: tuple[Any, ...]
     languages: tuple[str, str] | None = None
@@ -43,13 +43,12 @@ class Served:
 
     @property
     def verbs(self) -> list[str]:
-        verbs = [verb for verb in SERVED if hasattr(self.predictor, verb)]
-        return verbs if can_embed(self.predictor.model) else [verb for verb in verbs if verb != "embed"]
+        return [verb for verb in SERVED if verb in self.predictor.supported]
 
     @property
     def attends(self) -> bool:
         """True if the model has attention heads whose maps can be shown."""
-        return hasattr(self.predictor, "attend") and bool(tapped(self.predictor.model))
+        return "attend" in self.predictor.verbs and bool(tapped(self.predictor.model))
 
     @property
     def kind(self) -> str:
@@ -125,7 +124,7 @@ class Registry:
 
 
 # A short call of each command that the service offers, to warm up a model.
-WARM_UP: dict[str, Callable[[Any], object]] = {
+WARM_UP: dict[str, Callable[[LoadedModel], object]] = {
     "generate": lambda predictor: predictor.generate("", max_tokens=2, temperature=0.0),
     "translate": lambda predictor: predictor.translate("a"),
     "tag": lambda predictor: predictor.tag("a"),
@@ -138,12 +137,12 @@ WARM_UP: dict[str, Callable[[Any], object]] = {
 }
 
 
-def warm_up(predictor: Any) -> None:
+def warm_up(predictor: LoadedModel) -> None:
     """Run a model once on a short example, so that the first client does not wait for compilation and memory
     allocation.
     """
     for verb, use in WARM_UP.items():
-        if hasattr(predictor, verb):
+        if verb in predictor.verbs:
             # An error is ignored here: the vocabulary may not have the words of the example, or the model may need
             # pairs of texts.
             with contextlib.suppress(UserError):

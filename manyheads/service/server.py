@@ -150,12 +150,12 @@ def service_of(settings: Settings) -> Service:
     def ready(name: str, model: str) -> Served:
         stamp = stamp_of(model)
         predictor = load(model, precision=settings.precision, threads=threads)
-        if not any(hasattr(predictor, verb) for verb in SERVED):
+        if not {*SERVED} & {*predictor.verbs}:
             raise UserError(f"{model}: expected a model that supports one of {', '.join(SERVED)}")
         with lock:
             warm_up(predictor)
         worker: GenerationWorker | Batcher
-        if hasattr(predictor, "generate"):
+        if "generate" in predictor.verbs:
             worker = GenerationWorker(
                 name, predictor, lock, metrics, rows=limits.rows, positions=limits.positions,
                 max_waiting=limits.max_waiting,
@@ -163,7 +163,7 @@ def service_of(settings: Settings) -> Service:
         else:
             worker = Batcher(name, lock, metrics, max_items=limits.max_items, **bounds)
         languages = settings.languages.get(name)
-        if hasattr(predictor, "translate") and languages is None and (languages := predictor.languages) is None:
+        if "translate" in predictor.verbs and languages is None and (languages := predictor.languages) is None:
             hint = f"/translate does not offer this model: give its languages with --languages {name}=SOURCE:TARGET"
             log_event("unknown languages of a translator", logging.WARNING, model=name, hint=hint)
         return Served(name, predictor, worker, stamp, languages)

@@ -33,7 +33,7 @@ def compare(
     """
     first, second = (load(model) if isinstance(model, str | Path) else model for model in (first, second))
     for predictor in (first, second):
-        if not hasattr(predictor, "outcome"):
+        if not isinstance(predictor, Predictor):
             raise UserError(
                 f"{shown(predictor)} has no predictions to score: expected two models, or their directories"
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,6 +187,7 @@ def ratios(label: str, right: int, found: int, expected: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@runtime_checkable
 class Predictor(Protocol):
     """Interface of the predictors that `manyheads.load` returns, for their evaluation on test data."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
@@ -20,6 +20,16 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     """Model that `load` returns, for editors: it has the methods that `verbs` names, and more."""
 
     verbs: tuple[str, ...]
+    supported: tuple[str, ...]
+    reads: Literal["texts", "images"]
+    reports: tuple[str, ...]
+    labels: Sequence[object]
+    mask: str
+    threshold: float | None
+    reads_pairs: bool
+    takes_pairs: bool
+    needs_pairs: bool
+    pairs_only: str
     model: Any
     path: Path
     translate: Callable[..., Any]
@@ -86,9 +96,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
         ('translate', 'attend', 'lens', 'evaluate')
     """
     loaded = load_directory(model)
-    config = loaded.model.config
-    # Image models without labels have no classification head.
-    head = getattr(config, "head", None if getattr(config, "labels", True) else "none")
+    head = loaded.model.head_name
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]
         if type(loaded.model).__name__ not in models or head not in row.heads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from tokenizers import Tokenizer
@@ -14,6 +14,8 @@ from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
+from manyheads.core.config import Config
+from manyheads.core.interface import Encodes, Model, ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import check, lower
@@ -23,26 +25,40 @@ from manyheads.tasks.encoding import encode
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
+M = TypeVar("M", bound=Model[Config])
 MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
 
 
-class TrainedModel:
+class TrainedModel(Generic[M]):
     """Predictor: a model in eval mode, on its device.
 
     model, compute  the model as loaded, and the compute settings (device, number format)
     compiled        the model and the settings for fast inference, prepared on first use
     reports         names of the reports that an evaluation can give in addition to metrics
-    verbs           names of the commands (such as translate) that accept the model; `tasks/verbs.py` lists all commands
+    verbs           names of the commands (such as translate) that models of this class support, and of its methods;
+                    `tasks/verbs.py` lists all commands
+    supported       verbs of this model
+    labels          labels that the model distinguishes
+    mask            text that stands for a word to predict; empty: the model predicts no such words
+    threshold       minimum probability of a predicted label, for a classifier that predicts any number of labels
+    reads_pairs     True if the model can read a pair of texts
+    takes_pairs     True if a classifier accepts pairs of texts, which it does not if it was trained on single texts
+    needs_pairs     True if a classifier was trained on pairs of texts, and cannot classify a single text
+    pairs_only      error message that a user sees who gives a single text to a model for pairs of texts
     reads           kind of the inputs: "texts" or "images"
     """
 
     verbs: ClassVar[tuple[str, ...]] = ()
-    reads: ClassVar[str] = "texts"
+    reads: ClassVar[Literal["texts", "images"]] = "texts"
     reports: tuple[str, ...] = ()
+    mask: str = ""
+    threshold: float | None = None
+    pairs_only: ClassVar[str] = ""
+    reads_pairs = takes_pairs = needs_pairs = False
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         check(compute)
-        self.model: Any = loaded.model.to(compute.device).eval()
+        self.model: M = loaded.model.to(compute.device).eval()
         self.path, self.family, self.compute = loaded.path, loaded.family, compute
         self._compiled: tuple[Any, ComputeConfig] | None = None
         self._versions: list[tuple[int, int]] = []
@@ -61,10 +77,20 @@ class TrainedModel:
             self._compiled, self._versions = lower(self.model, self.compute), versions
         return self._compiled
 
+    @property
+    def labels(self) -> Sequence[object]:
+        return self.model.labels
+
+    @property
+    def supported(self) -> tuple[str, ...]:
+        """Return the verbs of this model: of `verbs`, without embed if the model has no states of tokens or images."""
+        embeds = isinstance(self.model, Encodes | ReadsImages)
+        return tuple(verb for verb in self.verbs if verb != "embed" or embeds)
+
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())
         labels = ""
-        if hasattr(self, "labels"):
+        if "classify" in self.verbs or self.reads == "images":
             labels = f"{len(self.labels)} labels, " if self.labels else "no head, "
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, {labels}{parameters:,} parameters)"
 
@@ -82,7 +108,7 @@ class TrainedModel:
             )
 
 
-class ModelWithTokenizer(TrainedModel):
+class ModelWithTokenizer(TrainedModel[M]):
     """Predictor for a model that reads texts.
 
     done  past participle such as "translated", which completes the error message if the tokenizer is missing
@@ -99,7 +125,7 @@ class ModelWithTokenizer(TrainedModel):
     @property
     def _max_tokens(self) -> int | None:
         """Return the maximum number of tokens that the model can read; None means no limit."""
-        return getattr(self.model.config, "max_positions", None)
+        return self.model.max_positions
 
     def _model_inputs(self, text: TokenizedText, truncate: bool) -> tuple[list[Tensor], Side]:
         """Return the inputs of a model that reads a single sequence, and the displayed form of the tokens."""
@@ -112,7 +138,7 @@ class ModelWithTokenizer(TrainedModel):
         rows = [torch.tensor([text.ids])]
         if any(text.segments):
             rows += [torch.tensor([len(text.ids)]), torch.tensor([text.segments])]
-        if getattr(self.model.config, "head", None) == "choice":
+        if self.model.head_name == "choice":
             # This model reads several answer candidates per text. Add a dimension for them, here of size 1.
             rows = [row[:, None] for row in rows]
         return rows, text.side
@@ -149,22 +175,15 @@ class ModelWithTokenizer(TrainedModel):
 
 
 @checked_methods
-class TextPredictor(ModelWithTokenizer):
+class TextPredictor(ModelWithTokenizer[M]):
     """Predictor for a model that reads a whole text, or a pair of texts.
 
-    pairs_only  error message that a user sees who gives a single text to a model for pairs of texts; empty for other
-                models
+    A model without segment embeddings separates the two texts of a pair by a separator token.
     """
 
-    pairs_only: ClassVar = ""
-
-    @property
-    def reads_pairs(self) -> bool:
-        """Return True if the model can read a pair of texts.
-
-        A model without segment embeddings separates the two texts by a separator token.
-        """
-        return hasattr(self.model.config, "segment_types") or isinstance(self.model, GPT)
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
+        self.reads_pairs = self.model.reads_pairs
 
     def attend(
         self,

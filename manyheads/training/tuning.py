@@ -107,8 +107,8 @@ def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and belongs_to_head(name) and "." in name)
     # An adapter contains these tensors, too. FSDP replaces the parameters while it saves, so the names are kept.
-    assert isinstance(model, Model)
-    model.trained_heads = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    if isinstance(model, Model):
+        model.trained_heads = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
     for layer in [m for name, m in layers.items() if any(_matches(name, p) for p in config.lora_layers)]:
         add_low_rank(layer, rank, config.lora_alpha, config.lora_dropout)
 

@@ -11,6 +11,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.squad import Questions
 from manyheads.data.text.text_faults import ItemError, check_text
 from manyheads.errors import UserError
+from manyheads.models.bert import Bert
 from manyheads.tasks.answering.metrics import best, f1, squad_metrics
 from manyheads.tasks.answering.passages import MAX_ANSWER, READING, FoundAnswer, best_answers, passage_logits, passages
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -21,7 +22,7 @@ MAX_ANSWERS, MAX_ANSWER_TOKENS = 1000, 1000
 
 
 @checked_methods
-class QuestionAnswerer(TextPredictor):
+class QuestionAnswerer(TextPredictor[Bert]):
     """Question answering model with its tokenizer, as returned by `manyheads.load`.
 
     reading  limits max_length, stride and max_query in tokens, see `passages`; None: the limits of the training run, or

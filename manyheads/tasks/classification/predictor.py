@@ -9,6 +9,8 @@ from typing import Any, ClassVar, overload
 
 from manyheads import directory
 from manyheads.calls import checked_methods
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @checked_methods
-class Classifier(TextPredictor):
+class Classifier(TextPredictor[Model[Config]]):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
@@ -32,9 +34,11 @@ class Classifier(TextPredictor):
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
-        self._trained_on: dict[str, Any] = record_of(loaded.path).get("data", {})
+        pairs = record_of(loaded.path).get("data", {}).get("pairs")
+        self.takes_pairs, self.needs_pairs = self.reads_pairs and pairs is not False, bool(pairs)
         self.target = trained_target(loaded, record_of(loaded.path))
         self.reports = self.target.reports
+        self.threshold = self.target.threshold if self.target.kind == "multi-label" else None
 
     @property
     def labels(self) -> tuple[Any, ...]:
@@ -44,16 +48,6 @@ class Classifier(TextPredictor):
         ('negative', 'positive')
         """
         return self.target.values
-
-    @property
-    def takes_pairs(self) -> bool:
-        """Return True if the model can read two texts and was not trained on single texts."""
-        return self.reads_pairs and self._trained_on.get("pairs", True)
-
-    @property
-    def needs_pairs(self) -> bool:
-        """Return True if the model was trained on pairs of texts and cannot classify a single text."""
-        return self._trained_on.get("pairs", False)
 
     @overload
     def classify(
@@ -164,7 +158,7 @@ class Classifier(TextPredictor):
             raise UserError(f"{self.path}: this model reads single texts, not pairs")
         if pairs is None and any(map(str.strip, texts)) and self.needs_pairs:
             raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
-        return encode(self.tokenizer, texts, pairs, self.model.config.max_positions, truncate=truncate, where=where)
+        return encode(self.tokenizer, texts, pairs, self.model.max_positions, truncate=truncate, where=where)
 
     def _test_data(self, data: Any, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         from manyheads.data.sources.corpora import LabeledSource

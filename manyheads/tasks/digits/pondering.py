@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from manyheads.errors import UserError
+from manyheads.models.universal import Universal
 from manyheads.tasks.translation.predictor import Translator
 
 
@@ -44,7 +45,7 @@ def pondering(translator: Translator, source: str, target: str | None = None) ->
     target  translation to use; None: the greedy translation
     """
     model = translator.model
-    if not hasattr(getattr(model, "config", None), "steps"):
+    if not isinstance(model, Universal):
         raise UserError(f"{translator.path} is a {translator.family} model: expected a Universal Transformer")
     target = translator.translate(source, beam=1) if target is None else target
     sides = ((translator.tokenizer, source), (translator.target_tokenizer, target))

@@ -127,6 +127,7 @@ class ClipClassifier(ImageClassifier):
 
     def evaluate_clips(self, clips: Clips) -> LabelEvaluation:
         """Classify the video clips, and compare the predicted labels with the true labels."""
+        assert isinstance(self.model, NonLocalNet)
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
         metrics = clip_metrics(scores, label_indices(clips, self.labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]

@@ -20,6 +20,8 @@ from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.calls import checked_methods, shown
+from manyheads.core.config import Config
+from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
@@ -50,7 +52,7 @@ Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | It
 
 
 @checked_methods
-class ImageEncoder(TrainedModel):
+class ImageEncoder(TrainedModel[ReadsImages[Config]]):
     """Image model without a classification head, as returned by `manyheads.load`.
 
     It computes attention weights and channel weights of images, but makes no predictions.
@@ -67,7 +69,7 @@ class ImageEncoder(TrainedModel):
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes. If several classes have the same name, a number is added to each."""
-        return distinct_names(self.model.config.labels)
+        return distinct_names(self.model.labels)
 
     @property
     def has_channel_weights(self) -> bool:
@@ -157,11 +159,12 @@ class ImageClassifier(ImageEncoder):
     verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
-        if not loaded.model.config.labels:
+        if not loaded.model.labels:
             raise UserError(f"{loaded.path}: found no classification head: train this model for a task with --init")
         super().__init__(loaded, compute)
         self.target = trained_target(loaded, record_of(loaded.path))
         self.reports = self.target.reports
+        self.threshold = self.target.threshold if self.target.kind == "multi-label" else None
 
     @property
     def labels(self) -> tuple[Any, ...]:

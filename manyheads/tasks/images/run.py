@@ -22,6 +22,7 @@ from manyheads.data.readers.labeled import REGRESSION_LABELS
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError, shown
 from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
+from manyheads.models.vit import ViT
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.run import Job, Run, carry_out, located
@@ -208,7 +209,7 @@ def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
 
     The result is empty for a model without these two tokens.
     """
-    if getattr(classifier.model, "distillation_token", None) is None:
+    if not isinstance(classifier.model, ViT) or classifier.model.distillation_token is None:
         return {}
     loader = ImageLoader(data, classifier.target.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)
     similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))

@@ -21,6 +21,8 @@ from manyheads.data.readers.texts import Texts
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
+from manyheads.models.gpt import GPT
+from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.task import text_metrics, token_losses
@@ -60,7 +62,7 @@ Stream = Callable[[int, str], None]
 
 
 @checked_methods
-class LanguageModel(ModelWithTokenizer):
+class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
     verbs: ClassVar = ("generate", "attend", "lens", "evaluate")

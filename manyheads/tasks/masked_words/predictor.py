@@ -30,6 +30,7 @@ from manyheads.data.text.text_faults import ItemError, beginning, check_text, ch
 from manyheads.data.text.tokenizers import positions_after_truncation, with_special_tokens
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
+from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.masked_words.task import mean_scores, scores
@@ -59,7 +60,7 @@ class Fill(NamedTuple):
 
 
 @checked_methods
-class MaskedLanguageModel(TextPredictor):
+class MaskedLanguageModel(TextPredictor[Bert]):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("fill", "embed", "attend", "lens", "evaluate")

@@ -12,6 +12,8 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
+from manyheads.models.bert import Bert
+from manyheads.models.bert_features import BertFeatures
 from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
 from manyheads.tasks.inputs import STRING, Texts, rows_of
 from manyheads.tasks.predictor import TextPredictor
@@ -97,7 +99,7 @@ class EntityEvaluation(EvaluationResult):
 
 
 @checked_methods
-class Tagger(TextPredictor):
+class Tagger(TextPredictor[Bert | BertFeatures]):
     """Tagger with its tokenizer, as returned by `manyheads.load` for a model that labels tokens.
 
     reading  limit max_length: long texts are read in windows of at most this number of tokens. None: the limit of the

@@ -19,6 +19,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
 from manyheads.generation import Hypothesis, score
+from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import ModelWithTokenizer
@@ -65,7 +66,7 @@ class Translation:
 
 
 @checked_methods
-class Translator(ModelWithTokenizer):
+class Translator(ModelWithTokenizer[TranslationModel]):
     """Trained encoder-decoder with its tokenizers, as returned by `manyheads.load` for a translation model."""
 
     verbs: ClassVar = ("translate", "attend", "lens", "evaluate")

@@ -196,7 +196,8 @@ def test_a_dry_run_plans_the_model_to_start_from(run: Path, tmp_path: Path) -> N
 def test_runs_of_different_kinds_are_not_compared(run: Path) -> None:
     class Other:
         path = run
-        outcome = None
+
+        def outcome(self) -> None: ...
 
     with pytest.raises(ValueError, match=r"Translator \(.*\) and Other \(.*\): expected two models of the same task"):
         compare(manyheads.load(run), Other())  # type: ignore[arg-type]
