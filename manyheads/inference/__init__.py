@@ -1,9 +1,9 @@
 """Conversion of a loaded model to the fastest form for this machine with the function `lower`.
 
 On a CPU, the stacks of Transformer blocks are replaced by modules (`stack.py`) that run them by a measured route
-(`routes.py`): fused kernels (`fused.py`, built from `kernels.py`, `tile.py` and `amx.py`) with packed weights
-(`packed.py`), or products of oneDNN (`onednn.py`). The original modules run if they are faster, and for features
-that the routes do not support, such as recording or editing of activations. The saved model does not change.
+(`routes.py`): fused kernels with packed weights (`kernels/`), or products of oneDNN (`onednn.py`). The original modules
+run if they are faster, and for features that the routes do not support, such as recording or editing of activations.
+The saved model does not change.
 
 Numba (extra `fast`) compiles the kernels. Without it, models run unchanged. `graphs.py` is for GPUs.
 """
@@ -50,7 +50,7 @@ def check(compute: ComputeConfig) -> None:
         raise UserError(f"precision int8 is available only on a CPU, found device {compute.device}: {advice}")
     if not has_kernels():
         raise UserError(f"precision int8 needs Numba: pip install 'manyheads[fast]', or {advice}")
-    from manyheads.inference.processor import HAS_INT8
+    from manyheads.inference.kernels.processor import HAS_INT8
 
     if not HAS_INT8:
         raise UserError(f"this processor has no 8-bit products (AVX512-VNNI or AVX-VNNI): {advice}")
@@ -116,8 +116,8 @@ class _Plan:
 
 
 def _plan(model: Any, compute: ComputeConfig) -> _Plan:
+    from manyheads.inference.kernels.processor import HAS_BF16
     from manyheads.inference.measuring import measured_routes
-    from manyheads.inference.processor import HAS_BF16
     from manyheads.inference.stack import fusible
 
     precision, routes, seconds = compute.precision, {}, 0.0
@@ -181,7 +181,7 @@ def speeds(model: nn.Module, threads: int | None = None) -> list[dict[str, Any]]
 
 def _available() -> Iterator[Precision]:
     """Yield the precisions that the kernels have on this processor."""
-    from manyheads.inference.processor import HAS_BF16, HAS_INT8
+    from manyheads.inference.kernels.processor import HAS_BF16, HAS_INT8
 
     if HAS_INT8:
         yield "int8"
@@ -193,7 +193,7 @@ def _available() -> Iterator[Precision]:
 def _lowered(model: Any, plan: _Plan) -> tuple[Any, ComputeConfig]:
     """Return a model with fused stacks and linear layers, or the same model if PyTorch's modules are faster."""
     from manyheads.inference.conversion import convert
-    from manyheads.inference.packed import get_team
+    from manyheads.inference.kernels.packed import get_team
     from manyheads.inference.stack import FusedLinear, FusedStack, divisible, plain_settings
 
     compute, precision = plan.compute, plan.compute.precision

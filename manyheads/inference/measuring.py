@@ -16,8 +16,8 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
 from manyheads.core.runtime import ComputeConfig
 from manyheads.inference import onednn, routes
-from manyheads.inference.compiled import cache_directory, source_version
-from manyheads.inference.packed import get_team
+from manyheads.inference.kernels.compiled import cache_directory, source_version
+from manyheads.inference.kernels.packed import get_team
 from manyheads.inference.routes import WORKS, Route, Routes
 from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, fusible
 

@@ -20,12 +20,12 @@ from manyheads.core.masks import Mask
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
 from manyheads.inference import onednn
-from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
 from manyheads.inference.cache import FusedCache
-from manyheads.inference.compiled import Kernel
+from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
+from manyheads.inference.kernels.compiled import Kernel
+from manyheads.inference.kernels.packed import KINDS, PER_WORD, Team, Workspace, get_team, pack_weights
+from manyheads.inference.kernels.processor import FLOAT32
 from manyheads.inference.onednn import ACTIVATION_NAMES, OneDnnBlock
-from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, get_team, pack_weights
-from manyheads.inference.processor import FLOAT32
 from manyheads.inference.routes import Routes
 
 run, run_linear, reduce_rows = Kernel("fused.run"), Kernel("fused.run_linear"), Kernel("reducing.reduce_rows")
@@ -326,7 +326,7 @@ def fusible(stack: Stack, precision: str) -> bool:
 
 
 def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
-    """Return the norms and the matrix products of a block in the order that `fused.py` defines.
+    """Return the norms and the matrix products of a block in the order that `kernels/fused.py` defines.
 
     Layer scales are multiplied into the weights.
     """

@@ -24,7 +24,7 @@ from manyheads.models.vit import ViT, ViTConfig
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import processor
+from manyheads.inference.kernels import processor
 
 PRECISIONS = ["float32", *(["bf16"] if processor.HAS_BF16 else []), *(["int8"] if processor.HAS_INT8 else [])]
 # of the root of the mean square, against float64
@@ -288,7 +288,7 @@ def test_threads_of_a_service_share_a_model() -> None:
 
 def test_replaced_work_memory_has_the_requested_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both need more than there is, and the one with fewer rows is done last."""
-    from manyheads.inference.packed import Workspace
+    from manyheads.inference.kernels.packed import Workspace
 
     workspace, new = Workspace(1, 1, 1, 1, 1, 1, 1), Workspace._new
 

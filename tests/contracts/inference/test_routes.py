@@ -24,7 +24,8 @@ from manyheads.models.vit import ViT, ViTConfig
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import measuring, onednn, processor, routes
+from manyheads.inference import measuring, onednn, routes
+from manyheads.inference.kernels import processor
 from manyheads.inference.routes import ROUTES, Routes
 from manyheads.inference.stack import FusedStack
 

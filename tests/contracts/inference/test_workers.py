@@ -18,7 +18,7 @@ from manyheads.tasks.translation import decoding
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import packed
+from manyheads.inference.kernels import packed
 
 SOURCES = [[3, 4, 5, 1], [6, 1], [], *([number % 20 + 3, 4, 1] for number in range(9))]
 

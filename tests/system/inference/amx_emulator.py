@@ -22,7 +22,7 @@ _features = FeatureMap({**binding.get_host_cpu_features(), "amx-tile": True, "am
 binding.get_host_cpu_features = lambda: _features
 torch.cpu._init_amx = lambda: True  # the system grants the registers
 
-from manyheads.inference import amx  # noqa: E402
+from manyheads.inference.kernels import amx  # noqa: E402
 
 amx.PREFIX = "emulated_"
 calls: Counter[str] = Counter()
@@ -102,7 +102,7 @@ for _name, _function, _kinds in (
 def main() -> None:
     from manyheads.core.runtime import prepare
     from manyheads.inference import lower
-    from manyheads.inference.processor import HAS_AMX
+    from manyheads.inference.kernels.processor import HAS_AMX
     from manyheads.models.gpt import GPT, GPTConfig
 
     assert HAS_AMX

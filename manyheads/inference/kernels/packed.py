@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.inference.arguments import Scratch, Weights, work_size
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
+from manyheads.inference.kernels.arguments import Scratch, Weights, work_size
+from manyheads.inference.kernels.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
