@@ -103,7 +103,7 @@ def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -
         return []
     from manyheads.inference.kernels.packed import get_team
     from manyheads.inference.kernels.processor import HAS_BF16, HAS_INT8
-    from manyheads.inference.stack import FusedLinear
+    from manyheads.inference.linear import FusedLinear
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []

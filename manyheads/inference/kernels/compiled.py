@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import binding
 
 from manyheads.files import WriteError, fingerprint, write
 from manyheads.inference.kernels import processor
+from manyheads.inference.kernels.processor import binding
 
 logger = logging.getLogger(__name__)
 

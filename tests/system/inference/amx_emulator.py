@@ -101,7 +101,7 @@ for _name, _function, _kinds in (
 
 def main() -> None:
     from manyheads.core.runtime import prepare
-    from manyheads.inference import lower
+    from manyheads.inference import compile_model
     from manyheads.inference.kernels.processor import HAS_AMX
     from manyheads.models.gpt import GPT, GPTConfig
 
@@ -120,8 +120,8 @@ def main() -> None:
                 GPTConfig(**{"vocab": 131, "layers": 2, "heads": 4, "max_positions": 128, **setting})
             ).eval()
             calls.clear()
-            fast, compute = lower(model, prepare(precision, 2, device="cpu"))
-            with torch.inference_mode(), compute.autocast():
+            fast = compile_model(model, prepare(precision, 2, device="cpu"))
+            with torch.inference_mode(), fast.compute.autocast():
                 whole, cache = fast(given), fast.start(3, 75)
                 parts = [fast.step(part, cache) for part in given.split([40, 1, 1, 2, 3, 28], dim=1)]
             with torch.no_grad():
