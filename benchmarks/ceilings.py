@@ -101,9 +101,9 @@ def _tile(x: torch.Tensor, weight: torch.Tensor, precision: str, threads: int) -
     """The product as lowered models take it; none where they do not."""
     if not has_kernels():
         return []
-    from manyheads.inference.packed import get_team
-    from manyheads.inference.processor import HAS_BF16, HAS_INT8
-    from manyheads.inference.stack import FusedLinear
+    from manyheads.inference.kernels.packed import get_team
+    from manyheads.inference.kernels.processor import HAS_BF16, HAS_INT8
+    from manyheads.inference.linear import FusedLinear
 
     if not {"float32": True, "bf16": HAS_BF16, "int8": HAS_INT8}[precision]:
         return []

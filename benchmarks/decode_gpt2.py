@@ -40,15 +40,15 @@ class Decoding:
 def ours(case: Decoding, setting: str, threads: int) -> Prepared:
     model = seeded(case.preset)
     given = case.inputs(model.config.vocab)
-    model, compute = compiled(model, setting, threads)
+    model = compiled(model, setting, threads)
     prompts, count = given[:, : case.prompt].tolist(), case.batch
     how: dict[str, Any] = {"context": model.config.max_positions, "limits": [case.new] * count, "seeds": [0] * count}
 
     def run() -> None:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             deque(sample(model.start, model.step, prompts, Sampling(temperature=0), **how), maxlen=0)
 
-    with torch.inference_mode(), compute.autocast():
+    with torch.inference_mode(), model.compute.autocast():
         cache = model.start(count, given.shape[1])
         logits = _fed(lambda tokens: model.step(tokens, cache)[:, -1], given)
     return Prepared(run, logits.float().numpy())

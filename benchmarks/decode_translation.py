@@ -20,7 +20,6 @@ from benchmarks.peers import ctranslate2
 from benchmarks.work import Prepared, Side, Work
 from manyheads.analysis import costs
 from manyheads.generation import beam_search, greedy
-from manyheads.inference import map_parts, reduction
 from manyheads.models.transformer import Transformer
 from manyheads.tasks.translation.decoding import WORKER_ROWS
 
@@ -60,12 +59,12 @@ class Translating:
 def ours(case: Translating, setting: str, threads: int) -> Prepared:
     source = case.inputs()
     lengths = torch.full((case.sentences,), case.source)
-    model, compute = compiled(case.model(), setting, threads)
+    model = compiled(case.model(), setting, threads)
     c = model.config
-    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,), "reduce": reduction(model)}
+    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,), "reduce": model.reduce}
 
     def part(rows: list[int]) -> list[list[int]]:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             cache, limits = (
                 model.start(source[rows], lengths[rows], case.target),
                 torch.full((len(rows),), case.target - 1),
@@ -76,7 +75,7 @@ def ours(case: Translating, setting: str, threads: int) -> Prepared:
 
     def translate() -> list[list[int]]:
         """As `tasks.translation.decoding.decode`, which stops at the end of a sentence."""
-        return map_parts(model, part, [*range(case.sentences)], -(-WORKER_ROWS // case.beam))
+        return model.map_parts(part, [*range(case.sentences)], -(-WORKER_ROWS // case.beam))
 
     def run() -> None:
         translate()

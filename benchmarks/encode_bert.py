@@ -54,10 +54,10 @@ def ours(case: Encoding, setting: str, threads: int) -> Prepared:
     texts = case.inputs(model.config.vocab)
     lengths = [len(text) for text in texts]
     rows = token_batches(lengths, lengths, case.batch * case.longest, seed=0, epoch=0)
-    model, compute = compiled(model, setting, threads)
+    model = compiled(model, setting, threads)
 
     def encode(ids: Tensor, lengths: Tensor) -> Tensor:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             states: Tensor = model(ids, lengths)
             return states
 

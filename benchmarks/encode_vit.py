@@ -30,11 +30,11 @@ class Seeing:
 
 
 def ours(case: Seeing, setting: str, threads: int) -> Prepared:
-    model, compute = compiled(seeded(case.preset), setting, threads)
+    model = compiled(seeded(case.preset), setting, threads)
     images = case.inputs(model.config)
 
     def look() -> Tensor:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             logits: Tensor = model(images)
             return logits
 

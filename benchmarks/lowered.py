@@ -43,10 +43,10 @@ def classify(case: Classifying, setting: str, threads: int) -> Prepared:
     model = ours.seeded(case.preset)
     ids = torch.randint(1, model.config.vocab, (case.texts, case.length), generator=ours.generator())
     lengths = torch.full((case.texts,), case.length)
-    model, compute = ours.compiled(model, setting, threads)
+    model = ours.compiled(model, setting, threads)
 
     def look() -> Tensor:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             logits: Tensor = model(ids, lengths)
             return logits
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from manyheads.core.config import Precision
-from manyheads.core.runtime import ComputeConfig, prepare
-from manyheads.inference import check, lower
+from manyheads.core.interface import Generates
+from manyheads.core.runtime import prepare
+from manyheads.inference import CompiledModel, check, compile_model
 from manyheads.models.presets import build, preset
 
 # Settings of our side that are PyTorch's own modules, not lowered: "plain float32", "plain bf16". The error of every
@@ -45,24 +46,26 @@ def seeded(name: str, **settings: Any) -> Any:
     return build(preset(name, **settings)).eval()
 
 
-def compiled(model: Any, precision: str, threads: int) -> tuple[Any, ComputeConfig]:
+def compiled(model: Any, precision: str, threads: int) -> CompiledModel[Any]:
     """The model as it runs fastest at a precision, and the route that its passes run on."""
     if precision.startswith(PLAIN):
         routes.append("plain")
-        return model.eval(), prepare(precision.split()[1], threads, device="cpu")  # type: ignore[arg-type]
-    model, compute = lower(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
-    routes.append(route(model, compute))
-    return model, compute
+        compute = prepare(precision.split()[1], threads, device="cpu")  # type: ignore[arg-type]
+        return CompiledModel(model.eval(), compute)
+    fast = compile_model(model.eval(), prepare(precision, threads, device="cpu"))  # type: ignore[arg-type]
+    routes.append(route(fast))
+    return fast
 
 
-def route(model: Any, compute: ComputeConfig) -> str:
-    """Return the route of a lowered model: "plain" for PyTorch's own modules, "onednn" or "kernels"."""
-    if not compute.lowered:
+def route(model: CompiledModel[Any]) -> str:
+    """Return the route of a compiled model: "plain" for PyTorch's own modules, "onednn" or "kernels"."""
+    if not model.precision:
         return "plain"
     from manyheads.inference.stack import FusedStack
 
-    stacks = [module for module in model.modules() if isinstance(module, FusedStack)]
-    return " ".join(sorted({stack.steps if hasattr(model, "project") else stack.sequences for stack in stacks}))
+    stacks = [module for module in model.module.modules() if isinstance(module, FusedStack)]
+    generates = isinstance(model.module, Generates)
+    return " ".join(sorted({stack.steps if generates else stack.sequences for stack in stacks}))
 
 
 def generator(seed: int = 1) -> torch.Generator:

@@ -21,7 +21,7 @@ from benchmarks.ours import seeded
 from benchmarks.peers import transformers as hugging_face
 from benchmarks.work import RELATIVE, relative_error
 from manyheads.generation import Sampling, beam_search, greedy, sample
-from manyheads.inference import lower, reduction
+from manyheads.inference import CompiledModel, compile_model
 
 # sides and the seconds that each takes at least, with a static cache to compile; the last is the first to be left out
 ENGINES = (("ours", 3.0), ("transformers static", 15.0), ("transformers", 5.0))
@@ -59,18 +59,18 @@ def _gpt2_logits(session: Session, case: Decoding) -> Tensor:
 
 
 def _our_gpt2(session: Session, case: Decoding) -> tuple[list[float], Tensor]:
-    model, compute = lower(seeded(case.preset).to(session.device), session.compute())
+    model = compile_model(seeded(case.preset).to(session.device), session.compute())
     given = case.inputs(model.config.vocab)
     prompts = given[:, : case.prompt].tolist()
     how: dict[str, Any] = {"context": model.config.max_positions, "limits": [case.new] * case.batch,
                            "seeds": [0] * case.batch}  # fmt: skip
 
     def run() -> float:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             deque(sample(model.start, model.step, prompts, Sampling(temperature=0), **how), maxlen=0)
         return decode_gpt2.amount(case)
 
-    with torch.inference_mode(), compute.autocast():
+    with torch.inference_mode(), model.compute.autocast():
         cache = model.start(case.batch, case.prompt + CHECKED)
         logits = decode_gpt2._fed(lambda tokens: model.step(tokens, cache)[:, -1], given.to(session.device))
     return session.figures(run), logits.float().cpu()
@@ -123,17 +123,17 @@ def translation(session: Session) -> None:
 
 def _our_translation(session: Session, case: Translating, precision: str | None) -> tuple[list[float], list[list[int]]]:
     """precision None: plain PyTorch in float32, which is not timed."""
-    model, compute = case.model().to(session.device), session.compute(precision or "float32")
-    if precision is not None:
-        model, compute = lower(model, compute)
+    compute = session.compute(precision or "float32")
+    prepared = CompiledModel if precision is None else compile_model
+    model: CompiledModel[Any] = prepared(case.model().to(session.device), compute)
     source = case.inputs().to(session.device)
     lengths = torch.full((case.sentences,), case.source, device=session.device)
     c = model.config
-    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,), "reduce": reduction(model),
+    how: dict[str, Any] = {"start": c.start, "end": c.end, "suppress": (c.pad,), "reduce": model.reduce,
                            "limits": torch.full((case.sentences,), case.target - 1)}  # fmt: skip
 
     def translate() -> list[list[int]]:
-        with torch.inference_mode(), compute.autocast():
+        with torch.inference_mode(), model.compute.autocast():
             cache = model.start(source, lengths, case.target)
             if case.beam == 1:
                 return [hypothesis.tokens for hypothesis in greedy(model.step, cache, **how)]

@@ -16,7 +16,7 @@ from benchmarks.gpu.session import Session
 from benchmarks.ours import seeded
 from benchmarks.peers import transformers as hugging_face
 from benchmarks.work import RELATIVE, relative_error
-from manyheads.inference import lower
+from manyheads.inference import compile_model
 
 COMPILING = 20.0  # seconds that compiling a model takes at least
 
@@ -71,11 +71,11 @@ def _measure(
         return {"figures": session.figures(turn), "error": error, "error_is": RELATIVE, "limit": limit}
 
     def measure_ours() -> Mapping[str, Any]:
-        lowered, compute = lower(model, session.compute())
+        compiled = compile_model(model, session.compute())
 
         def run() -> Tensor:
-            with torch.inference_mode(), compute.autocast():
-                return ours(lowered)
+            with torch.inference_mode(), compiled.compute.autocast():
+                return ours(compiled.module)
 
         return found(run)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,8 +42,6 @@ class KVCache:
         # cross-attention entries repeated for every row of the batch, computed at the first read
         self._expanded: list[tuple[Tensor, Tensor]] | None = None
         self._cross_mask: Mask | None = None
-        # the `_expanded` of another cache that `follow` has copied last
-        self._followed: list[tuple[Tensor, Tensor]] | None = None
         # For each row, index of the source sentence whose cross-attention entries the row uses.
         self._sources = torch.arange(batch, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
@@ -169,55 +165,6 @@ class KVCache:
         self._entries[:, :, rows, :, :used] = other._entries[:, :, : other.batch, :, :used]
         self.lengths = self.lengths.index_copy(0, rows, other.lengths)
         self._update_longest()
-
-    @property
-    def memory(self) -> tuple[int, int]:
-        """Return the address and the size of the memory, which a step of the same rows does not change."""
-        return self._entries.data_ptr(), self._entries.numel()
-
-    def fixed(self) -> KVCache:
-        """Return a cache with the same memory, whose shapes do not depend on its lengths, for a recorded step.
-
-        It has a row for each slot of the memory, and `append` returns all positions. `follow` copies the lengths.
-        """
-        fixed, slots, device = copy.copy(self), self._entries.shape[2], self._device
-        fixed.lengths = torch.zeros(slots, dtype=torch.long, device=device)
-        fixed._longest, fixed._equal_lengths = self.capacity - 1, False
-        fixed._followed, fixed._cross_mask = None, None
-        if self._cross[0] is not None:
-            entries = self._cross_entries()
-            fixed._expanded = [(k.new_zeros(slots, *k.shape[1:]), v.new_zeros(slots, *v.shape[1:])) for k, v in entries]
-            fixed._sources = torch.arange(slots, device=device)
-            fixed._cross_lengths = torch.full((slots,), entries[0][0].shape[2], device=device)
-        return fixed
-
-    def follow(self, other: KVCache) -> None:
-        """Copy the lengths, and cross-attention entries that have changed, of the cache that this is `fixed` from."""
-        self.lengths[: other.batch] = other.lengths
-        if self._cross[0] is None:
-            return
-        other.cross(0)
-        if self._followed is not other._expanded:
-            self._followed = other._expanded
-            for layer, pair in enumerate(self._expanded or ()):
-                for buffer, entry in zip(pair, other.cross(layer), strict=True):
-                    buffer[: other.batch] = entry
-            if other._cross_lengths is not None:
-                assert self._cross_lengths is not None
-                self._cross_lengths[: other.batch] = other._cross_lengths[other._sources]
-
-    def move_to(self, fixed: KVCache) -> bool:
-        """Move the content to the memory of a cache made by `fixed`. Returns False if the sizes differ."""
-
-        def sizes(cache: KVCache) -> list[Any]:
-            crossed = [] if cache._cross[0] is None else [entry.shape[1:] for entry in cache._cross_entries()[0]]
-            return [cache._entries.shape, cache._entries.dtype, *crossed]
-
-        if sizes(self) != sizes(fixed):
-            return False
-        fixed._entries[:, :, :, :, : self._longest] = self._entries[:, :, :, :, : self._longest]
-        self._entries, fixed._followed = fixed._entries, None
-        return True
 
     def _cross_entries(self) -> list[tuple[Tensor, Tensor]]:
         """Return the keys and values of the encoder output for every layer, each (Bs, H, Ts, Dh).

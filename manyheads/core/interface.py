@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Config
+from manyheads.core.layers import OutputProjection
 
 C_co = TypeVar("C_co", bound=Config, covariant=True)
 
@@ -96,6 +96,13 @@ class Generates(Model[C_co], Generic[C_co, S]):
     start: Callable[..., S]
     output_bias: nn.Parameter | None
 
+    def __init__(
+        self, config: C_co, *, pad: int | None = None, max_positions: int | None = None, head: str | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(config, pad=pad, max_positions=max_positions, head=head, labels=labels)
+        self.projection = OutputProjection()
+
     @property
     def output_weight(self) -> Tensor:
         """Return the matrix of the output projection, (V, D), which may be shared with the embeddings."""
@@ -107,7 +114,8 @@ class Generates(Model[C_co], Generic[C_co, S]):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, self.output_weight, self.output_bias)
+        logits: Tensor = self.projection(hidden, self.output_weight, self.output_bias)
+        return logits
 
 
 class ReadsImages(Model[C_co]):

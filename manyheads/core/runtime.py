@@ -52,7 +52,6 @@ class ComputeConfig:
     threads    number of PyTorch threads on the CPU; None: the current setting of the process
     matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN: twice as fast as the default with
                AVX-512, slower without it, and real bf16 with AMX. On a GPU, "high" is TF32 with 10 of 23 mantissa bits.
-    lowered    precision of the fused inference kernels, which autocast does not control; None without these kernels
     """
 
     device: str
@@ -60,7 +59,6 @@ class ComputeConfig:
     threads: int | None
     matmul: str
     compiled: bool
-    lowered: Precision | None = None
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
@@ -105,9 +103,7 @@ class ComputeConfig:
         A resumed run is bit-identical only with the same configuration, PyTorch version and processor.
         """
         threads = self.threads or torch.get_num_threads()
-        # the precision of the inference kernels has no effect on training
-        compute = {name: value for name, value in asdict(self).items() if name != "lowered"}
-        return {**compute, "threads": threads, "torch": torch.__version__, "processor": processor()}
+        return {**asdict(self), "threads": threads, "torch": torch.__version__, "processor": processor()}
 
     def products_per_second(self) -> float:
         """Return the FLOP/s that this machine reaches in matrix products of the configured precision.

@@ -10,8 +10,9 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from manyheads.core.logits import suppress_ids
 from manyheads.errors import UserError
-from manyheads.generation.protocol import C, Hypothesis, Step, length_penalty, suppress_ids
+from manyheads.generation.protocol import C, Hypothesis, Step, length_penalty
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from manyheads.core.logits import BLOCK, block_maxima
 from manyheads.errors import UserError
 
 
@@ -62,44 +63,7 @@ def check_alpha(alpha: float) -> None:
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 
-def suppress_ids(logits: Tensor, suppress: Sequence[int]) -> Tensor:
-    """Return logits in float32 or float64, with minus infinity for the suppressed ids.
-
-    These ids are excluded before the softmax, so that the other probabilities sum to one. Training masks the padding
-    logit in the same way.
-    """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if suppress:
-        logits = logits.index_fill(-1, torch.tensor([*suppress], device=logits.device), -torch.inf)
-    return logits
-
-
-BLOCK = 64  # number of neighboring logits in a block; the maximum of each block is computed first
 MIN_BLOCKED = 100_000  # if a row has fewer scores than this, `argmax` is faster than the search in blocks
-
-
-def block_maxima(scores: Tensor) -> Tensor:
-    """Return the maximum of each block of BLOCK neighboring scores.
-
-    The shapes are (R, N) -> (R, N / BLOCK). The last block may be shorter.
-    """
-    whole = scores.shape[1] // BLOCK * BLOCK
-    maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
-    return torch.cat([maxima, scores[:, whole:].amax(1, keepdim=True)], 1) if whole < scores.shape[1] else maxima
-
-
-# Function that takes logits (R, V), suppressed token ids and the block length. It returns the logits without the
-# suppressed ids, the maximum of each block, and the log-sum-exp of each row (R,). It may change the logits in place.
-Reduce: TypeAlias = Callable[[Tensor, Sequence[int], int], tuple[Tensor, Tensor, Tensor]]
-
-
-def reduced(logits: Tensor, suppress: Sequence[int], block: int = BLOCK) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits, the maxima of their blocks, and the log-sum-exp of each row, which a search needs.
-
-    Logits minus log-sum-exp are log-probabilities.
-    """
-    logits = suppress_ids(logits, suppress)
-    return logits, block_maxima(logits), logits.logsumexp(-1)
 
 
 def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from manyheads.core.logits import suppress_ids
 from manyheads.errors import UserError
-from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha, suppress_ids
+from manyheads.generation.protocol import C, Hypothesis, Step, check_alpha
 
 
 class TokenScore(NamedTuple):

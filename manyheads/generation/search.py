@@ -14,21 +14,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from manyheads.core.logits import BLOCK, Reduce, block_maxima, reduce_logits
 from manyheads.errors import UserError
 from manyheads.generation.constraints import Constraints
-from manyheads.generation.protocol import (
-    BLOCK,
-    C,
-    Hypothesis,
-    Reduce,
-    Step,
-    argmax_rows,
-    block_maxima,
-    check_alpha,
-    gather_blocks,
-    length_penalty,
-    reduced,
-)
+from manyheads.generation.protocol import C, Hypothesis, Step, argmax_rows, check_alpha, gather_blocks, length_penalty
 
 # Function from logits (R, V) and the indices (R,) of the sentences to their next tokens (R,).
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -44,7 +33,7 @@ def greedy(
     limits: Tensor,
     suppress: Sequence[int] = (),
     alpha: float = 0.6,
-    reduce: Reduce | None = None,
+    reduce: Reduce = reduce_logits,
     constraints: Constraints | None = None,
     choose: Choose | None = None,
 ) -> list[Hypothesis]:
@@ -56,11 +45,10 @@ def greedy(
     limits    maximum number of tokens of each sentence before its end token, (B,).
     suppress  ids that are never generated.
     alpha     exponent of the length penalty in the scores; it does not affect the search.
-    reduce    faster function that replaces `reduced`, if the model has one.
+    reduce    function that prepares the logits; a compiled model has a faster one.
     choose    function that chooses the next tokens instead, for example at random.
     """
     _check(cache, end, limits, suppress, alpha)
-    reduce = reduce or reduced
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
     limits = limits.to(device)
     output = torch.full((batch, longest + 1), end, device=device)  # generated tokens, (B, longest + 1)
@@ -69,7 +57,7 @@ def greedy(
     totals: Tensor | None = None  # log-probability of each sentence, (B,), in the dtype of the log-probabilities
     for length in range(longest + 1):
         # logits (R, V), block maxima, and log-sum-exp (R,)
-        logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress, BLOCK)
+        logits, maxima, log_sums = reduce(step(last[:, None], cache)[:, -1], suppress)
         allowed = logits
         if constraints is not None:
             allowed = constraints.apply(logits, output[rows, :length], end)
@@ -105,7 +93,7 @@ def beam_search(
     beam: int = 4,
     alpha: float = 0.6,
     nbest: int = 1,
-    reduce: Reduce | None = None,
+    reduce: Reduce = reduce_logits,
     constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `nbest` best finished hypotheses of each sentence by beam search, best first; fewer if fewer exist.
@@ -124,7 +112,6 @@ def beam_search(
     _check(cache, end, limits, suppress, alpha)
     if not 1 <= nbest <= beam:
         raise UserError(f"nbest is {nbest}: expected a number from 1 to the beam size ({beam})")
-    reduce = reduce or reduced
     limits = limits.to(cache.lengths.device)
     finished = _Finished(limits, alpha, beam, nbest)
     # The search keeps R unfinished sentences with W unfinished hypotheses each, best first.
@@ -133,7 +120,7 @@ def beam_search(
     totals = torch.zeros(len(limits), 1, device=limits.device)  # log-probabilities, (R, W)
     while True:
         length, width = output.shape[2] - 1, output.shape[1]
-        logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress, BLOCK)
+        logits, maxima, log_sums = reduce(step(output[:, :, -1].reshape(-1, 1), cache)[:, -1], suppress)
         closing = (limits[rows] == length).repeat_interleave(width)  # (R * W,)
         if constraints is not None or closing.any():
             logits = _restricted(logits, output.flatten(0, 1)[:, 1:], closing, end, constraints)
@@ -142,7 +129,6 @@ def beam_search(
         in_beam = finished.in_beam(rows, totals)
         ending = in_beam & (tokens == end)
         finished.add(ending, rows, output, parents, totals)
-
         continuing = in_beam & ~ending
         totals = totals.masked_fill(~continuing, -torch.inf)  # an empty slot of a beam has no continuations
         live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]

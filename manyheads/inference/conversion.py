@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 from torch import nn
 
+M = TypeVar("M", bound=nn.Module)
 Change = Callable[[nn.Module, Mapping[str, nn.Module]], nn.Module | None]
 
 
-def convert(module: nn.Module, change: Change, converted: dict[int, nn.Module]) -> nn.Module:
-    """Return the module with replaced parts. Parts without a change are shared with the original module.
+def convert(model: M, change: Change) -> M:
+    """Return the model with replaced parts. Parts without a change are shared with the original model.
 
-    change     function of a module and its converted children. It returns a replacement, or None for no change.
-    converted  results by the identity of the original, so that a module in two places is replaced by one
+    change  function of a module and its converted children. It returns a replacement, or None for no change
     """
-    if id(module) not in converted:
-        children = {name: convert(child, change, converted) for name, child in module.named_children()}
-        result = change(module, children)
-        if result is None:
-            result = module
-            if any(children[name] is not child for name, child in module.named_children()):
-                result = copy.copy(module)
-                result._modules = {**module._modules, **children}
-        converted[id(module)] = result
-    return converted[id(module)]
+    converted: dict[int, nn.Module] = {}  # by the identity of the original, so that a module in two places is one
+
+    def visit(module: nn.Module) -> nn.Module:
+        if id(module) not in converted:
+            children = {name: visit(child) for name, child in module.named_children()}
+            result = change(module, children)
+            if result is None:
+                result = module
+                if any(children[name] is not child for name, child in module.named_children()):
+                    result = copy.copy(module)
+                    result._modules = {**module._modules, **children}
+            converted[id(module)] = result
+        return converted[id(module)]
+
+    return cast(M, visit(model))

@@ -10,9 +10,8 @@ from __future__ import annotations
 import copy
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +20,12 @@ from torch import Tensor, nn
 from manyheads.core.block import Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.experts import expert_layers
+from manyheads.core.layers import OutputProjection
 from manyheads.core.positions import PositionTable
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
 from manyheads.inference.conversion import convert
+from manyheads.inference.model import CompiledModel, M
 
 logger = logging.getLogger(__name__)
 
@@ -33,26 +34,39 @@ logger = logging.getLogger(__name__)
 PATIENCE = 32
 
 
-def lower_for_gpu(model: Any, compute: ComputeConfig) -> tuple[Any, ComputeConfig]:
-    """Return a model for inference on a GPU, and the configuration to run it with. The precision `auto` becomes bf16.
+def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
+    """Return a model for inference on a GPU. The precision `auto` becomes bf16.
 
     The results are those of `model` under autocast: only the conversion of the weights in each call is saved.
     """
     compute = replace(compute, precision="bf16") if compute.precision == "auto" else compute
-    lowered = convert(model, _in_bf16, {}) if compute.precision == "bf16" else model
-    lowered = copy.copy(model) if lowered is model else lowered
-    if compute.precision == "bf16" and hasattr(model, "output_weight") and hasattr(model, "project"):
-        weight, bias = model.output_weight.detach().bfloat16(), getattr(model, "output_bias", None)
-        lowered.__dict__["project"] = lambda hidden: F.linear(hidden, weight, bias)
-    if expert_layers(model):
-        return lowered, compute  # The shapes of its tensors depend on the tokens, so no graph can be recorded.
-    if type(getattr(model, "decoder", None)) is Stack and isinstance(getattr(model, "positions", None), PositionTable):
-        lowered.__dict__["step"] = RecordedStep(lowered, compute)
-    return lowered, compute
+    module = convert(model, _in_bf16) if compute.precision == "bf16" else model
+    parts = dict(module.named_children())
+    positions = parts.get("positions")
+    # The shapes of the tensors of experts depend on the tokens, so no graph can be recorded.
+    if type(parts.get("decoder")) is Stack and isinstance(positions, PositionTable) and not expert_layers(module):
+        return RecordedModel(module, compute, positions.length)
+    return CompiledModel(module, compute)
+
+
+class _ProjectionInBf16(nn.Module):
+    """Output projection (`core.layers.OutputProjection`) that converts its matrix to bf16 once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weight: Tensor | None = None
+
+    def forward(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self._weight is None:
+            with torch.inference_mode(False):
+                self._weight = weight.detach().bfloat16()
+        return F.linear(hidden, self._weight, bias)
 
 
 def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module | None:
-    """Return a float32 linear layer with its weights in bf16, or None for any other module."""
+    """Return a float32 linear layer or an output projection with its weights in bf16, or None for any other module."""
+    if isinstance(module, OutputProjection):
+        return _ProjectionInBf16()
     if type(module) is not nn.Linear or module.weight.dtype != torch.float32:
         return None
     result = copy.copy(module)
@@ -63,40 +77,43 @@ def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module 
     return result
 
 
-class RecordedStep:
-    """Method `step` of a decoder. The step for one token per row is recorded if the memory of the cache stays the same.
+class RecordedModel(CompiledModel[M]):
+    """Decoder whose step for one token per row is recorded if the memory of the cache stays the same.
 
     The recording keeps the memory of its cache. A later cache of the same sizes takes over this memory.
+
+    positions  number of position embeddings
     """
 
-    def __init__(self, model: Any, compute: ComputeConfig) -> None:
-        self._model, self._plain, self._compute = model, type(model).step, compute
-        self._taps = [module for module in model.modules() if isinstance(module, Tap)]
+    def __init__(self, module: M, compute: ComputeConfig, positions: int) -> None:
+        super().__init__(module, compute)
+        self._positions = positions
+        self._taps = [part for part in module.modules() if isinstance(part, Tap)]
         self._recording: _Recording | None = None
         self._memory, self._count, self._works = (0, 0), 0, True
 
-    def __call__(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
+    def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
         if at is None and self._can_record(tokens, cache):
             recording = self._recording
             if recording is not None and recording.accepts(cache):
                 return recording.replay(tokens, cache)
-            memory = cache.memory
+            memory = memory_of(cache)
             self._count = self._count + 1 if memory == self._memory else 0
             self._memory = memory
             if self._count >= PATIENCE:
                 self._record(cache)
-        return self._plain(self._model, tokens, cache, *(() if at is None else (at,)))
+        return super().step(tokens, cache, at)
 
     def _can_record(self, tokens: Tensor, cache: KVCache) -> bool:
         return (
             self._works and type(cache) is KVCache and tokens.shape[1] == 1 and torch.is_inference_mode_enabled()
-            and cache.batch > 0 and cache.keys(1) <= min(cache.capacity, self._model.positions.length)
+            and cache.batch > 0 and cache.keys(1) <= min(cache.capacity, self._positions)
             and not any(tap.is_active for tap in self._taps)
         )  # fmt: skip
 
     def _record(self, cache: KVCache) -> None:
         try:
-            self._recording = _Recording(self._plain, self._model, self._compute, cache)
+            self._recording = _Recording(self._model.step, self.compute, cache)
         except RuntimeError as error:
             self._works = False
             logger.warning(f"the decoding step cannot be recorded as a CUDA graph and runs slower: {error}")
@@ -105,17 +122,16 @@ class RecordedStep:
 class _Recording:
     """Recorded step for the memory of a cache. Without a GPU, the step runs with the same fixed shapes."""
 
-    def __init__(self, step: Any, model: Any, compute: ComputeConfig, cache: KVCache) -> None:
-        self._fixed, self._owner = cache.fixed(), weakref.ref(cache)
+    def __init__(self, step: Callable[[Tensor, KVCache], Tensor], compute: ComputeConfig, cache: KVCache) -> None:
+        self._fixed, self._owner = FixedCache(cache), weakref.ref(cache)
         self._tokens = torch.zeros(len(self._fixed.lengths), 1, dtype=torch.long, device=cache.lengths.device)
-        self._graph: Any = None
+        self._graph: torch.cuda.CUDAGraph | None = None
 
         def run() -> Tensor:
             # Weights that autocast converts must not stay in its cache, whose memory is freed.
             bf16 = compute.precision == "bf16"
             with torch.autocast(compute.device, torch.bfloat16, enabled=bf16, cache_enabled=False):
-                logits: Tensor = step(model, self._tokens, copy.copy(self._fixed))
-            return logits
+                return step(self._tokens, copy.copy(self._fixed))
 
         self._run = run
         if compute.device == "cuda":
@@ -132,10 +148,10 @@ class _Recording:
     def accepts(self, cache: KVCache) -> bool:
         """Return True if the cache has the memory of this recording, or takes it over from a cache that is gone."""
         if self._owner() is not cache:
-            if self._owner() is not None or not cache.move_to(self._fixed):
+            if self._owner() is not None or not self._fixed.take_over(cache):
                 return False
             self._owner = weakref.ref(cache)
-        return cache.memory == self._fixed.memory
+        return memory_of(cache) == memory_of(self._fixed)
 
     def replay(self, tokens: Tensor, cache: KVCache) -> Tensor:
         self._fixed.follow(cache)
@@ -147,3 +163,57 @@ class _Recording:
             logits = self._logits.clone()  # The next replay writes to the same memory.
         cache.advance(1)
         return logits[: cache.batch]
+
+
+class FixedCache(KVCache):
+    """Cache with the memory of another one, whose shapes do not depend on the lengths, for a recorded step.
+
+    It has a row for each slot of the memory, and `append` returns all positions. `follow` copies the lengths.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        layers, _, slots, heads, capacity, width = cache._entries.shape
+        super().__init__(layers, 0, heads, capacity, width, dtype=cache._dtype, device=cache._device)
+        self._entries, self._cross = cache._entries, cache._cross
+        self.lengths = torch.zeros(slots, dtype=torch.long, device=self._device)
+        self._longest, self._equal_lengths = capacity - 1, False
+        self._followed: list[tuple[Tensor, Tensor]] | None = None  # cross-attention entries that `follow` copied last
+        if self._cross[0] is not None:
+            entries = self._cross_entries()
+            self._expanded = [(k.new_zeros(slots, *k.shape[1:]), v.new_zeros(slots, *v.shape[1:])) for k, v in entries]
+            self._sources = torch.arange(slots, device=self._device)
+            self._cross_lengths = torch.full((slots,), entries[0][0].shape[2], device=self._device)
+
+    def follow(self, cache: KVCache) -> None:
+        """Copy the lengths, and cross-attention entries that have changed, of the cache with the same memory."""
+        self.lengths[: cache.batch] = cache.lengths
+        if self._cross[0] is None:
+            return
+        cache.cross(0)
+        if self._followed is not cache._expanded:
+            self._followed = cache._expanded
+            for layer, pair in enumerate(self._expanded or ()):
+                for buffer, entry in zip(pair, cache.cross(layer), strict=True):
+                    buffer[: cache.batch] = entry
+            if cache._cross_lengths is not None:
+                assert self._cross_lengths is not None
+                self._cross_lengths[: cache.batch] = cache._cross_lengths[cache._sources]
+
+    def take_over(self, cache: KVCache) -> bool:
+        """Move the content of another cache to this memory. Returns False if the sizes differ."""
+        if _sizes(cache) != _sizes(self):
+            return False
+        used = cache.keys(0)
+        self._entries[:, :, :, :, :used] = cache._entries[:, :, :, :, :used]
+        cache._entries, self._followed = self._entries, None
+        return True
+
+
+def memory_of(cache: KVCache) -> tuple[int, int]:
+    """Return the address and the size of the memory, which a step of the same rows does not change."""
+    return cache._entries.data_ptr(), cache._entries.numel()
+
+
+def _sizes(cache: KVCache) -> list[object]:
+    crossed = [] if cache._cross[0] is None else [entry.shape[1:] for entry in cache._cross_entries()[0]]
+    return [cache._entries.shape, cache._entries.dtype, *crossed]

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
+from manyheads.core.interface import Generates
 from manyheads.core.runtime import ComputeConfig
-from manyheads.inference import onednn, routes
-from manyheads.inference.compiled import cache_directory, source_version
-from manyheads.inference.packed import get_team
-from manyheads.inference.routes import WORKS, Route, Routes
-from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, fusible
+from manyheads.inference.kernels.compiled import cache_directory, source_version
+from manyheads.inference.kernels.packed import get_team
+from manyheads.inference.onednn import is_available
+from manyheads.inference.routes import WORKS, Route, Routes, forced, key, store, stored
+from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, is_fusible
 
 SEQUENCES, LENGTH = 4, 128  # measured sequences, at least one for each thread, and their tokens
 ROWS, CACHED = 16, 32  # rows of a measured step, and their cached positions
@@ -35,12 +36,12 @@ def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Rou
     steps  also measure steps with cached keys and values
     """
     precision, threads = compute.precision, get_team(compute.threads).size
-    has_onednn = precision != "int8" and onednn.is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
-    if (chosen := routes.forced()) is not None:
+    has_onednn = precision != "int8" and is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
+    if (chosen := forced()) is not None:
         return chosen if has_onednn or "onednn" not in chosen.sequences else KERNELS
     file = cache_directory() / f"routes-{source_version()}.json"
-    name = routes.key(stack, precision, threads, steps=steps)
-    before, missing = routes.stored(file, name) or (None, MAX_TRIES)
+    name = key(stack, precision, threads, steps=steps)
+    before, missing = stored(file, name) or (None, MAX_TRIES)
     if before is not None and not missing:
         return before
     seconds = partial(_seconds, stack, compute)
@@ -56,7 +57,7 @@ def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Rou
     found = Routes(read, steps_read)
     found = found if before is None else found.merge(before)
     # If other work disturbed the measurement, the next processes repeat it.
-    routes.store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
+    store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
     return found
 
 
@@ -67,7 +68,7 @@ def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[
     weights.
     """
     rows: list[dict[str, Any]] = []
-    steps = hasattr(model, "project")
+    steps = isinstance(model, Generates)
     for name, stack in model.named_modules():
         if not isinstance(stack, Stack):
             continue
@@ -76,7 +77,7 @@ def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[
             nn.init.normal_(parameter, std=0.02, generator=torch.Generator(parameter.device).manual_seed(0))
         one = Stack([first], biased=stack.biased) if type(stack) is Stack else stack
         for precision in precisions:
-            if not fusible(one, precision):
+            if not is_fusible(one, precision):
                 reason = "attention has a bias" if stack.biased else "other blocks than those of the kernels"
                 rows.append({"stack": name, "precision": precision, "reason": reason})
                 continue

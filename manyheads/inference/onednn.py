@@ -24,7 +24,7 @@ ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
     ACTIVATIONS["gelu"]: ("gelu", "none"),
     ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"),
 }
-ROWS_AT_ONCE = 2048  # maximum number of rows per call, except for a longer sequence
+ONEDNN_ROWS = 2048  # maximum number of rows per call, except for a longer sequence
 # Rows are padded to a multiple of this number, because oneDNN compiles a product for each number of rows.
 ROW_STEP = 64
 
@@ -52,7 +52,7 @@ class OneDnnBlock:
     ) -> None:  # fmt: skip
         self._attention_norm, self._feed_forward_norm = norms
         self._products = [
-            (torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), ROWS_AT_ONCE),
+            (torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype), ONEDNN_ROWS),
              None if bias is None else bias.detach().to(dtype))
             for weight, bias in products
         ]  # fmt: skip

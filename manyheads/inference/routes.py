@@ -2,7 +2,7 @@
 
     plain     PyTorch's modules
     onednn    packed products of oneDNN, for whole sequences (`onednn.py`)
-    kernels   the fused kernels (`fused.py`)
+    kernels   the fused kernels (`kernels/`)
 
 One block of the stack is timed for each kind of work: whole sequences, and the next positions of sequences whose keys
 and values are cached. The times are stored with the compiled kernels. The environment variable MANYHEADS_ROUTE selects

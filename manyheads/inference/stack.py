@@ -1,4 +1,4 @@
-"""Modules with fused inference kernels: a stack of Transformer blocks and a linear layer."""
+"""A stack of Transformer blocks with fused inference kernels."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from manyheads.core.layers import ACTIVATIONS, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
-from manyheads.inference import onednn
-from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
 from manyheads.inference.cache import FusedCache
-from manyheads.inference.compiled import Kernel
-from manyheads.inference.onednn import ACTIVATION_NAMES, OneDnnBlock
-from manyheads.inference.packed import KINDS, PER_WORD, Team, Workspace, get_team, pack_weights
-from manyheads.inference.processor import FLOAT32
+from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU, Memory, Sizes, Weights
+from manyheads.inference.kernels.compiled import Kernel
+from manyheads.inference.kernels.packed import KINDS, MAX_SERIAL, PER_WORD, Workspace, get_team, pack_weights
+from manyheads.inference.kernels.processor import FLOAT32
+from manyheads.inference.linear import is_divisible
+from manyheads.inference.onednn import ACTIVATION_NAMES, ONEDNN_ROWS, ROW_STEP, OneDnnBlock
 from manyheads.inference.routes import Routes
 
-run, run_linear, reduce_rows = Kernel("fused.run"), Kernel("fused.run_linear"), Kernel("reducing.reduce_rows")
+run = Kernel("fused.run")
 
 CODES: dict[Callable[[Tensor], Tensor], int] = {
     ACTIVATIONS[name]: code for name, code in (("relu", RELU), ("silu", SILU), ("gelu", GELU), ("gelu_tanh", GELU_TANH))
@@ -36,8 +36,6 @@ CODES: dict[Callable[[Tensor], Tensor], int] = {
 # maximum number of rows per call for whole sequences, so that intermediate results stay in the CPU caches
 ROWS_AT_ONCE = 512
 MIN_WORKER_ROWS = 64  # minimum number of rows of each thread that computes whole sequences
-MANY_LOGITS = 100_000  # number of logits above which several threads process them
-MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 NO_MEMORY = Memory(
     np.zeros((1, 2), np.int64),
     np.zeros(1, np.bool_),
@@ -175,7 +173,7 @@ class FusedStack(Stack):
         blocks  blocks for oneDNN; None: the fused kernels
         """
         first, last = np.searchsorted(starts, [len(rows) * i // workers for i in (worker, worker + 1)])
-        most = ROWS_AT_ONCE if blocks is None else onednn.ROWS_AT_ONCE
+        most = ROWS_AT_ONCE if blocks is None else ONEDNN_ROWS
         for begin, end in _pieces(starts, int(first), int(last), most):
             part, lengths = rows[starts[begin] : starts[end]], np.diff(starts[begin : end + 1])
             if blocks is None:
@@ -183,7 +181,7 @@ class FusedStack(Stack):
                 continue
             if torch.get_num_threads() != 1:
                 torch.set_num_threads(1)
-            x = F.pad(part, (0, 0, 0, -len(part) % onednn.ROW_STEP))
+            x = F.pad(part, (0, 0, 0, -len(part) % ROW_STEP))
             for block in blocks:
                 x = block(x, lengths.tolist(), causal)
             x = x if self.norm is None else self.norm(x)
@@ -228,49 +226,6 @@ class FusedStack(Stack):
         )  # fmt: skip
 
 
-class FusedLinear(nn.Module):
-    """Linear layer with a fused kernel: x (..., K) -> x W^T + b (..., N), float32."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str, team: Team) -> None:
-        super().__init__()
-        kind = KINDS[precision]
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.out_features, self.in_features = weight.shape
-        self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
-        self.team = team
-        self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
-
-    @cached_property
-    def _weights(self) -> Weights:
-        """Weights of the kernel, packed at the first call. Most layers of a fused stack are never called."""
-        return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.float64:
-            return F.linear(x, self.weight, self.bias)
-        rows = x.detach().float().reshape(-1, self.in_features).contiguous()
-        out = torch.empty(len(rows), self.out_features)
-        if len(rows):
-            threads = 1 if rows.numel() * self.out_features < MAX_SERIAL else self.team.threads
-            self.team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
-                           self._workspace.of(len(rows), 1, 1))  # fmt: skip
-        return out.view(*x.shape[:-1], self.out_features)
-
-    def reduced(self, logits: Tensor, suppress: Sequence[int], block: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the result of `generation.protocol.reduced` for the logits of this layer.
-
-        The logits are changed in place.
-        """
-        assert logits.dtype == torch.float32, f"expected float32 logits, found {logits.dtype}"
-        logits = logits.contiguous()
-        maxima, log_sums = torch.empty(len(logits), -(-logits.shape[1] // block)), torch.empty(len(logits))
-        self.team.run(
-            reduce_rows, 1 if logits.numel() < MANY_LOGITS else self.team.threads, logits.numpy(),
-            np.array(suppress, np.int64), np.int64(block), maxima.numpy(), log_sums.numpy(),
-        )  # fmt: skip
-        return logits, maxima, log_sums
-
-
 def _pieces(starts: Any, begin: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
     """Yield pieces of the sequences from `begin` to `last`, each of at most `rows` rows or a single sequence."""
     while begin < last:
@@ -284,15 +239,7 @@ def plain_settings(compute: ComputeConfig) -> ComputeConfig:
     return replace(compute, precision="float32") if compute.precision == "int8" else compute
 
 
-def divisible(layer: nn.Linear, precision: str) -> bool:
-    """Return True if a kernel supports this linear layer.
-
-    Its input width must be a multiple of the values read at once.
-    """
-    return layer.in_features % PER_WORD[KINDS[precision]] == 0
-
-
-def fusible(stack: Stack, precision: str) -> bool:
+def is_fusible(stack: Stack, precision: str) -> bool:
     """Return True if the fused function supports this stack.
 
     It supports `Stack`, `Block`, `FeedForward` and `Attention`, but not their subclasses.
@@ -314,7 +261,7 @@ def fusible(stack: Stack, precision: str) -> bool:
         if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:
             return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
-        if not all(divisible(module, precision) for module in linears):
+        if not all(is_divisible(module, precision) for module in linears):
             return False
         shapes.add(
             (
@@ -326,7 +273,7 @@ def fusible(stack: Stack, precision: str) -> bool:
 
 
 def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
-    """Return the norms and the matrix products of a block in the order that `fused.py` defines.
+    """Return the norms and the matrix products of a block in the order that `kernels/fused.py` defines.
 
     Layer scales are multiplied into the weights.
     """

@@ -64,8 +64,7 @@ class GenerationWorker(Worker):
         max_waiting: int,
     ) -> None:  # fmt: skip
         super().__init__(name, turns, metrics, max_waiting)
-        self._model, self._compute = predictor.compiled
-        model = self._model
+        self._model = model = predictor.compiled
         self._tokenizer, self.context = predictor.tokenizer, predictor.model.config.max_positions
         self._rows = rows
 
@@ -104,7 +103,7 @@ class GenerationWorker(Worker):
 
     def prompt_scores(self, ids: Sequence[int], top: int) -> list[TokenScore]:
         """Return the scores of all tokens of a prompt but the first. Blocks until the model is free."""
-        with self._turns, self._compute.autocast():
+        with self._turns, self._model.compute.autocast():
             return prompt_scores(self._model.step, self._model.start(1, len(ids)), ids, top)
 
     def cancel(self, request: GenerationRequest) -> None:
@@ -116,7 +115,7 @@ class GenerationWorker(Worker):
     def _work(self) -> None:
         while self._update_batch():
             try:
-                with self._turns, self._compute.autocast():
+                with self._turns, self._model.compute.autocast():
                     sampled = self._batch.step()
                 self._send_pieces(sampled)
             except BaseException as error:  # The cause of this error is a bug or a lack of memory, not the request.

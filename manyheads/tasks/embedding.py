@@ -63,7 +63,7 @@ def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool |
     pool  as in `embed_tokens`; None: the features that a classification head reads, from the last layer
     """
     if layer is None and pool is None:
-        model, compute = predictor.compiled
+        model, compute = predictor.compiled.module, predictor.compiled.compute
         with torch.inference_mode(), compute.autocast():
             vectors = F.normalize(model.features(images.to(compute.device)).float(), dim=-1).cpu()
         return [Embedded(vector.numpy(), 1) for vector in vectors]
@@ -111,9 +111,9 @@ def _stack(model: Any) -> Any:
 def _states(predictor: Any, layer: int | None) -> tuple[Callable[..., Tensor], Any]:
     """Return a function from model inputs to hidden states (B, T, D), and the compute settings."""
     if layer is None:
-        model, compute = predictor.compiled
-        if method := getattr(model, "hidden" if isinstance(predictor.model, GPT) else "encode", None):
-            return method, compute
+        model = predictor.compiled
+        if method := getattr(model.module, "hidden" if isinstance(predictor.model, GPT) else "encode", None):
+            return method, model.compute
     model, stack = predictor.model, _stack(predictor.model)
     if not isinstance(stack, Stack):
         raise UserError(f"{predictor.path}: this model has no layers of tokens: leave layer and pool out")

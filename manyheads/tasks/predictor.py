@@ -18,7 +18,7 @@ from manyheads.core.config import Config
 from manyheads.core.interface import Encodes, Model, ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
-from manyheads.inference import check, lower
+from manyheads.inference import CompiledModel, check, compile_model
 from manyheads.models.gpt import GPT
 from manyheads.tasks.embedding import Pool, embed_tokens
 from manyheads.tasks.encoding import encode
@@ -33,7 +33,7 @@ class TrainedModel(Generic[M]):
     """Predictor: a model in eval mode, on its device.
 
     model, compute  the model as loaded, and the compute settings (device, number format)
-    compiled        the model and the settings for fast inference, prepared on first use
+    compiled        the model prepared for fast inference on first use, with its compute settings
     reports         names of the reports that an evaluation can give in addition to metrics
     verbs           names of the commands (such as translate) that models of this class support, and of its methods;
                     `tasks/verbs.py` lists all commands
@@ -60,12 +60,12 @@ class TrainedModel(Generic[M]):
         check(compute)
         self.model: M = loaded.model.to(compute.device).eval()
         self.path, self.family, self.compute = loaded.path, loaded.family, compute
-        self._compiled: tuple[Any, ComputeConfig] | None = None
+        self._compiled: CompiledModel[Any] | None = None
         self._versions: list[tuple[int, int]] = []
 
     @property
-    def compiled(self) -> tuple[Any, ComputeConfig]:
-        """Return the model prepared for fast inference, with its compute settings.
+    def compiled(self) -> CompiledModel[Any]:
+        """Return the model prepared for fast inference.
 
         If the weights have changed, it is prepared again.
         """
@@ -74,7 +74,7 @@ class TrainedModel(Generic[M]):
             for parameter in self.model.parameters()
         ]
         if self._compiled is None or versions != self._versions:
-            self._compiled, self._versions = lower(self.model, self.compute), versions
+            self._compiled, self._versions = compile_model(self.model, self.compute), versions
         return self._compiled
 
     @property

@@ -1,7 +1,5 @@
 """Bugs keep their type and traceback; mistakes of users are one line."""
 
-import ast
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ from tokenizers import Tokenizer, models
 import manyheads
 from manyheads import cli
 from manyheads.errors import UserError
-from manyheads.inference.compiled import SOURCES
 from manyheads.training import distributed_map
 from tests.stress.fuzzing.__main__ import add
 
@@ -60,22 +57,6 @@ def test_only_errors_of_users_are_sent_to_all_ranks(kind: type[Exception]) -> No
     with pytest.raises(kind, match="fault") as caught:
         distributed_map._gather_results(Ranks(), fail)  # type: ignore[arg-type]
     assert type(caught.value) is kind
-
-
-def test_the_version_of_kernels_covers_all_their_sources() -> None:
-    """A file that a kernel imports, but that the version ignores, would leave stale machine code in the cache."""
-    folder = PACKAGE / "inference"
-    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
-    kernels = {module for text in texts.values() for module in re.findall(r'Kernel\("(\w+)\.', text)}
-    pending, found = [*(f"{module}.py" for module in kernels), "compiling.py"], set[str]()
-    while pending:
-        found.add(name := pending.pop())
-        for node in ast.walk(ast.parse(texts[name])):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("manyheads.inference"):
-                parts = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
-                pending += {f"{part.rpartition('.')[2]}.py" for part in parts} & texts.keys() - found
-    assert len(kernels) > 1
-    assert found - {"__init__.py"} <= set(SOURCES)
 
 
 def test_a_shorter_fuzzing_keeps_the_longer_record(tmp_path: Path) -> None:

@@ -90,14 +90,17 @@ def test_the_import_test_detects_violations(file: str, line: str) -> None:
 
 
 def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
-    """Return the modules of the package that a file imports, for type checkers only and inside functions included."""
+    """Return the modules of the package that a file imports, for type checkers only and inside functions included.
+
+    An import of a module from its package counts as an import of the package, too.
+    """
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= (names & modules) or {node.module}
+            found |= (names & modules) | {node.module}
     return found & modules
 
 
@@ -186,6 +189,37 @@ def test_files_are_short_and_uniquely_named() -> None:
     lengths = {str(file): len(file.read_text(encoding="utf-8").splitlines()) for file in [*FILES, *tests]}
     assert {name: n for name, n in lengths.items() if n > 400} == {}
     assert not [file for file in FILES if file.name == "utils.py"]
+
+
+def patches(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that write into the `__dict__` of an object, or assign a function to an attribute of another one.
+
+    A class assigns its functions in its methods, to `self`.
+    """
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            into_dict = isinstance(target, ast.Subscript) and getattr(target.value, "attr", "") == "__dict__"
+            is_function = isinstance(node.value, ast.Lambda) or getattr(node.value, "id", "") in functions
+            of_another = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") != "self"
+            if into_dict or (of_another and is_function):
+                yield node.lineno
+
+
+def test_no_method_is_patched() -> None:
+    found = {
+        str(file.relative_to(PACKAGE)): list(patches(ast.parse(file.read_text(encoding="utf-8")))) for file in FILES
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["m.__dict__['step'] = fast", "m.step = lambda x: x", "def fast(x): ...\nm.step = fast"]
+)
+def test_a_patched_method_would_be_detected(line: str) -> None:
+    assert list(patches(ast.parse(line)))
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, overload
 
+from torch import Tensor
+
 from manyheads import directory
 from manyheads.calls import checked_methods
 from manyheads.core.config import Config
@@ -108,10 +110,8 @@ class Classifier(TextPredictor[Model[Config]]):
         for i, pair in enumerate(seconds or ()):
             if bool(pair.strip()) != bool(firsts[i].strip()):
                 raise ItemError(i, "and its second text: only one of them is blank")
-        model, compute = self.compiled
-        found = self.target.predictions(
-            label_logits(model, self._encode(firsts, seconds, truncate), compute), top, threshold
-        )
+        logits = self._logits(self._encode(firsts, seconds, truncate))
+        found = self.target.predictions(logits, top, threshold)
         blank: Any = math.nan if self.target.kind == "regression" else []
         answers = [prediction if text.strip() else blank for text, prediction in zip(firsts, found, strict=True)]
         return answers[0] if single else answers
@@ -124,8 +124,7 @@ class Classifier(TextPredictor[Model[Config]]):
         if not isinstance(data, Labeled):
             return self.outcome(data, truncate=truncate)
         truth = self.target.truth(data)
-        model, compute = self.compiled
-        logits = label_logits(model, self._encode(data.texts, data.second_texts, truncate, data.place), compute)
+        logits = self._logits(self._encode(data.texts, data.second_texts, truncate, data.place))
         return self.target.evaluation(data.inputs, data, logits, self.target.measure(logits, truth))
 
     def outcome(
@@ -149,6 +148,9 @@ class Classifier(TextPredictor[Model[Config]]):
             self._test_data(data, columns, skip_bad_lines),
             truncate=truncate or record_of(self.path).get("truncate", False),
         )
+
+    def _logits(self, encoded: Encoded) -> Tensor:
+        return label_logits(self.compiled.module, encoded, self.compiled.compute)
 
     def _encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool,

@@ -26,5 +26,4 @@ class DigitTranslator(Translator):
         if self.others:
             raise UserError("accuracy by length is measured for single models: give test data for an ensemble (--data)")
         tests = by_length(scored_data(self.path, None, DigitSource()))
-        model, compute = self.compiled
-        return digit_result(model, self.tokenizer, tests, compute)
+        return digit_result(self.compiled, self.tokenizer, tests)

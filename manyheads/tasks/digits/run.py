@@ -21,6 +21,7 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
+from manyheads.inference import CompiledModel
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
@@ -72,7 +73,7 @@ def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
             metrics: Metrics = {}
             translator = Translator(directory.load(run.out), compute)
             for length, pairs in by_length(strings).items():
-                values, outputs = measure(translator.model, task.tokenizer, pairs, compute)
+                values, outputs = measure(CompiledModel(translator.model, compute), task.tokenizer, pairs)
                 for name, value in values.items():
                     curve.setdefault(name, {})[str(length)] = value
                 examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}

@@ -13,6 +13,7 @@ from torch import Tensor
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, pad, part_of
 from manyheads.data.readers.parallel import Pairs
+from manyheads.inference import CompiledModel
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.recurrence import Halting, states_and_halting
 from manyheads.tasks.evaluation import EvaluationResult
@@ -70,7 +71,7 @@ class DigitTask(TranslationTask):
 
 @torch.inference_mode()
 def measure(
-    model: TranslationModel, tokenizer: Tokenizer, pairs: Pairs, compute: ComputeConfig
+    compiled: CompiledModel[TranslationModel], tokenizer: Tokenizer, pairs: Pairs
 ) -> tuple[dict[str, float], list[str]]:
     """Return the metrics of greedy decoding, and the decoded outputs.
 
@@ -80,21 +81,21 @@ def measure(
                      tensor2tensor
     ..._steps        mean number of steps that a model with adaptive halting takes for a token
     """
-    model.eval()
+    model, compute = compiled.module.eval(), compiled.compute
     rows = max(1, MAX_BATCH_TOKENS // max(map(len, pairs.sources)))
 
     def run_batch(first: int) -> tuple[list[str], int, int, dict[str, Tensor]]:
         part = pairs.subset([*range(first, min(first + rows, len(pairs)))])
         source, lengths, inputs, write, right = _pad_batch(model, tokenizer, part, compute)
         with compute.autocast():
-            target_lengths = right.sum(1) if isinstance(model, Halting) else None
-            hidden, halting = states_and_halting(model)(source, lengths, inputs, target_lengths)
+            given = (source, lengths, inputs, right.sum(1)) if isinstance(model, Halting) else (source, lengths, inputs)
+            hidden, halting = states_and_halting(model)(*given)
             steps = {stack: ponder.steps[ponder.real].cpu() for stack, ponder in halting.items()}
             logits = model.project(hidden)
             # The model never generates padding tokens, and the logit of the padding token is not trained.
             logits[..., model.config.pad] = -torch.inf
             forced = int(((logits.argmax(-1) == write) & right).sum())
-            hypotheses = decode_batch(model, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
+            hypotheses = decode_batch(compiled, source, lengths, extra_tokens=MAX_EXTRA_TOKENS)
             outputs = [tokenizer.decode(best.tokens) for (best,) in hypotheses]
             return outputs, forced, int(right.sum()), steps
 
@@ -122,7 +123,7 @@ def length_metrics(values: Mapping[str, float], length: int, count: int) -> Metr
 
 
 def digit_result(
-    model: TranslationModel, tokenizer: Tokenizer, tests: Mapping[int, Pairs], compute: ComputeConfig
+    model: CompiledModel[TranslationModel], tokenizer: Tokenizer, tests: Mapping[int, Pairs]
 ) -> EvaluationResult:
     """Evaluate the model on test inputs of each length.
 
@@ -131,7 +132,7 @@ def digit_result(
     outputs: list[str] = []
     metrics: Metrics = {}
     for length, pairs in tests.items():
-        values, texts = measure(model, tokenizer, pairs, compute)
+        values, texts = measure(model, tokenizer, pairs)
         metrics |= length_metrics(values, length, len(pairs))
         outputs += texts
     inputs = [text for pairs in tests.values() for text in pairs.sources]

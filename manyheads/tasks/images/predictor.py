@@ -243,10 +243,9 @@ class ImageClassifier(ImageEncoder):
         """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         if not (images := list(arrays)):
             return []
-        model, compute = self.compiled
-        batch = self._batch(images)
-        with torch.inference_mode(), compute.autocast():
-            logits = model(batch.to(compute.device)).float().cpu()  # (B, L)
+        model, batch = self.compiled, self._batch(images)
+        with torch.inference_mode(), model.compute.autocast():
+            logits = model(batch.to(model.compute.device)).float().cpu()  # (B, L)
         return self.target.predictions(logits, top, threshold)
 
     def evaluate(self, data: Any = None) -> EvaluationResult:
@@ -257,8 +256,7 @@ class ImageClassifier(ImageEncoder):
         if not isinstance(data, ImageData):
             return self.outcome(data)
         loader = evaluation_loader(data, self.target, self.preprocessing)
-        model, compute = self.compiled
-        logits = image_logits(model, loader, compute)  # (N, L)
+        logits = image_logits(self.compiled.module, loader, self.compiled.compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)

@@ -125,7 +125,7 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         encoded = self.encode(lines)
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
-        model, compute = self.compiled
+        model = self.compiled
         # maximum length of prompt and continuation together, in tokens
         positions = min(context, max_length + max_tokens)
         rows = max(1, min(GENERATED_TOKENS // positions, LOGITS // self.model.config.vocab))
@@ -147,7 +147,7 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
                 limits=[max_tokens] * len(group), seeds=[seeds[i] for i in group], end=self.end,
                 suppressed=self.unused, over=is_finished,
             )  # fmt: skip
-            with compute.autocast():
+            with model.compute.autocast():
                 counts = Counter(row for step in steps for row, _ in step)
             continuations: list[Continuation] = []
             for row, text in enumerate(texts):
@@ -221,13 +221,13 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
         """Return a text with its greedy continuation, up to the model's maximum length."""
         limit = self.model.config.max_positions
-        model, compute = self.compiled
+        model = self.compiled
         steps = sample(
             model.start, model.step, [ids], Sampling(temperature=0), context=limit,
             limits=[min(max_tokens, limit - len(ids))], seeds=[0], end=self.end,
             suppressed=self.unused,
         )  # fmt: skip
-        with compute.autocast():
+        with model.compute.autocast():
             return [token for step in steps for _, token in step]
 
     def evaluate(self, data: Any = None) -> EvaluationResult:
@@ -280,8 +280,8 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         sizes = np.array([len(piece.encode()) for piece in pieces])
         if self.end is None:
             sizes[0] -= len(self.tokenizer.decode(ids[:1]).encode())
-        model, compute = self.compiled
-        losses = token_losses(model, np.array(ids), compute, context=context, stride=stride)
+        model = self.compiled
+        losses = token_losses(model.module, np.array(ids), model.compute, context=context, stride=stride)
         bits = np.bincount(piece_of_token[1:], weights=losses, minlength=len(pieces)) / math.log(2) / sizes.clip(min=1)
         metrics = text_metrics(losses, int(sizes.sum()), f"|windows of {context}, one every {stride}")
         outputs = [f"{size:.3f} bits per byte" for size in bits]

@@ -95,7 +95,7 @@ class MaskedLanguageModel(TextPredictor[Bert]):
             if count * top > MAX_TOTAL_WORDS:
                 fault = f"has {count:,} masks and top is {top:,}: expected at most {MAX_TOTAL_WORDS:,} words in all"
                 raise ItemError(index, fault)
-        model, compute = self.compiled
+        model, compute = self.compiled.module, self.compiled.compute
 
         def fill_rows(rows: range) -> list[list[Fill]]:
             batch_texts, ids = lines[rows.start : rows.stop], encoded[rows.start : rows.stop]
@@ -143,8 +143,7 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         The words to mask are selected by the settings of the training run.
         """
         epoch = self._masked_data(data, skip_bad_lines)
-        model, compute = self.compiled
-        examples = list(scores(model, epoch, compute, 128 * MAX_TEXTS))
+        examples = list(scores(self.compiled.module, epoch, self.compiled.compute, 128 * MAX_TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return EvaluationResult(

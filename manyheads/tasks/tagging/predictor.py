@@ -139,8 +139,8 @@ class Tagger(TextPredictor[Bert | BertFeatures]):
         spans = [words_of(text) if isinstance(text, str) else _word_offsets(text) for text in lines]
         sentences = [[text[a:b] for a, b in words] for text, words in zip(whole, spans, strict=True)]
         windows = word_windows(self.tokenizer, sentences, self._limit)
-        model, compute = self.compiled
-        scores = tag_log_probabilities(model, windows, list(map(len, sentences)), compute)
+        model = self.compiled
+        scores = tag_log_probabilities(model.module, windows, list(map(len, sentences)), model.compute)
         labels = self.model.config.labels
         tagged = []
         for text, words, score in zip(whole, spans, scores, strict=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,8 +12,10 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
 from manyheads.generation import Hypothesis, Sampling, beam_search, greedy
 from manyheads.generation.constraints import Constraints, forced_search
-from manyheads.inference import map_parts, reduction
 from manyheads.training.distributed_map import distributed_map
+
+R = TypeVar("R")
+S = TypeVar("S")
 
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
@@ -26,9 +28,23 @@ WORKER_ROWS = 16
 MAX_POSITIONS = 65_536
 
 
+class DecodingModel(Protocol):
+    """Model that decodes: a `CompiledModel` of an encoder-decoder, or an `Ensemble`."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def source_pad(self) -> int: ...
+    @property
+    def compute(self) -> ComputeConfig: ...
+    def start(self, source: Tensor, lengths: Tensor | None, capacity: int) -> Any: ...
+    def step(self, tokens: Tensor, cache: Any) -> Tensor: ...
+    def reduce(self, logits: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]: ...
+    def map_parts(self, function: Callable[[list[R]], list[S]], rows: list[R], min_rows: int) -> list[S]: ...
+
+
 def decode(
-    model: Any,
-    compute: ComputeConfig,
+    model: DecodingModel,
     sources: Sequence[Sequence[int]],
     *,
     beam: int = 1,
@@ -42,7 +58,7 @@ def decode(
 
     Returns the `nbest` hypotheses (candidate translations) of each source, best first.
 
-    model, compute  the compiled model (`Predictor.compiled`) in eval mode, and its compute settings
+    model           the compiled model in eval mode (`Predictor.compiled`)
     sources         token ids of each source, in any order of length; an empty source has no hypothesis
     beam, alpha     beam width and length penalty, as in `beam_search`; a beam width of 1 is greedy decoding
     constraints     tokens that must or must not occur in the outputs
@@ -55,8 +71,8 @@ def decode(
     hypotheses: list[list[Hypothesis]] = [[] for _ in sources]
 
     def decode_rows(rows: list[int]) -> list[list[Hypothesis]]:
-        source, lengths = pad_sources(model, [sources[row] for row in rows], compute)
-        with torch.inference_mode(), compute.autocast():
+        source, lengths = pad_sources(model, [sources[row] for row in rows])
+        with torch.inference_mode(), model.compute.autocast():
             if sampling is not None:
                 seeds = [(seed + row * nbest + i) % 2**63 for row in rows for i in range(nbest)]
                 return _sampled(model, source, lengths, sampling, seeds, constraints=constraints, alpha=alpha)
@@ -72,8 +88,8 @@ def decode(
         batches = [[row] for row, ids in enumerate(sources) if ids]  # the search handles one sentence at a time
     else:
         batches = [*source_batches(model, sources, beam if sampling is None else nbest)]
-    least = -(-WORKER_ROWS // (beam if sampling is None else nbest))
-    decoded = distributed_map(batches, lambda rows: map_parts(model, decode_rows, rows, least))
+    min_rows = -(-WORKER_ROWS // (beam if sampling is None else nbest))
+    decoded = distributed_map(batches, lambda rows: model.map_parts(decode_rows, rows, min_rows))
     for rows, results in zip(batches, decoded, strict=True):
         for row, ranked in zip(rows, results, strict=True):
             hypotheses[row] = ranked
@@ -81,7 +97,7 @@ def decode(
 
 
 def decode_batch(
-    model: Any,
+    model: DecodingModel,
     source: Tensor,
     lengths: Tensor,
     *,
@@ -102,17 +118,19 @@ def decode_batch(
     return beam_search(model.step, cache, **options, beam=beam, nbest=nbest)
 
 
-def _options(model: Any, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS) -> dict[str, Any]:
+def _options(
+    model: DecodingModel, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS
+) -> dict[str, Any]:
     """Return the arguments that all searches have in common, for sources with lengths (B,)."""
     c = model.config
     return {
         "start": c.start, "end": c.end, "limits": (lengths + extra_tokens).clamp(max=c.max_positions - 1),
-        "suppress": never_written(model), "alpha": alpha, "reduce": reduction(model),
+        "suppress": never_written(model), "alpha": alpha, "reduce": model.reduce,
     }  # fmt: skip
 
 
 def _sampled(
-    model: Any, source: Tensor, lengths: Tensor, sampling: Sampling, seeds: Sequence[int], **more: Any
+    model: DecodingModel, source: Tensor, lengths: Tensor, sampling: Sampling, seeds: Sequence[int], **more: Any
 ) -> list[list[Hypothesis]]:
     """Return random outputs for each of B sources, likeliest first. Each output has a seed."""
     count = len(seeds) // len(source)
@@ -168,7 +186,7 @@ def source_batches(
         yield batch
 
 
-def pad_sources(model: Any, sources: Sequence[Sequence[int]], compute: ComputeConfig) -> tuple[Tensor, Tensor]:
+def pad_sources(model: DecodingModel, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the sources padded to equal length, (B, Ts), and the original lengths (B,), on the device of the model."""
-    padded = torch.from_numpy(pad(sources, model.source_pad)).to(compute.device)
-    return padded, torch.tensor([len(ids) for ids in sources], device=compute.device)
+    padded = torch.from_numpy(pad(sources, model.source_pad)).to(model.compute.device)
+    return padded, torch.tensor([len(ids) for ids in sources], device=model.compute.device)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from manyheads.core.runtime import ComputeConfig
+from manyheads.core.interface import Cache
 from manyheads.errors import UserError
-from manyheads.generation.protocol import BLOCK, Cache, reduced
-from manyheads.inference import fused_projection, reduction
+from manyheads.inference import CompiledModel
 from manyheads.tasks.translation.decoding import never_written
+
+R = TypeVar("R")
+S = TypeVar("S")
 
 
 class EnsembleCache:
@@ -35,33 +37,42 @@ class EnsembleCache:
 class Ensemble:
     """Models whose mean log-probability of each token, after renormalization, is the log-probability of the ensemble.
 
-    models  models prepared for inference, each with its compute settings. The first one's configuration counts
+    models  models prepared for inference. The first one's configuration counts
     """
 
-    def __init__(self, models: Sequence[tuple[Any, ComputeConfig]]) -> None:
-        self._models = models
-        first = models[0][0]
-        limit = min(model.config.max_positions for model, _ in models)
+    def __init__(self, models: Sequence[CompiledModel[Any]]) -> None:
+        self._models, first = models, models[0]
+        limit = min(model.config.max_positions for model in models)
         self.config, self.source_pad = replace(first.config, max_positions=limit), first.source_pad
-        if all(fused_projection(model) is not None for model, _ in models):
-            self.project = first.project  # All have fused kernels, so their workers can share the rows.
+        self.compute = first.compute
+        # Workers share the rows of a batch only if all models have fused kernels.
+        is_fused = all(model.precision is not None for model in models)
+        self._first = first if is_fused else CompiledModel(first.module, first.compute)
 
     def start(self, source: Tensor, lengths: Tensor, capacity: int) -> EnsembleCache:
         parts = []
-        for model, compute in self._models:
-            with compute.autocast():
+        for model in self._models:
+            with model.compute.autocast():
                 parts.append(model.start(source, lengths, capacity))
         return EnsembleCache(parts)
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> Tensor:
         """Return the mean log-probabilities (B, T, V). Tokens that are never written are excluded in each model."""
         scores = []
-        for (model, compute), part in zip(self._models, cache.parts, strict=True):
-            with compute.autocast():
+        for model, part in zip(self._models, cache.parts, strict=True):
+            with model.compute.autocast():
                 rows = model.step(tokens, part).flatten(0, 1)
-                logits, _, log_sums = (reduction(model) or reduced)(rows, never_written(model), BLOCK)
+                logits, _, log_sums = model.reduce(rows, never_written(model))
             scores.append(logits - log_sums[:, None])
         return torch.stack(scores).mean(0).unflatten(0, tokens.shape)
+
+    def reduce(self, logits: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits (R, V), the maxima of their blocks, and their log-sum-exp, as in `CompiledModel`."""
+        return self._first.reduce(logits, suppress)
+
+    def map_parts(self, function: Callable[[list[R]], list[S]], rows: list[R], min_rows: int) -> list[S]:
+        """Return function(rows). Several workers share the rows if that is faster, as in `CompiledModel`."""
+        return self._first.map_parts(function, rows, min_rows)
 
 
 def joined(first: Any, others: Sequence[Any]) -> Any:

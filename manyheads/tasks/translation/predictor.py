@@ -92,9 +92,9 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         return ensemble
 
     @property
-    def compiled(self) -> tuple[Any, ComputeConfig]:
+    def compiled(self) -> Any:  # a CompiledModel, or an Ensemble
         own = super().compiled
-        return (Ensemble([own, *(other.compiled for other in self.others)]), own[1]) if self.others else own
+        return Ensemble([own, *(other.compiled for other in self.others)]) if self.others else own
 
     @overload
     def translate(self, texts: str, **options: Unpack[Options]) -> str: ...
@@ -136,9 +136,8 @@ class Translator(ModelWithTokenizer[TranslationModel]):
                     index, f"may become {longest:,} tokens long, too many for {beam:,} beams at once: "
                            f"use a beam of at most {max(1, MAX_POSITIONS // longest)}"
                 )  # fmt: skip
-        model, compute = self.compiled
         hypotheses = decode(
-            model, compute, sources, beam=beam, alpha=alpha, nbest=count, constraints=constraints, sampling=sampling,
+            self.compiled, sources, beam=beam, alpha=alpha, nbest=count, constraints=constraints, sampling=sampling,
             seed=options.get("seed", 0),
         )  # fmt: skip
         blank = [Translation("", 0.0, 0.0)]
@@ -163,12 +162,12 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             if len(ids) >= c.max_positions:
                 raise UserError(f"target {number} has {len(ids)} tokens, the model takes {c.max_positions - 1}")
         translations = [Translation(text, 0.0, 0.0) for text in outputs]
-        model, compute = self.compiled
+        model = self.compiled
 
         def score_rows(rows: list[int]) -> list[Hypothesis]:
-            padded, lengths = pad_sources(model, [encoded[i] for i in rows], self.compute)
+            padded, lengths = pad_sources(model, [encoded[i] for i in rows])
             batch_targets = [target_ids[i] for i in rows]
-            with torch.inference_mode(), compute.autocast():
+            with torch.inference_mode(), model.compute.autocast():
                 cache = model.start(padded, lengths, max(map(len, batch_targets)) + 1)
                 suppress = never_written(model)
                 return score(model.step, cache, batch_targets, start=c.start, end=c.end, suppress=suppress, alpha=alpha)

@@ -23,6 +23,7 @@ from manyheads.data.readers.parallel import Pairs
 from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.errors import UserError
+from manyheads.inference import CompiledModel
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.recurrence import HaltingStatistics, ponder_cost, states_and_halting
 from manyheads.models.universal import Universal
@@ -229,7 +230,7 @@ class TranslationTask:
         count = len(self.validation.sources)
         every = -(-count // MAX_TRANSLATED)
         sources = [self.validation.source(row).tolist() for row in range(0, count, every)]
-        decoded = decode(self.model, self.compute, sources)
+        decoded = decode(CompiledModel(self.model, self.compute), sources)
         tokenizer = self.target_tokenizer or self.tokenizer
         texts = [tokenizer.decode(ranked[0].tokens) if ranked else "" for ranked in decoded]
         return corpus_scores(texts, list(islice(references, 0, None, every)))

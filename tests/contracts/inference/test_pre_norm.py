@@ -8,7 +8,7 @@ import torch
 from manyheads import directory
 from manyheads.core.runtime import prepare
 from manyheads.export import export
-from manyheads.inference import lower
+from manyheads.inference import compile_model
 from tests.unit.models.test_bert import first, small, texts
 
 
@@ -24,8 +24,8 @@ def test_pre_norm_models_are_saved_in_our_format(tmp_path: Path, head: str) -> N
         assert torch.equal(first(loaded(tokens, lengths, segments)), first(model(tokens, lengths, segments)))
     with pytest.raises(ValueError, match="norm is 'pre'; only 'post' can be represented"):
         export(tmp_path / "pre", tmp_path / "hf", "hf")
-    fast, compute = lower(loaded, prepare(threads=1))
+    fast = compile_model(loaded, prepare(threads=1))
     real = torch.arange(9) < lengths[:, None] if head == "masked_lm" else slice(None)  # words, not their padding
-    with torch.inference_mode(), compute.autocast():
+    with torch.inference_mode(), fast.compute.autocast():
         found, expected = (first(either(tokens, lengths, segments))[real] for either in (fast, model))
     assert torch.allclose(found, expected, atol=1e-4)

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from manyheads import inference
 from manyheads.cli import main
 from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.errors import UserError
-from manyheads.inference import lower
+from manyheads.inference import CompiledModel, compile_model
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.vit import ViT, ViTConfig
@@ -24,7 +23,8 @@ from manyheads.models.vit import ViT, ViTConfig
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import measuring, onednn, processor, routes
+from manyheads.inference import compilation, measuring, onednn, routes, stack
+from manyheads.inference.kernels import processor
 from manyheads.inference.routes import ROUTES, Routes
 from manyheads.inference.stack import FusedStack
 
@@ -63,31 +63,31 @@ def test_every_route_computes_the_same(route: str, precision: Any, monkeypatch: 
     with torch.inference_mode():
         for activation in ACTIVATIONS:
             model = gpt(activation=activation, norm="post" if activation == "relu" else "pre")
-            fast, compute = lower(model, prepare(precision, 2, device="cpu"))
-            with compute.autocast():
+            fast = compile_model(model, prepare(precision, 2, device="cpu"))
+            with fast.compute.autocast():
                 assert off(fast(tokens(5, 70)), model(tokens(5, 70))) < TOLERANCE[precision]
         model = bert()
-        fast, compute = lower(model, prepare(precision, 2, device="cpu"))
+        fast = compile_model(model, prepare(precision, 2, device="cpu"))
         real = torch.arange(70) < lengths[:, None]
-        with compute.autocast():
+        with fast.compute.autocast():
             got = fast(tokens(5, 70), lengths)
         assert off(got[real], model(tokens(5, 70), lengths)[real]) < TOLERANCE[precision]
-        fast, compute = lower(image, prepare(precision, 2, device="cpu"))
+        fast = compile_model(image, prepare(precision, 2, device="cpu"))
         x = torch.randn(4, 3, 32, 32)
-        with compute.autocast():
+        with fast.compute.autocast():
             assert off(fast(x), image(x)) < TOLERANCE[precision]
-    assert (compute.lowered is None) == (route == "plain")
+    assert (fast.precision is None) == (route == "plain")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_onednn_divides_sequences_of_any_length(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long sequences, pieces with a limit of rows, and a number of threads that does not divide the batch."""
     monkeypatch.setenv("MANYHEADS_ROUTE", "onednn")
-    monkeypatch.setattr(onednn, "ROWS_AT_ONCE", 150)
+    monkeypatch.setattr(stack, "ONEDNN_ROWS", 150)
     model, lengths = bert(), torch.tensor([100, 100, 3, 60, 100, 128, 1])
-    fast, compute = lower(model, prepare("float32", threads, device="cpu"))
+    fast = compile_model(model, prepare("float32", threads, device="cpu"))
     real = torch.arange(128) < lengths[:, None]
-    with torch.inference_mode(), compute.autocast():
+    with torch.inference_mode(), fast.compute.autocast():
         got, before = fast(tokens(7, 128), lengths), torch.get_num_threads()
         assert off(got[real], model(tokens(7, 128), lengths)[real]) < TOLERANCE["float32"]
         assert not got[~real].any()
@@ -97,10 +97,10 @@ def test_onednn_divides_sequences_of_any_length(threads: int, monkeypatch: pytes
 
 def test_a_generating_model_may_keep_pytorchs_modules_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole sequences run in the kernels, and steps in PyTorch with its own cache."""
-    monkeypatch.setattr(measuring, "measured_routes", lambda *_, steps: Routes({"kernels": 1.0}, {"plain": 1.0}))
+    monkeypatch.setattr(compilation, "measured_routes", lambda *_, steps: Routes({"kernels": 1.0}, {"plain": 1.0}))
     model, given = gpt(), tokens(3, 20)
-    fast, compute = lower(model, prepare("float32", 2, device="cpu"))
-    with torch.inference_mode(), compute.autocast():
+    fast = compile_model(model, prepare("float32", 2, device="cpu"))
+    with torch.inference_mode(), fast.compute.autocast():
         cache = fast.start(3, 20)
         parts = [fast.step(part, cache) for part in given.split([17, 1, 2], dim=1)]
         assert off(torch.cat(parts, 1), model(given)) < TOLERANCE["float32"]
@@ -108,8 +108,8 @@ def test_a_generating_model_may_keep_pytorchs_modules_for_steps(monkeypatch: pyt
 
 
 def test_a_measurement_leaves_the_random_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "stored", lambda *_: None)
-    monkeypatch.setattr(routes, "store", lambda *_: None)
+    monkeypatch.setattr(measuring, "stored", lambda *_: None)
+    monkeypatch.setattr(measuring, "store", lambda *_: None)
     model, compute = gpt(), prepare("float32", 1, device="cpu")
     before = torch.random.get_rng_state()
     found = measuring.measured_routes(Stack([model.decoder.blocks[0]]), compute, steps=True)
@@ -127,15 +127,15 @@ def test_a_measurement_leaves_the_random_numbers_as_they_were(monkeypatch: pytes
     ],
 )
 def test_the_fastest_route_is_chosen(seconds: dict[Any, float], route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "measured_routes", lambda *_, steps: Routes(seconds, {}))
+    monkeypatch.setattr(compilation, "measured_routes", lambda *_, steps: Routes(seconds, {}))
     model = bert()
-    fast, compute = lower(model, prepare("float32", 2, device="cpu"))
+    fast = compile_model(model, prepare("float32", 2, device="cpu"))
     if route == "plain":
-        assert fast is model
-        assert compute.lowered is None
+        assert fast.module is model
+        assert fast.precision is None
     else:
-        stack: Any = next(module for module in fast.modules() if isinstance(module, FusedStack))
-        assert (stack.sequences, compute.lowered) == (route, "float32")
+        stack: Any = next(module for module in fast.module.modules() if isinstance(module, FusedStack))
+        assert (stack.sequences, fast.precision) == (route, "float32")
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), [("bf16", "int8")])
@@ -148,37 +148,37 @@ def test_auto_takes_the_fastest_precision_of_the_work(encoder: str, decoder: str
         precision = compute.precision
         return Routes({"kernels": sequences[precision]}, {"kernels": steps_by[precision]} if steps else {})
 
-    monkeypatch.setattr(measuring, "measured_routes", times)
-    monkeypatch.setattr(inference, "_available", lambda: ("int8", "bf16", "float32"))
-    monkeypatch.setattr(measuring, "relative_error", lambda *_: 0.0)
-    monkeypatch.setattr(inference, "_lowered", lambda model, plan: (model, plan.compute))
+    monkeypatch.setattr(compilation, "measured_routes", times)
+    monkeypatch.setattr(compilation, "_available", lambda: ("int8", "bf16", "float32"))
+    monkeypatch.setattr(compilation, "relative_error", lambda *_: 0.0)
+    monkeypatch.setattr(compilation, "_compiled", lambda model, plan: CompiledModel(model, plan.compute))
     monkeypatch.setattr(processor, "HAS_BF16", True)
-    assert lower(bert(), prepare("auto", device="cpu"))[1].precision == encoder
-    assert lower(gpt(), prepare("auto", device="cpu"))[1].precision == decoder
+    assert compile_model(bert(), prepare("auto", device="cpu")).compute.precision == encoder
+    assert compile_model(gpt(), prepare("auto", device="cpu")).compute.precision == decoder
 
 
 def test_auto_does_not_report_8_bits_for_pytorchs_modules(
     monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MANYHEADS_ROUTE", "plain")
-    _, compute = lower(bert(), prepare("auto", device="cpu"))
-    assert compute.precision in PRECISIONS
-    assert f"precision auto: {compute.precision}" in log.text
+    fast = compile_model(bert(), prepare("auto", device="cpu"))
+    assert fast.compute.precision in PRECISIONS
+    assert f"precision auto: {fast.compute.precision}" in log.text
 
 
 def test_times_are_measured_once_for_each_shape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MANYHEADS_ROUTE", raising=False)
     monkeypatch.setattr(measuring, "cache_directory", lambda: tmp_path)
     monkeypatch.setattr(measuring, "STEADY", 1e9)  # this machine may do other work
-    lower(gpt(), prepare("float32", 2, device="cpu"))
+    compile_model(gpt(), prepare("float32", 2, device="cpu"))
     entries = json.loads(next(tmp_path.iterdir()).read_text())
     (entry,) = entries.values()
     assert set(entry["sequences"]) == {"plain", "kernels", *(["onednn"] if onednn.is_available(torch.float32) else [])}
     assert set(entry["steps"]) == {"plain", "kernels"}
     monkeypatch.setattr(measuring, "_seconds", None)  # it is not called again
-    lower(gpt(), prepare("float32", 2, device="cpu"))
+    compile_model(gpt(), prepare("float32", 2, device="cpu"))
     with pytest.raises(TypeError):
-        lower(gpt(width=32), prepare("float32", 2, device="cpu"))
+        compile_model(gpt(width=32), prepare("float32", 2, device="cpu"))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', None])
@@ -202,21 +202,21 @@ def test_a_disturbed_measurement_is_repeated(monkeypatch: pytest.MonkeyPatch, tm
                     ({"plain": 2.0, "kernels": 4.0}, False)])  # fmt: skip
     monkeypatch.setattr(measuring, "_seconds", lambda *_: next(results))
     compute = prepare("float32", 2, device="cpu")
-    assert [lower(bert(), compute)[1].lowered for _ in range(5)] == [None, *["float32"] * 4]
+    assert [compile_model(bert(), compute).precision for _ in range(5)] == [None, *["float32"] * 4]
     assert next(results, None) is None
 
 
 @pytest.mark.skipif(not processor.HAS_INT8, reason="no 8-bit products")
 def test_onednn_has_no_route_for_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANYHEADS_ROUTE", "onednn")
-    fast, _ = lower(bert(), prepare("int8", device="cpu"))
-    assert [module.sequences for module in fast.modules() if isinstance(module, FusedStack)] == ["kernels"]
+    fast = compile_model(bert(), prepare("int8", device="cpu"))
+    assert [module.sequences for module in fast.module.modules() if isinstance(module, FusedStack)] == ["kernels"]
 
 
 def test_an_unknown_route_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANYHEADS_ROUTE", "fastest")
     with pytest.raises(UserError, match="MANYHEADS_ROUTE is 'fastest': expected plain, onednn, kernels"):
-        lower(bert(), prepare("float32", device="cpu"))
+        compile_model(bert(), prepare("float32", device="cpu"))
 
 
 @pytest.mark.parametrize(

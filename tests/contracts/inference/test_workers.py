@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from manyheads.core.runtime import prepare
-from manyheads.inference import lower, map_parts
+from manyheads.inference import CompiledModel, compile_model
 from manyheads.models.presets import build, preset
 from manyheads.tasks.translation import decoding
 
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import packed
+from manyheads.inference.kernels import packed
 
 SOURCES = [[3, 4, 5, 1], [6, 1], [], *([number % 20 + 3, 4, 1] for number in range(9))]
 
@@ -32,8 +32,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("beam", [1, 3])
 def test_workers_decode_the_same(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(preset("transformer/tiny", source_vocab=40, target_vocab=40, end=1, start=0, pad=0)).eval()
-    model, compute = lower(model, prepare("float32", 2, device="cpu"))
-    together = decoding.decode(model, compute, SOURCES, beam=beam)
+    fast = compile_model(model, prepare("float32", 2, device="cpu"))
+    together = decoding.decode(fast, SOURCES, beam=beam)
     seen: list[int] = []
     work = packed.Team.work
 
@@ -43,14 +43,15 @@ def test_workers_decode_the_same(beam: int, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(packed.Team, "work", counted)
     monkeypatch.setattr(decoding, "WORKER_ROWS", 4)
-    assert decoding.decode(model, compute, SOURCES, beam=beam) == together
+    assert decoding.decode(fast, SOURCES, beam=beam) == together
     assert seen == [2]
-    assert decoding.decode(model, compute, SOURCES[:1], beam=beam) == together[:1]
+    assert decoding.decode(fast, SOURCES[:1], beam=beam) == together[:1]
     assert seen == [2]  # too few rows for two workers
 
 
 def test_a_model_without_kernels_has_no_workers() -> None:
-    assert map_parts(torch.nn.Linear(2, 2), lambda rows: [row + 1 for row in rows], [1, 2, 3], 1) == [2, 3, 4]
+    model = CompiledModel(torch.nn.Linear(2, 2), prepare())
+    assert model.map_parts(lambda rows: [row + 1 for row in rows], [1, 2, 3], 1) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("failing", [0, 1])

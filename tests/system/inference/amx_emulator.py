@@ -22,7 +22,7 @@ _features = FeatureMap({**binding.get_host_cpu_features(), "amx-tile": True, "am
 binding.get_host_cpu_features = lambda: _features
 torch.cpu._init_amx = lambda: True  # the system grants the registers
 
-from manyheads.inference import amx  # noqa: E402
+from manyheads.inference.kernels import amx  # noqa: E402
 
 amx.PREFIX = "emulated_"
 calls: Counter[str] = Counter()
@@ -101,8 +101,8 @@ for _name, _function, _kinds in (
 
 def main() -> None:
     from manyheads.core.runtime import prepare
-    from manyheads.inference import lower
-    from manyheads.inference.processor import HAS_AMX
+    from manyheads.inference import compile_model
+    from manyheads.inference.kernels.processor import HAS_AMX
     from manyheads.models.gpt import GPT, GPTConfig
 
     assert HAS_AMX
@@ -120,8 +120,8 @@ def main() -> None:
                 GPTConfig(**{"vocab": 131, "layers": 2, "heads": 4, "max_positions": 128, **setting})
             ).eval()
             calls.clear()
-            fast, compute = lower(model, prepare(precision, 2, device="cpu"))
-            with torch.inference_mode(), compute.autocast():
+            fast = compile_model(model, prepare(precision, 2, device="cpu"))
+            with torch.inference_mode(), fast.compute.autocast():
                 whole, cache = fast(given), fast.start(3, 75)
                 parts = [fast.step(part, cache) for part in given.split([40, 1, 1, 2, 3, 28], dim=1)]
             with torch.no_grad():

@@ -14,13 +14,13 @@ import pytest
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
 
-from manyheads.inference import processor
+from manyheads.inference.kernels import processor
 
 BOUNDS = {"bf16": 0.01, "int8": 0.04}
 # Instructions of a processor with AMX, compiled but not run.
 COMPILE = """
 from numba import njit, types
-from manyheads.inference import amx
+from manyheads.inference.kernels import amx
 @njit
 def product(kind, rows, a, a_stride, w, steps, out, out_stride):
     amx.multiply(kind, rows, a, a_stride, w, steps, out, out_stride)
@@ -62,6 +62,8 @@ def test_the_compiler_selects_amx_instructions() -> None:
 def test_amx_may_be_refused(refused: str) -> None:
     """The vector kernels run then, whatever the processor."""
     patch = "torch.cpu._init_amx = lambda: False" if refused == "by the system" else ""
-    code = f"import torch; {patch}\nfrom manyheads.inference import processor as p; print(p.HAS_AMX, p.MAX_ROWS)"
+    code = (
+        f"import torch; {patch}\nfrom manyheads.inference.kernels import processor as p; print(p.HAS_AMX, p.MAX_ROWS)"
+    )
     environment = {"MANYHEADS_AMX": "0"} if refused == "by the user" else {}
     assert run("-c", code, **environment).split() == ["False", "6"]

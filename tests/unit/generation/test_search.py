@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from manyheads.core.logits import block_maxima
 from manyheads.generation import Hypothesis, beam_search, greedy, score
-from manyheads.generation.protocol import block_maxima
 from manyheads.generation.search import _top_continuations
 from tests.support.mock import Recurrent, States, Table, enumerate_all
 

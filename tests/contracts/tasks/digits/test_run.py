@@ -13,6 +13,7 @@ from manyheads import cli, directory
 from manyheads.analysis.figures import length_curve
 from manyheads.core.runtime import prepare
 from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
+from manyheads.inference import CompiledModel
 from manyheads.models.universal import Universal
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.digits.pondering import pondering
@@ -114,7 +115,7 @@ def test_a_digit_run_is_scored_on_its_test_digits(run: Path, tmp_path: Path) -> 
 def test_scores_are_counted_correctly(run: Path) -> None:
     pairs = algorithmic_pairs("copy", 7, 6, shortest=6, seed=5, split="test")
     model, tokenizer = directory.load(run).model, digit_tokenizer()
-    found, outputs = measure(model, tokenizer, pairs, prepare(threads=1))
+    found, outputs = measure(CompiledModel(model, prepare(threads=1)), tokenizer, pairs)
     right = sum(output[i : i + 1] == c for output, t in zip(outputs, pairs.targets, strict=True)
                 for i, c in enumerate(t))  # fmt: skip
     assert found["accuracy"] == pytest.approx(right / 42)

@@ -94,9 +94,9 @@ def test_scores_do_not_depend_on_the_chunk_size(run: Path, monkeypatch: pytest.M
     sizes = list[int]()
     inner = predictor.pad_sources
 
-    def counted(model: Any, encoded: Any, compute: Any) -> Any:
+    def counted(model: Any, encoded: Any) -> Any:
         sizes.append(len(encoded))
-        return inner(model, encoded, compute)
+        return inner(model, encoded)
 
     monkeypatch.setattr(predictor, "pad_sources", counted)
     monkeypatch.setattr(predictor, "LOGITS", 30 * translator.target_tokenizer.get_vocab_size())

@@ -20,18 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import binding
 
 from manyheads.files import WriteError, fingerprint, write
-from manyheads.inference import processor
+from manyheads.inference.kernels import processor
+from manyheads.inference.kernels.processor import binding
 
 logger = logging.getLogger(__name__)
 
-# files with the source code of the kernels
-SOURCES = (
-    "processor.py", "arguments.py", "tile.py", "amx.py", "kernels.py", "attending.py", "fused.py", "reducing.py",
-    "compiling.py",
-)  # fmt: skip
 # Numba's function that frees the memory of an array. The arrays of kernels do not own memory, so it is never called.
 UNUSED = "NRT_MemInfo_call_dtor"
 
@@ -65,7 +60,7 @@ class Kernel:
         code = _read(file)
         if code is None:
             _log_compilation()
-            from manyheads.inference.compiling import compile_kernel
+            from manyheads.inference.kernels.compiling import compile_kernel
 
             code = compile_kernel(self.name, arguments)
             try:
@@ -102,8 +97,8 @@ def source_version() -> str:
 
 @cache
 def _sources() -> str:
-    """Return a fingerprint of the source code of the kernels."""
-    return fingerprint(Path(__file__).with_name(name) for name in SOURCES)
+    """Return a fingerprint of the modules in this folder. No other module changes the machine code."""
+    return fingerprint(sorted(Path(__file__).parent.glob("*.py")))
 
 
 def cache_directory() -> Path:

@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.inference.arguments import Scratch, Weights, work_size
-from manyheads.inference.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
+from manyheads.inference.kernels.arguments import Scratch, Weights, work_size
+from manyheads.inference.kernels.processor import BF16, COLUMNS, FLOAT32, INT8, MAX_ROWS
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
 RELEASE = 1 << 62  # counter value that ends every wait, because it is larger than any value that a thread waits for
+MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 

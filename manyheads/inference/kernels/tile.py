@@ -24,7 +24,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from manyheads.inference.processor import (
+from manyheads.inference.kernels.processor import (
     BF16,
     COLUMNS,
     FLOAT32,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from manyheads.inference.processor import AMX_STEPS, COLUMNS, MAX_ROWS
+from manyheads.inference.kernels.processor import AMX_STEPS, COLUMNS, MAX_ROWS
 
 RELU, SILU, GELU, GELU_TANH = range(4)
 

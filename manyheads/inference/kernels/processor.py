@@ -1,6 +1,7 @@
 """Sizes of tiles, vector instructions and number formats of the inference kernels on this processor.
 
-The module does not import Numba, so that programs which only call compiled kernels start fast.
+The module does not import Numba, so that programs which only call compiled kernels start fast. Without llvmlite, which
+is installed with Numba, it describes a processor without special instructions.
 """
 
 from __future__ import annotations
@@ -8,7 +9,11 @@ from __future__ import annotations
 import os
 
 import torch
-from llvmlite import binding
+
+try:
+    from llvmlite import binding
+except ImportError:
+    binding = None
 
 # number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
 # AVX-512
@@ -23,7 +28,7 @@ FLOAT32, BF16, INT8 = range(3)
 
 # CPU features for which Numba compiles; empty if its environment variables name another processor
 _OTHER = os.environ.get("NUMBA_CPU_NAME") or os.environ.get("NUMBA_CPU_FEATURES")
-_FEATURES = {} if _OTHER else binding.get_host_cpu_features()
+_FEATURES = {} if _OTHER or binding is None else binding.get_host_cpu_features()
 # PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
 # ATEN_CPU_CAPABILITY.
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from manyheads.inference.kernels import kernel
+from manyheads.inference.kernels.operations import kernel
 
 WORD = ir.IntType(64)
 
@@ -26,7 +26,7 @@ def compile_kernel(name: str, arguments: Iterable[Any]) -> bytes:
     and the address of the words that `compiled.Kernel` writes.
     """
     module, _, function = name.partition(".")
-    body = getattr(import_module(f"manyheads.inference.{module}"), function)
+    body = getattr(import_module(f"{__package__}.{module}"), function)
     kinds = types.Tuple([numba.typeof(argument) for argument in arguments])
 
     @intrinsic

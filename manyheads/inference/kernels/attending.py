@@ -11,10 +11,19 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from manyheads.inference import tile
-from manyheads.inference.kernels import ONE, ZERO, exp_bounded, floats_at, kernel, multiply, order, rows_at_once
-from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES
-from manyheads.inference.tile import bits_of, float_of, pointer, to_bf16
+from manyheads.inference.kernels import tile
+from manyheads.inference.kernels.operations import (
+    ONE,
+    ZERO,
+    exp_bounded,
+    floats_at,
+    kernel,
+    multiply,
+    order,
+    rows_at_once,
+)
+from manyheads.inference.kernels.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES
+from manyheads.inference.kernels.tile import bits_of, float_of, pointer, to_bf16
 
 
 @kernel

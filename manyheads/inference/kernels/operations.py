@@ -14,10 +14,10 @@ import numba
 import numpy as np
 from numba import carray, types
 
-from manyheads.inference import amx, tile
-from manyheads.inference.arguments import GELU, GELU_TANH, RELU, SILU
-from manyheads.inference.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
-from manyheads.inference.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
+from manyheads.inference.kernels import amx, tile
+from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.kernels.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
+from manyheads.inference.kernels.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
 # Compile a function with Numba when another one calls it. Sums may be reordered and fused with products; infinities and
 # NaN keep their meaning. Python calls only the functions that `compiled.Kernel` names.

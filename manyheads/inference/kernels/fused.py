@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.inference import amx
-from manyheads.inference.arguments import Memory, Scratch, Sizes, Weights
-from manyheads.inference.attending import attend, bf16_memory, float_memory
-from manyheads.inference.kernels import NONE, activate, kernel, normalize, product, quantize_row, wait
-from manyheads.inference.processor import COLUMNS, HAS_AMX
-from manyheads.inference.tile import to_bf16
+from manyheads.inference.kernels import amx
+from manyheads.inference.kernels.arguments import Memory, Scratch, Sizes, Weights
+from manyheads.inference.kernels.attending import attend, bf16_memory, float_memory
+from manyheads.inference.kernels.operations import NONE, activate, kernel, normalize, product, quantize_row, wait
+from manyheads.inference.kernels.processor import COLUMNS, HAS_AMX
+from manyheads.inference.kernels.tile import to_bf16
 
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
 # Numba recompiles a function for each Python int literal.

@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from manyheads.inference.processor import AMX_ROWS, AMX_STEPS, BF16, COLUMNS, INT8, LINE
-from manyheads.inference.tile import switch
+from manyheads.inference.kernels.processor import AMX_ROWS, AMX_STEPS, BF16, COLUMNS, INT8, LINE
+from manyheads.inference.kernels.tile import switch
 
 PREFIX = "llvm.x86."  # prefix of LLVM's names of the instructions; tests replace them by functions
 _INT8, _INT64 = ir.IntType(8), ir.IntType(64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.inference.kernels import ZERO, exp_bounded, floats_at, kernel
+from manyheads.inference.kernels.operations import ZERO, exp_bounded, floats_at, kernel
 
 
 @kernel

@@ -1,0 +1,67 @@
+"""Linear layers with a fused kernel."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.inference.kernels.arguments import Sizes, Weights
+from manyheads.inference.kernels.compiled import Kernel
+from manyheads.inference.kernels.packed import KINDS, MAX_SERIAL, PER_WORD, Team, Workspace, pack_weights
+
+run_linear = Kernel("fused.run_linear")
+
+
+class FusedLinear(nn.Module):
+    """Linear layer with a fused kernel: x (..., K) -> x W^T + b (..., N), float32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: str, team: Team) -> None:
+        super().__init__()
+        kind = KINDS[precision]
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.out_features, self.in_features = weight.shape
+        self._sizes = Sizes(kind, 1, 1, self.in_features, 0, 1, 0, 0, -1)
+        self._team = team
+        self._workspace = Workspace(team.size, -(-self.in_features // PER_WORD[kind]) * 4, 1, 1, 1, 1, 1)
+
+    @cached_property
+    def _weights(self) -> Weights:
+        """Weights of the kernel, packed at the first call. Most layers of a fused stack are never called."""
+        return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            return F.linear(x, self.weight, self.bias)
+        rows = x.detach().float().reshape(-1, self.in_features).contiguous()
+        out = torch.empty(len(rows), self.out_features)
+        if len(rows):
+            threads = 1 if rows.numel() * self.out_features < MAX_SERIAL else self._team.threads
+            self._team.run(run_linear, threads, self._sizes, self._weights, rows.numpy(), out.numpy(),
+                           self._workspace.of(len(rows), 1, 1))  # fmt: skip
+        return out.view(*x.shape[:-1], self.out_features)
+
+
+class FusedProjection(nn.Module):
+    """Output projection (`core.layers.OutputProjection`) with a fused kernel, for one matrix and bias."""
+
+    def __init__(self, precision: str, team: Team) -> None:
+        super().__init__()
+        self._precision, self._team = precision, team
+        self._linear: FusedLinear | None = None
+
+    def forward(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self._linear is None:
+            self._linear = FusedLinear(weight, bias, self._precision, self._team)
+        logits: Tensor = self._linear(hidden)
+        return logits
+
+
+def is_divisible(layer: nn.Linear, precision: str) -> bool:
+    """Return True if a kernel supports this linear layer.
+
+    Its input width must be a multiple of the values read at once.
+    """
+    return layer.in_features % PER_WORD[KINDS[precision]] == 0
