@@ -10,10 +10,11 @@ from manyheads.runs.overrides import as_dict, leaves, setting_words
 from manyheads.tasks.measured import measured
 from manyheads.tasks.registry import FAMILIES, RECIPES
 from manyheads.training.config import TrainingConfig
+from papers import recipes as papers
 
 
 def recipes_table() -> str:
-    """Return a table for each heading of `manyheads recipes`, with a row for each recipe."""
+    """Return a table for each heading of `manyheads recipes`, and one for the recipes of papers."""
     parts = []
     for heading, families in FAMILIES.items():
         rows = ["| recipe | trains | paper | needs | best score |", "| --- | --- | --- | --- | --- |"]
@@ -23,6 +24,11 @@ def recipes_table() -> str:
                 score = f"{best['metric']} {best['score']} ({best['time']})" if best else ""
                 rows.append(f"| `{name}` | {recipe.summary} | {recipe.paper} | {recipe.needs} | {score} |")
         parts.append("\n".join([f"## {heading.capitalize()}", "", *rows]))
+    rows = ["| command | trains | paper | needs |", "| --- | --- | --- | --- |"]
+    for name, recipe in papers.RECIPES.items():
+        rows.append(f"| `{recipe.program} {name}` | {recipe.summary} | {recipe.paper} | {recipe.needs} |")
+    text = "Run these commands in a clone of the project, with the options of `manyheads train`."
+    parts.append("\n".join(["## Reproduce a figure or table of a paper", "", text, "", *rows]))
     return "\n\n".join(parts)
 
 
@@ -31,10 +37,10 @@ def settings_tables() -> str:
     training = TrainingConfig(epochs=1, schedule="constant")
     parts = [f"## Training loop\n\n{_table(training, 'training.', _defaults(TrainingConfig))}"]
     kinds: dict[type, list[str]] = {}
-    for name, recipe in RECIPES.items():
+    for name, recipe in papers.ALL.items():
         kinds.setdefault(type(recipe.config), []).append(name)
     for kind, names in kinds.items():
-        config = RECIPES[names[0]].config
+        config = papers.ALL[names[0]].config
         title = f"## {', '.join(f'`{name}`' for name in names)}"
         parts.append(f"{title}\n\n{_table(config, '', _defaults(kind))}")
     return "\n\n".join(parts)

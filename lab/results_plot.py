@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.records import records
-from manyheads.analysis.figures import length_curve
 from manyheads.tasks.registry import find
+from papers.universal import length_curve
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
 TRAINING_PASSES = 3  # a backward pass costs two forward ones

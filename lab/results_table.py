@@ -165,7 +165,6 @@ FIRST = (
         "en-fr, rows=convs2s, bf16",
         "bleu_moses_lc",
     ),
-    ("copy strings of twice the training length", "universal/copy", "default settings", "exact_match_80"),
     ("name the language of a phrase, one of 60", "text-classification", "default settings", "accuracy"),
     ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
     ("classify sentences, fine-tuned from MiniLM", "sst2", "from all-MiniLM-L6-v2", "accuracy"),

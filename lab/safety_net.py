@@ -23,8 +23,8 @@ import numpy as np
 from PIL import Image
 
 from manyheads.errors import UserError
-from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
+from papers.recipes import ALL
 
 STEPS, STOP = 20, 9
 TRAINING: dict[str, Any] = {
@@ -159,16 +159,16 @@ CASES = {
 def outcome(recipe: str, case: Case, folder: Path, bert: str, *, stop: bool) -> str:
     """Train a recipe in a folder, and return the hash of its weights and its metrics."""
     settings = {**TRAINING, **case.settings}
-    if hasattr(RECIPES[recipe].config, "data") and case.data is not None:
+    if hasattr(ALL[recipe].config, "data") and case.data is not None:
         settings["data"] = str(folder / "data" / case.file)
     out = folder / ("parts" if stop else "whole")
-    if "teacher" in RECIPES[recipe].requires:
+    if "teacher" in ALL[recipe].requires:
         settings["teacher"] = str(folder.with_name("cifar10-resnet") / "whole")
-    start: dict[str, Any] = {"init": bert} if RECIPES[recipe].init == "must" else {}
+    start: dict[str, Any] = {"init": bert} if ALL[recipe].init == "must" else {}
     callbacks = [lambda entry: entry["step"] < STOP] if stop else []
-    train(recipe, settings, out=out, progress=False, callbacks=callbacks, **start)
+    train(recipe, settings, out=out, progress=False, callbacks=callbacks, recipes=ALL, **start)
     if stop:
-        train(resume=out, progress=False)
+        train(resume=out, progress=False, recipes=ALL)
     weights = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
     metrics = json.loads((out / "result.json").read_text(encoding="utf-8"))["metrics"]
     return f"{weights} {json.dumps({name: metric['value'] for name, metric in metrics.items()})}"

@@ -1,20 +1,42 @@
-"""Parts of the commands of this package: log messages and errors on stderr, exit status, positions in images."""
+"""Parts of the commands of this package: training of recipes, errors on stderr, exit status, positions in images."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import manyheads
+from manyheads.cli.parser import Format, Parser
 from manyheads.cli.reporting import exit_status, log_lines
+from manyheads.cli.train import add_options
+from manyheads.cli.train import train as train_recipe
 from manyheads.errors import UserError
+from manyheads.runs.recipe import Recipe
 from manyheads.tasks.images.predictor import ImageEncoder
 
 
 def about(docstring: str | None) -> str:
     """Return the first line of a module's docstring, for the help of its command."""
     return (docstring or "").splitlines()[0]
+
+
+def train(recipes: Mapping[str, Recipe], arguments: list[str]) -> None:
+    """Train a recipe of a paper. The arguments are those of `manyheads train`."""
+    program = next(iter(recipes.values())).program
+    parser = Parser(
+        prog=program, allow_abbrev=False, formatter_class=Format, description="Train a recipe of the paper.",
+        usage=f"{program} RECIPE [key=value ...] [options]\n       {program} --resume RUN [key=value ...]",
+        epilog="\n".join(["recipes:", *(f"  {name:<22}{recipe.summary}" for name, recipe in recipes.items())]),
+    )  # fmt: skip
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe")
+    parser.add_argument("rest", metavar="key=value", nargs="*", help="settings such as steps=100; --dry-run lists them")
+    add_options(parser)
+    options = parser.parse_intermixed_args(arguments)
+    if options.recipe is None and not options.resume:
+        parser.error(f"expected a recipe: {', '.join(recipes)}")
+    options.given = arguments
+    train_recipe(options, recipes, program.removeprefix("python -m "))
 
 
 def image_model(model: str) -> ImageEncoder:

@@ -1,6 +1,6 @@
 """Continue the runs that support the documented claims, for some minutes: `python -m lab.evidence`.
 
-`runs.toml` lists them. Each is a `manyheads train` in a directory below `--runs`, so that a run that starts from
+`runs.toml` lists them. Each is a training in a directory below `--runs`, so that a run that starts from
 another one can name it as the list does. At the end of the time, the run is stopped, writes its checkpoint, and the
 next call resumes it. Finished runs are recorded in `lab/results/runs/`.
 """

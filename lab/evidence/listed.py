@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from papers.recipes import ALL
+
 LIST = Path(__file__).with_name("runs.toml")
 NEEDED: dict[str, type | tuple[type, ...]] = {
     "name": str,
@@ -17,7 +19,7 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
     "minutes": (int, float),
 }
 MORE = {"seeds": list, "device": str, "by": str}
-PROGRAMS = {"manyheads": ("manyheads", "train"), "transformers": ("lab.evidence.peer",)}  # of python -m
+TRAINERS = ("manyheads", "transformers")
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,11 @@ class Listed:
     """A run with one seed.
 
     name    of its directory and its record: its `entry`'s in the list, with the seed where that has several
-    train   the words after `manyheads train`; $DATA stands for the folder of all data sets
+    train   the words after `manyheads train`, or after the command of a paper; $DATA is the folder of all data sets
     after   the runs that it starts from, and those that they start from
     minutes about how long it takes: the budget, written down before the run
     device  "cuda": it needs a GPU
-    by      who trains it: one of PROGRAMS, which take the same words
+    by      library that trains it: one of TRAINERS, which take the same words
     """
 
     name: str
@@ -41,6 +43,13 @@ class Listed:
     device: str
     after: tuple[Listed, ...] = ()
     by: str = "manyheads"
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Return the words after `python -m` that precede the words in `train`."""
+        if self.by == "transformers":
+            return ("lab.evidence.peer",)
+        return tuple(ALL[self.train[0]].program.removeprefix("python -m ").split())
 
     @property
     def settings(self) -> list[str]:
@@ -85,7 +94,7 @@ def _check(path: Path, entry: dict[str, Any], claims: dict[str, str]) -> None:
         raise ValueError(f"{place}: no claim {entry['claim']!r}; there are {', '.join(claims)}")
     if entry.get("device", "cpu") not in ("cpu", "cuda"):
         raise ValueError(f"{place}: device is {entry['device']!r}: expected cpu or cuda")
-    if entry.get("by", "manyheads") not in PROGRAMS:
-        raise ValueError(f"{place}: by is {entry['by']!r}: expected {' or '.join(PROGRAMS)}")
+    if entry.get("by", "manyheads") not in TRAINERS:
+        raise ValueError(f"{place}: by is {entry['by']!r}: expected {' or '.join(TRAINERS)}")
     if not all(isinstance(seed, int) for seed in entry.get("seeds", [])):
         raise ValueError(f"{place}: seeds is {entry['seeds']!r}: expected numbers")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from lab import results_keep
-from lab.evidence.listed import PROGRAMS, Listed
+from lab.evidence.listed import Listed
 from lab.evidence.standing import MINILM, Standing, say, step
 from lab.records import run_of
 from manyheads.training.progress import read_metrics
@@ -84,7 +84,7 @@ def _session(standing: Standing, run: Listed, end: float, lock: int) -> bool:
     try:
         with _deferring_signals():  # a signal that comes now finds the process known
             process = subprocess.Popen(
-                [sys.executable, "-m", *PROGRAMS[run.by], *words, "--out", run.name, *resume],
+                [sys.executable, "-m", *run.program, *words, "--out", run.name, *resume],
                 cwd=standing.runs, env=environment, start_new_session=True,  # Ctrl-C reaches it once, by us
                 pass_fds=[lock],
             )  # fmt: skip

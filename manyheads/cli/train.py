@@ -6,13 +6,17 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyheads.cli.output import print_scores
-from manyheads.cli.parser import Verbs, number, whole
+from manyheads.cli.parser import Parser, Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
 from manyheads.training.distributed import is_rank
 from manyheads.training.run_directory import saved_run
+
+if TYPE_CHECKING:
+    from manyheads.runs.recipe import Recipe
 
 
 def add(verbs: Verbs) -> None:
@@ -30,6 +34,11 @@ def add(verbs: Verbs) -> None:
         metavar="key=value",
         help="settings such as steps=100; `manyheads recipes RECIPE` lists them",
     )
+    add_options(verb)
+
+
+def add_options(verb: Parser) -> None:
+    """Add the options of `manyheads train` to a parser. `train` reads them."""
     verb.add_argument(
         "--config", metavar="F.yaml", help="read settings from a file; key=value arguments take precedence"
     )
@@ -58,25 +67,35 @@ def add(verbs: Verbs) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    from manyheads.tasks.registry import RECIPES
+
+    train(options, RECIPES)
+
+
+def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: str = "manyheads") -> None:
+    """Train a recipe of the table `recipes` with parsed options, and print the report.
+
+    module  module that `python -m` runs to train a recipe of the table in several processes
+    """
     recipe, settings, resume = _words(options)
     processes = options.processes or (saved_run(Path(resume)).get("processes", 1) if isinstance(resume, str) else 1)
     if processes > 1 and not options.dry_run and not is_rank():
         from manyheads.training.launch import launch
 
-        raise SystemExit(launch(processes, options.given))
+        raise SystemExit(launch(processes, options.given, module))
     import yaml
 
     from manyheads.cli.progress import ProgressDisplay
     from manyheads.runs.overrides import from_arguments
     from manyheads.runs.result import RunResult
-    from manyheads.tasks.train import train
+    from manyheads.tasks.train import train as train_recipe
 
     with ProgressDisplay() as progress:
-        report = train(
+        report = train_recipe(
             recipe, from_arguments(settings), config=options.config, out=options.out, init=options.init,
             resume=resume, dry_run=options.dry_run, max_minutes=options.max_minutes,
             precision=options.precision, skip_bad_lines=options.skip_bad_lines, compile=options.compile,
-            processes=processes, progress=progress,
+            processes=processes, progress=progress, recipes=recipes,
         )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_scores(RunResult(report).scores)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Config, Range, Rate, TargetKind
 from manyheads.errors import UserError
 from manyheads.training.config import TrainingConfig
+from manyheads.training.run_directory import TRAIN
 
 Threads = Annotated[int, Range(1, 1024)]
 # Layers of the loaded model that are used: either the layers that are trained, or the layers whose states a BiLSTM
@@ -98,6 +99,7 @@ class Recipe:
     init       says if the run may, must or never starts from another model (`--init`)
     with_init  configuration for a run with `--init`, if it differs
     spreads    True if several processes may train the model; False: nothing is trained, and one process runs
+    program    command that runs the recipe, if its name and settings follow
     """
 
     summary: str
@@ -110,12 +112,13 @@ class Recipe:
     init: Literal["may", "must", "never"] = "never"
     with_init: Any = None
     spreads: bool = True
+    program: str = TRAIN
 
     def command(self, name: str) -> str:
         """Return the command that runs the recipe, where `name` is the name of the recipe."""
         given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
         model = ["--init MODEL"] if self.init == "must" else []
-        return " ".join(["manyheads train", name, *given, *model, self.options]).rstrip()
+        return " ".join([self.program, name, *given, *model, self.options]).rstrip()
 
     @property
     def text(self) -> str:

@@ -37,7 +37,7 @@ from manyheads.training.loop import Summary, train
 from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
-from manyheads.training.run_directory import RUN, locked_run_directory, run_status
+from manyheads.training.run_directory import RUN, TRAIN, locked_run_directory, run_status
 from manyheads.training.schedules import steps_per_epoch
 from manyheads.training.task import Task
 
@@ -66,6 +66,7 @@ class Run:
     own_data     True if the user gave data to a recipe that is not made for a certain data set
     changed      keys of the settings that the user changes when a run is resumed
     whole        for a partial run, the whole run, which the user resumes; otherwise None
+    program      command that runs the recipe, if its name and settings follow
     """
 
     recipe: str
@@ -88,6 +89,7 @@ class Run:
     memory: Mapping[str, Any] = field(default_factory=dict)
     callbacks: Sequence[LogCallback] = ()
     changed: Collection[str] = ()
+    program: str = TRAIN
 
     @property
     def new(self) -> bool:
@@ -97,15 +99,14 @@ class Run:
     @property
     def resume_command(self) -> str:
         """Return the command that resumes this run, or the whole run that this run is a part of."""
-        return (
-            f"{self.whole.command} --resume" if self.whole else f"manyheads train --resume {shlex.quote(str(self.out))}"
-        )
+        whole = self.whole
+        return f"{whole.command} --resume" if whole else f"{self.program} --resume {shlex.quote(str(self.out))}"
 
     @property
     def command(self) -> str:
         """Return the command that starts this run."""
         settings = (f"{key}={setting_words(value)}" for key, value in self.given.items())
-        words = ["manyheads", "train", self.recipe, *settings]
+        words = [*self.program.split(), self.recipe, *settings]
         for option, value in (("--out", self.out), ("--init", self.init), ("--precision", self.precision)):
             words += [option, str(value)] if value is not None else []
         for option, switched_on in (("--skip-bad-lines", self.skip_bad_lines), ("--compile", self.compile)):

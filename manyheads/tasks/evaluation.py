@@ -245,7 +245,8 @@ def scored_data(
     run; it is a path, or data in memory as `manyheads.train` accepts them. Raises UserError if the run was made on
     another machine and its record names files, unless `trust` was called.
 
-    unrecorded  data source that reads `data` if the model has no record of its training data
+    unrecorded  data source that reads `data` if the model has no record of its training data. Its class may be
+                outside of this package
     labels      labels of the model
     settings    options of the data source that replace the options of the training run
     """
@@ -257,7 +258,7 @@ def scored_data(
         )
     try:
         record = record_of(model)
-        source = source_of(record)
+        source = source_of(record, type(unrecorded))
         if data is None and source is not None:
             paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
             if paths and not own_runs.is_own(record["data"]):

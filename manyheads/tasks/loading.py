@@ -64,7 +64,6 @@ class PredictorRow(NamedTuple):
 
 # The first row whose conditions hold for a model determines the predictor class.
 PREDICTORS = (
-    PredictorRow("digits.predictor:DigitTranslator", TRANSLATORS, data="algorithm"),
     PredictorRow("translation.predictor:Translator", TRANSLATORS),
     PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
     PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from manyheads.errors import UserError
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks.answering.recipes import RECIPES as ANSWERING
 from manyheads.tasks.classification.recipes import RECIPES as CLASSIFICATION
-from manyheads.tasks.digits.recipes import RECIPES as DIGITS
 from manyheads.tasks.directions.recipes import RECIPES as DIRECTIONS
 from manyheads.tasks.images.recipes import RECIPES as IMAGES
 from manyheads.tasks.language.recipes import RECIPES as LANGUAGE
@@ -25,7 +25,6 @@ RECIPES: dict[str, Recipe] = {
     **ANSWERING,
     **LANGUAGE,
     **IMAGES,
-    **DIGITS,
 }
 
 
@@ -56,7 +55,6 @@ FAMILIES = {
     },
     "run an experiment of a paper without any data": {
         "reading": "three encoders that read in one or both directions",
-        "universal": "Universal Transformers that copy, reverse and add digits",
         "moving-digits": "a non-local network for clips of moving digits",
     },
 }
@@ -73,14 +71,14 @@ def is_for_any_data(name: str) -> bool:
     return name in own or name in fine_tuning
 
 
-def find(name: str) -> Recipe:
+def find(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Recipe:
     """Return the recipe with the given name. Raises UserError, with a similar name, if there is none."""
-    if name in RECIPES:
-        return RECIPES[name]
-    if members := variants(name):
+    if name in recipes:
+        return recipes[name]
+    if members := [recipe for recipe in recipes if recipe.startswith(f"{name}/")]:
         raise UserError(f"{name!r} is a group of recipes: choose {', '.join(members)}")
-    last = [recipe for recipe in RECIPES if recipe.rpartition("/")[2] == name]
-    families = [family for families in FAMILIES.values() for family in families]
-    close = last or get_close_matches(name, [*RECIPES, *families], n=1)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`manyheads recipes` lists them"
+    last = [recipe for recipe in recipes if recipe.rpartition("/")[2] == name]
+    close = last or get_close_matches(name, [*recipes, *(recipe.partition("/")[0] for recipe in recipes)], n=1)
+    others = "`manyheads recipes` lists them" if recipes is RECIPES else f"expected one of {', '.join(recipes)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else others
     raise UserError(f"unknown recipe {name!r}: {hint}")

@@ -31,11 +31,12 @@ from manyheads.runs.recipe import Recipe
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import last_checkpoint, options_to_save, restored, saved_options
 from manyheads.runs.run import Run
-from manyheads.tasks.registry import find, is_for_any_data
+from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
 from manyheads.training.progress import LogCallback, ProgressCallback
+from manyheads.training.run_directory import resume_command
 
 MAX_PROCESSES = 1024
 
@@ -59,11 +60,12 @@ def train(
     processes: int = 1,
     progress: ProgressCallback | bool | None = None,
     callbacks: Sequence[LogCallback] = (),
+    recipes: Mapping[str, Recipe] = RECIPES,
     **settings: Any,
 ) -> TrainedRun:
     """Run a recipe and return the run: the content of `result.json`, with the model, its metrics and its training log.
 
-    recipe      name of the recipe, as listed by `manyheads recipes`
+    recipe      name of the recipe, as listed by `manyheads recipes`, or a name in the table `recipes`
     overrides   settings by dotted key, such as {"training.steps": 100}; they override the settings in the YAML file
                 `config`. An unambiguous last part of a key, such as "steps", is enough
     train, validation, test
@@ -79,6 +81,7 @@ def train(
     progress    callback that receives the training progress every half second, such as `print`; False: no messages
                 except errors
     callbacks   functions that receive each entry of the training log; one that returns False stops the run
+    recipes     table of the recipes that can be named; by default those of this package
     settings    further settings by the last part of their key, such as steps=100
 
     The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
@@ -104,13 +107,15 @@ def train(
     made = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
     saved = saved_options(directory) if resume else {}
     name = _recipe_of(directory, recipe, saved)
-    selected = find(name)
+    if saved and name not in recipes:
+        raise UserError(f"{directory}: resume this run with: {resume_command(directory)}")
+    selected = find(name, recipes)
     if memory and not hasattr(selected.config, "data"):
         raise UserError(f"{name} generates its own data: leave out {', '.join(memory)}")
     options: dict[str, Any] = {
         "init": init or saved.get("init"), "precision": precision or saved.get("precision"),
         "skip_bad_lines": skip_bad_lines or saved.get("skip_bad_lines", False),
-        "compile": compile or saved.get("compile", False), "processes": processes,
+        "compile": compile or saved.get("compile", False), "processes": processes, "program": selected.program,
     }  # fmt: skip
     resolved, given = _configured(selected, made, options, saved, directory)
     run = Run(

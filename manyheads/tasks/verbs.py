@@ -6,7 +6,7 @@ from __future__ import annotations
 PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
 SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
 GROUPS = {
-    "train": ("recipes", "plan", "train", "evaluate", "compare", "curve"),
+    "train": ("recipes", "plan", "train", "evaluate", "compare"),
     "use": SERVED,
     "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),

@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 120  # seconds that the processes have to write a checkpoint before they are killed
 
 
-def launch(processes: int, arguments: Sequence[str]) -> int:
-    """Run `manyheads` with these arguments in several processes and return the exit status.
+def launch(processes: int, arguments: Sequence[str], module: str = "manyheads") -> int:
+    """Run `python -m MODULE` with these arguments in several processes and return the exit status.
 
     The processes write to the terminal themselves. If a process fails, the others are stopped, and an error names it.
     """
@@ -33,7 +33,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0,
     )  # fmt: skip
     try:
-        elastic_launch(config, sys.executable)("-m", "manyheads", *arguments)
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
     except SignalException as received:
         return 130 if received.sigval in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) else 1
     except ChildFailedError as error:

@@ -27,6 +27,7 @@ from manyheads.files import LEFTOVER, read_json
 logger = logging.getLogger(__name__)
 
 RUN, COMMAND, FINISHED, LOCK, KEPT, MODEL = "run.json", "command.json", "finished.json", "lock", "kept", "model"
+TRAIN = "manyheads train"  # command that trains the recipes of this package
 CONTINUE_HINT = "delete the file: --resume continues from the last checkpoint"
 
 _lock_owners: dict[Path, int] = {}  # id of the thread that owns each lock of this process
@@ -71,8 +72,9 @@ def describe_unfinished(directory: Path) -> str | None:
 
 def resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`, or the run that it is a part of."""
-    if "recipe" in saved_run(out):
-        return shlex.join(["manyheads", "train", "--resume", str(out)])
+    saved = saved_run(out)
+    if "recipe" in saved:
+        return f"{saved.get('program', TRAIN)} --resume {shlex.quote(str(out))}"
     file = out / "state" / COMMAND  # Runs that were started by an older version of this package lack this file.
     return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
 

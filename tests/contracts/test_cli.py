@@ -191,7 +191,7 @@ def test_recipes_list_every_family_and_every_recipe(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["bert"], ["imdb"], ["mnist"], ["cifar10"], ["universal"], *([name] for name in RECIPES)], ids=str
+    "arguments", [[], ["bert"], ["imdb"], ["mnist"], ["cifar10"], *([name] for name in RECIPES)], ids=str
 )
 def test_recipes_fit_a_screen(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     fits_a_screen(printed(capsys, "recipes", *arguments))

@@ -19,6 +19,7 @@ from manyheads.runs.result import RunResult
 from manyheads.tasks.train import train
 from manyheads.training import selection
 from manyheads.training.distributed import distributed_context
+from papers.recipes import ALL
 
 STEPS = 50
 COMMON = {"steps": STEPS, "log_every": 1, "checkpoint_every": 10_000}
@@ -107,7 +108,7 @@ def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, 
     if "data" in settings:
         settings["data"] = str(data / settings["data"])
     init = settings.pop("init", None)
-    train(recipe, settings, out=out / name, init=init and str(data / init), resume=resume)
+    train(recipe, settings, out=out / name, init=init and str(data / init), resume=resume, recipes=ALL)
 
 
 def score_nothing() -> None:

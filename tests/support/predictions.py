@@ -10,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import manyheads.tasks.digits.task
 import manyheads.tasks.images.clip_task
 import manyheads.tasks.images.predictor
 import manyheads.tasks.images.task
@@ -34,7 +33,7 @@ CALLS: dict[str, tuple[list[str], list[str]]] = {
     "generate": (["generate", "gpt2", "--max-tokens", "5", "--seed", "3"], [f"{n}" for n in range(23)]),
     "one": (["classify", "text-classifier", "alone"], []),
     **{f"evaluate {name}": (["evaluate", name, "--json", *(["--data", data] if data else [])], []) for name, data in (
-        ("transformer", ""), ("universal", ""), ("bert", ""), ("gpt2", "documents.txt"),
+        ("transformer", ""), ("bert", ""), ("gpt2", "documents.txt"),
         ("text-classifier", "texts.tsv"), ("bert-tagger", ""), ("vit", ""),
     )},
     "refused": (["classify", "vit"], ["no-such-image"] * 9),
@@ -45,7 +44,6 @@ def small_batches() -> None:
     """So that few items are several batches; the last round of several processes is not full."""
     TASKS.outputs.BATCH_TOKENS = 60
     TASKS.translation.predictor.DECODING_TOKENS = 80
-    TASKS.digits.task.MAX_BATCH_TOKENS = 40
     TASKS.images.task.EVALUATION_BATCH = TASKS.images.predictor.EVALUATION_BATCH = 4
     TASKS.language.predictor.GENERATED_TOKENS = 60
     TASKS.language.task.SCORED_TOKENS = 40

@@ -12,7 +12,6 @@ from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
 from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
-from manyheads.data.sources.digits import DigitSource
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
@@ -21,7 +20,7 @@ from manyheads.errors import UserError
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
-        ParallelSource, LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource, DigitSource,
+        ParallelSource, LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
         ImageSource, ClipSource,
     )
 }  # fmt: skip
@@ -32,8 +31,10 @@ _KIND_BY_KEY = {
 }  # fmt: skip
 
 
-def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
-    """Return the data source that a run's `result.json` describes; None if it describes no data.
+def source_of(record: Mapping[str, Any], *more: type[Source[Any]]) -> Source[Any] | None:
+    """Return the data source that a run's `result.json` describes; None if it describes no data of a known kind.
+
+    more  data sources outside of this package, whose kinds are known in addition to those of `KINDS`
 
     Raises UserError if the record is damaged. No data are opened here: see `Source.read_again` and
     `Source.read_evaluation_data`.
@@ -41,11 +42,10 @@ def source_of(record: Mapping[str, Any]) -> Source[Any] | None:
     try:
         data = record.get("data") or {}
         kind = data.get("kind") or next((kind for key, kind in _KIND_BY_KEY.items() if key in data), None)
-        if kind is None:
+        kinds = KINDS | {source.kind: source for source in more}
+        if kind not in kinds:
             return None
-        if kind not in KINDS:
-            raise ValueError(f"expected kind in {', '.join(KINDS)}, found {kind!r}")
-        source = KINDS[kind]
+        source = kinds[kind]
         values = dict(data) if "kind" in data else _convert_old_record(kind, data, record)
         if "columns" in values:
             values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])

@@ -13,9 +13,9 @@ from torch import nn
 
 import manyheads
 from lab import results_keep
-from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.readers.labeled import Labeled
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
+from papers.universal.digit_strings import digit_tokenizer
 from tests.paths import ROOT
 from tests.support.services import bert
 

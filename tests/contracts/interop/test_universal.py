@@ -14,10 +14,10 @@ from manyheads.analysis import costs
 from manyheads.analysis.costs import example
 from manyheads.core.config import Config
 from manyheads.core.interface import Model
-from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig
 from manyheads.models.universal import Universal, UniversalConfig, UniversalSequence, UniversalSequenceConfig
+from papers.universal.digit_strings import digit_tokenizer
 
 SMALL: dict[str, Any] = {"width": 16, "steps": 3, "heads": 2, "feed_forward": 24, "max_positions": 40, "dropout": 0.0}
 TOKENS: dict[str, Any] = {"pad": 13, "end": 0, "start": 13}

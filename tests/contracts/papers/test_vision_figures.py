@@ -14,7 +14,6 @@ from PIL import Image
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.data.embedded.digit_strings import digit_tokenizer
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
 from manyheads.models.gpt import GPT, GPTConfig
@@ -24,6 +23,7 @@ from papers.command import run
 from papers.conv_attention.__main__ import main as conv_attention
 from papers.nonlocal_net.__main__ import main as nonlocal_net
 from papers.nonlocal_net.arrows import strongest_arrows
+from papers.universal.digit_strings import digit_tokenizer
 
 SIZES: dict[str, Any] = {
     "labels": ("cat", "dog"), "image_size": 8, "block": "basic", "depths": (2, 1), "widths": (8, 16), "stem": "3x3",

@@ -220,8 +220,8 @@ def test_normalized_pixels_are_refused() -> None:
 
 
 def test_recipes_that_generate_their_data_refuse_others() -> None:
-    with pytest.raises(ValueError, match="universal/copy generates its own data: leave out train"):
-        manyheads.train("universal/copy", train=PAIRS)
+    with pytest.raises(ValueError, match="moving-digits generates its own data: leave out train"):
+        manyheads.train("moving-digits", train=PAIRS)
 
 
 @pytest.mark.parametrize(

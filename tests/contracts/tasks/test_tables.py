@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from manyheads import service
-from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.recorded import KINDS
 from manyheads.data.sources.source import Source
 from manyheads.interop.bert import _BERT, _DISTILBERT, _ROBERTA
 from manyheads.models.bert import Head
@@ -64,11 +64,6 @@ def sources(kind: type[Any] = Source) -> Iterator[type[Any]]:
 def test_each_source_of_data_is_in_the_table_of_kinds() -> None:
     for source in sources():
         assert KINDS.get(source.kind) is source, f"{source.__name__}: add it to KINDS in data/sources/recorded.py"
-
-
-def test_an_unknown_kind_of_data_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="expected kind in parallel, labeled, .*, found 'sounds'"):
-        source_of({"data": {"kind": "sounds"}})
 
 
 def test_fuzzing_an_unknown_data_kind_names_the_table() -> None:

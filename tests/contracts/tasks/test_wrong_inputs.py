@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,9 @@ def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     vit: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2}
     translator = services.translator(folder / "translator")
-    digits = shutil.copytree(translator, folder / "digits")
-    (digits / "result.json").write_text(json.dumps({"data": {"algorithm": "copy"}}))
     small: dict[str, Any] = {"image_size": 8, "channels": 1, "widths": (8, 16), "depths": (1, 1), "stem_width": 8}
     paths = [
-        translator, digits, services.language_model(folder / "gpt", max_positions=32),
+        translator, services.language_model(folder / "gpt", max_positions=32),
         services.bert(folder / "filler", head="masked_lm"), services.bert(folder / "answerer", head="question"),
         services.bert(folder / "classifier", head="sequence", labels=("a", "b")), services.bert(folder / "encoder"),
         services.bert(folder / "tagger", head="token", labels=("O", "B-X")),

@@ -39,7 +39,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "seq2seq-rnn": {"average": 1, "patience": 2},
     "vit": {"average": 1, "patience": 2, "ema": 0.9},
 }
-ROOMS = ("classification", "digits", "directions", "images", "language", "masked_words", "tagging", "translation")
+ROOMS = ("classification", "directions", "images", "language", "masked_words", "tagging", "translation")
+PAPERS = ("universal",)
 START, STEPS, VALIDATION, END = "before the first step", "between checkpoints", "validation", "averaging at the end"
 PHASES = (START, STEPS, VALIDATION, END)
 TIMES = ("seconds", "tokens_per_second", "waiting")
@@ -153,6 +154,7 @@ def prepare() -> None:
         "sklearn.datasets", "sacrebleu", "pyarrow", "manyheads.analysis.figures.token_similarity",
         "manyheads.data.images.loader",
         *(f"manyheads.tasks.{room}.{part}" for room in ROOMS for part in ("run", "task")),
+        *(f"papers.{paper}.{part}" for paper in PAPERS for part in ("run", "task")),
     ):  # fmt: skip
         importlib.import_module(name)
     phrases.cldr_pairs, tags.cldr_tagged = cache(phrases.cldr_pairs), cache(tags.cldr_tagged)

@@ -17,11 +17,11 @@ from manyheads.data.sources.source import UNRECORDED
 from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
-from manyheads.tasks.registry import RECIPES
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.state import WINDOW, Counters, capture, restore
+from papers.recipes import ALL as RECIPES
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
 from tests.stress.fuzzing.targets.target import Target
@@ -69,7 +69,6 @@ QUESTIONS = [
     for city in ("Paris", "Rome")
 ]
 EMBEDDED: dict[str, dict[str, Any]] = {
-    "digits": {"size": 20, "validated": 5, "tested": 5, "longest": 8, "lengths": [8]},
     "clips": {"size": 20},
 }
 ROWS_OF: dict[str, list[dict[str, Any]]] = {
@@ -96,12 +95,6 @@ def _records(_: Path) -> list[Files]:
         digits = {"test": "0" * 16, "validation": "1" * 16}
         record = {"data": {"kind": name, **known, "fingerprints": digits}}
         made.append((record, rows_of(name)))
-    former: dict[str, Any] = {
-        "algorithm": "copy",
-        "pairs": {"train": 10, "validation": 5, "test": 5},
-        "fingerprints": {"test": "0" * 16},
-    }
-    made.append(({"data": former, "seed": 1, "curve": {"accuracy": {"5": 1.0}}}, ROWS))
     pixels = {f"{i}.png": encoded("PNG", mode) for i, mode in enumerate(("RGB", "L", "P", "LA"))}
     return [{"result.json": json.dumps(record).encode(), "a.jsonl": jsonl(rows), **pixels} for record, rows in made]
 

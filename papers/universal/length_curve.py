@@ -1,6 +1,6 @@
 """Curves of the accuracy on digit strings longer than those in training, from the records of finished runs.
 
-On the command line: `manyheads curve RUN RUN --out lengths.png`.
+On the command line: `python -m papers.universal curve RUN RUN --out lengths.png`.
 """
 
 from __future__ import annotations

@@ -10,12 +10,9 @@ import torch
 
 from manyheads import directory
 from manyheads.analysis import costs, drawing
-from manyheads.analysis.figures.length_curve import draw
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.embedded.digit_strings import SHORTEST, digit_tokenizer
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.digits import DigitSource, by_length
 from manyheads.data.sources.source import FINGERPRINT_DIGITS
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
@@ -26,14 +23,17 @@ from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
-from manyheads.tasks.digits.pondering import pondering
-from manyheads.tasks.digits.recipes import DigitsConfig
-from manyheads.tasks.digits.task import MAX_EXTRA_TOKENS, DigitTask, length_metrics, measure
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.tasks.translation.task import Corpus
 from manyheads.training.record import Metrics
+from papers.universal.digit_strings import SHORTEST, digit_tokenizer
+from papers.universal.length_curve import draw
+from papers.universal.pondering import pondering
+from papers.universal.recipes import DigitsConfig
+from papers.universal.source import DigitSource, by_length
+from papers.universal.task import MAX_EXTRA_TOKENS, DigitTask, length_metrics, measure
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("manyheads")  # The commands print the messages of this logger.
 
 # number of validation strings for which steps.txt lists the number of steps per token (adaptive halting)
 STEP_EXAMPLES = 3

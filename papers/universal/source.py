@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
-from manyheads.data.embedded.digit_strings import Algorithm, algorithmic_pairs
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.source import MAX_ITEMS, Source
 from manyheads.errors import UserError
+from papers.universal.digit_strings import Algorithm, algorithmic_pairs
 
 MAX_CHARACTERS = 10**8  # maximum total number of characters in all strings
 

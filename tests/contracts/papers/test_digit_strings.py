@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
+from papers.universal.digit_strings import algorithmic_pairs, digit_tokenizer
 
 DRAWN: dict[str, Any] = {"seed": 1, "split": "train"}
 

@@ -57,8 +57,8 @@ class DigitsConfig(Config):
 
 def _recipe(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
     return Recipe(
-        summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "manyheads.tasks.digits.run", about,
-        options="[model=universal|transformer|lstm] [offsets=false]",
+        summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "papers.universal.run", about,
+        options="[model=universal|transformer|lstm] [offsets=false]", program="python -m papers.universal",
     )  # fmt: skip
 
 

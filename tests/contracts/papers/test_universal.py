@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,30 @@ import pytest
 import torch
 
 import manyheads
-from manyheads import cli, directory
-from manyheads.analysis.figures import length_curve
+from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.embedded.digit_strings import algorithmic_pairs, digit_tokenizer
+from manyheads.data.sources.recorded import source_of
 from manyheads.inference import CompiledModel
 from manyheads.models.universal import Universal
+from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
-from manyheads.tasks.digits.pondering import pondering
-from manyheads.tasks.digits.task import measure
-from manyheads.tasks.registry import RECIPES
-from manyheads.tasks.train import train
+from papers.command import run as run_command
+from papers.universal import length_curve
+from papers.universal.__main__ import main
+from papers.universal.digit_strings import algorithmic_pairs, digit_tokenizer
+from papers.universal.pondering import pondering
+from papers.universal.predictor import load
+from papers.universal.recipes import RECIPES, DigitsConfig
+from papers.universal.run import _model, _task
+from papers.universal.source import DigitSource, by_length
+from papers.universal.task import measure
 
 TINY: dict[str, Any] = {
     "longest": 4, "size": 400, "lengths": [2, 4, 6], "tested": 10, "batch_tokens": 128, "threads": 1,
     "training.warmup": 10, "training.learning_rate": 1e-2, "training.log_every": 10, "training.checkpoint_every": 100,
     "training.validate_every": 100,
 }  # fmt: skip
+train = partial(training.train, recipes=RECIPES)
 SMALL = {"network.width": 32, "network.heads": 2, "network.steps": 3, "network.feed_forward": 32}
 
 
@@ -86,7 +94,7 @@ def test_steps_use_the_precision_of_translation(run: Path) -> None:
 
 def test_a_digit_run_is_scored_on_its_test_digits(run: Path, tmp_path: Path) -> None:
     record = json.loads((run / "result.json").read_text())
-    predictor = manyheads.load(run)
+    predictor = load(run)
     outcome = predictor.outcome()
     assert set(outcome.metrics) == {f"{name}_{n}" for name in ("accuracy", "exact_match") for n in (2, 4, 6)}
     for name in ("accuracy", "exact_match"):
@@ -109,7 +117,36 @@ def test_a_digit_run_is_scored_on_its_test_digits(run: Path, tmp_path: Path) -> 
     ):
         (copied / "result.json").write_text(json.dumps({**record, "data": {**record["data"], **change}}))
         with pytest.raises(ValueError, match=message):
-            manyheads.load(copied).outcome()
+            load(copied).outcome()
+
+
+def test_the_command_prints_the_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(main, ["evaluate", str(run)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"{name}_{n}" for n in (2, 4, 6) for name in ("accuracy", "exact_match")
+    ]
+    with pytest.raises(ValueError, match="found no languages in result.json"):
+        manyheads.load(run).outcome()
+
+
+def test_digit_tests_are_ordered_by_length() -> None:
+    groups = by_length(DigitSource(lengths=(3, 4), tested=5, size=10).tests())
+    assert {length: len(pairs) for length, pairs in groups.items()} == {3: 5, 4: 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"size": 10_000_000, "longest": 10_000_000}, "found up to 100,"),
+        ({"tested": 10_000_000, "lengths": [1000, 1000]}, "found up to 20,"),
+        ({"validated": "a"}, "expected validated in 1 to 10,000,000, found 'a'"),
+        ({"algorithm": "none"}, "expected algorithm in"),
+        ({"lengths": [10**9]}, "expected lengths in characters"),
+    ],
+)
+def test_a_record_of_impossible_strings_is_damaged(settings: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=rf"result\.json is damaged .*{fault}"):
+        source_of({"data": {"kind": "digits", **settings}}, DigitSource)
 
 
 def test_scores_are_counted_correctly(run: Path) -> None:
@@ -149,8 +186,6 @@ def test_baselines_are_compared(tmp_path: Path, recipe: str, model: str) -> None
 def test_random_offsets_are_reproducible(tmp_path: Path) -> None:
     from manyheads.data.readers.splits import SplitData
     from manyheads.runs.run import Run
-    from manyheads.tasks.digits.recipes import DigitsConfig
-    from manyheads.tasks.digits.run import _model, _task
 
     config = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160)
     pairs = algorithmic_pairs("copy", 200, 4, seed=1, split="train")
@@ -173,13 +208,14 @@ def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
     ((name, record),) = length_curve.read_records([run])
     assert name.startswith("universal")
     assert length_curve.curve(record, "exact_match")[0] == [2, 4, 6]
-    assert cli.main(["curve", str(run), "--out", str(tmp_path / "curve.svg")]) == 0
+    assert run_command(main, ["curve", str(run), "--out", str(tmp_path / "curve.svg")]) == 0
     assert "<svg" in (tmp_path / "curve.svg").read_text()
 
 
 def test_impossible_runs_are_reported(tmp_path: Path) -> None:
     for settings, message in (
         ({"lengths": [40, 20]}, "expected increasing lengths"),
+        ({"lengths": "[nan]"}, "lengths: expected an integer, found 'nan'"),
         ({"lengths": [2, 40]}, "addition needs 3 or more"),
         ({"longest": 0}, "longest is 0: expected an integer from 1"),
         ({"model": "gru"}, "gru"),

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from lab.records import RESULTS
-from manyheads import cli
-from manyheads.analysis.figures.length_curve import curve, draw, read_records
+from papers.command import run
+from papers.universal.__main__ import main
+from papers.universal.length_curve import curve, draw, read_records
 
 RUNS = RESULTS / "runs"
 WHOLE = json.loads((RUNS / "copy-universal.json").read_text())
@@ -29,7 +30,7 @@ def directory(path: Path, record: Path) -> Path:
 def test_every_run_has_a_curve_for_any_name(tmp_path: Path) -> None:
     first, second = (directory(tmp_path / name, UNIVERSAL) for name in ("first", "second"))
     out = tmp_path / "curves.svg"
-    assert cli.main(["curve", str(first), str(second), str(TRANSFORMER), "--out", str(out)]) == 0
+    assert run(main, ["curve", str(first), str(second), str(TRANSFORMER), "--out", str(out)]) == 0
     assert {f"universal ({first})", f"universal ({second})", "transformer"} <= set(names(out))
 
 
@@ -75,7 +76,7 @@ def test_records_without_a_curve_are_reported_in_one_line(
 ) -> None:
     if content is not None:
         (tmp_path / "result.json").write_text(content)
-    assert cli.main(["curve", str(tmp_path), "--out", str(tmp_path / "a.png")]) == 2
+    assert run(main, ["curve", str(tmp_path), "--out", str(tmp_path / "a.png")]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert str(tmp_path / "result.json") in error

@@ -1,0 +1,10 @@
+"""Table of the recipes of all papers in this package, by name."""
+
+from __future__ import annotations
+
+from manyheads.runs.recipe import Recipe
+from manyheads.tasks import registry
+from papers.universal.recipes import RECIPES as UNIVERSAL
+
+RECIPES: dict[str, Recipe] = {**UNIVERSAL}
+ALL = {**registry.RECIPES, **RECIPES}  # with those of the package
