@@ -50,7 +50,7 @@ from manyheads.core.runtime import prepare
 from manyheads.data.sources.running_text import TextSource
 from manyheads.runs.run import Run
 from manyheads.tasks.language.recipes import LanguageModelingConfig
-from manyheads.tasks.language.run import _task
+from manyheads.tasks.language.task import _task
 imported, used = time.perf_counter(), time.process_time()
 out = Path(sys.argv[2])
 config = LanguageModelingConfig(vocabulary=512, share=0.00001)

@@ -27,8 +27,8 @@ from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.store import TokenStore
 from manyheads.files import read_json, write_json
 from manyheads.tasks.loading import load
+from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 from manyheads.tasks.translation.recipes import RIVALS
-from manyheads.tasks.translation.task import Corpus, TranslationTask
 from manyheads.training.record import hardware
 
 ROUNDS, BATCHES = 5, 6
@@ -36,7 +36,7 @@ SENTENCES, BEAMS = 100, (1, 5)
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 
 
-def task(run: Path, data: str, precision: Precision) -> TranslationTask:
+def task(run: Path, data: str, precision: Precision) -> TranslationObjective:
     """Return the training task of a run, with its trained weights."""
     loaded = directory.load(run)
     loaded.model.train()
@@ -45,7 +45,7 @@ def task(run: Path, data: str, precision: Precision) -> TranslationTask:
     cache = run / "state" / "tokens"
     sources, targets = (TokenStore.of(side, loaded.tokenizer, cache) for side in (pairs.sources, pairs.targets))
     corpus = Corpus(sources, targets, loaded.model.config.max_positions)
-    return TranslationTask(
+    return TranslationObjective(
         loaded.model, loaded.tokenizer, None, corpus, corpus, compute=prepare(precision, 1),
         batch_tokens=RIVALS.batch_tokens, smoothing=RIVALS.smoothing, seed=1,
     )  # fmt: skip

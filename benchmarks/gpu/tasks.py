@@ -21,11 +21,11 @@ from benchmarks.training import MASKED
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.loader import ImageBatch
-from manyheads.tasks.images.task import ImageClassificationTask
-from manyheads.tasks.language.task import LanguageModelingTask
-from manyheads.tasks.masked_words.task import Batch, MaskedLMTask
+from manyheads.tasks.images.objective import ImageClassificationObjective
+from manyheads.tasks.language.objective import LanguageModelingObjective
+from manyheads.tasks.masked_words.objective import Batch, MaskedLMObjective
 from manyheads.tasks.targets import Target
-from manyheads.tasks.translation.task import Corpus, TranslationTask
+from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 
 PAD, END = 0, 2
 BATCHES = 10_000  # of an epoch, which no run reaches
@@ -45,14 +45,14 @@ class Sentences(Sequence[NDArray[np.int64]]):
         return self._rows[index]
 
 
-def language(preset: str, rows: int, length: int, compute: ComputeConfig) -> LanguageModelingTask:
+def language(preset: str, rows: int, length: int, compute: ComputeConfig) -> LanguageModelingObjective:
     model: Any = seeded(preset)
     stream = np.random.default_rng(0).integers(1, model.config.vocab, 200 * rows * length, dtype=np.int64)
-    return LanguageModelingTask(model, None, stream, stream[: length + 1], 1,  # type: ignore[arg-type]
+    return LanguageModelingObjective(model, None, stream, stream[: length + 1], 1,  # type: ignore[arg-type]
                                 compute=compute, block=length, rows=rows, random=True, seed=0)  # fmt: skip
 
 
-class MaskedWords(MaskedLMTask):
+class MaskedWords(MaskedLMObjective):
     """The task with one batch again and again."""
 
     ready: Any = None
@@ -88,7 +88,7 @@ def words(preset: str, rows: int, length: int, compute: ComputeConfig) -> Masked
     return task
 
 
-class Images(ImageClassificationTask):
+class Images(ImageClassificationObjective):
     """The task with one batch again and again."""
 
     def __init__(self, model: Any, compute: ComputeConfig, batch: ImageBatch) -> None:
@@ -114,10 +114,10 @@ def sizes(preset: str, pairs: int, vocabulary: int) -> Sizes:
     return Sizes(pairs, vocabulary, vocabulary, preset)
 
 
-def translation(of: Sizes, tokens: int, compute: ComputeConfig) -> TranslationTask:
+def translation(of: Sizes, tokens: int, compute: ComputeConfig) -> TranslationObjective:
     v = of.source_vocab
     model: Any = seeded(of.preset, source_vocab=v, target_vocab=v, pad=PAD, end=END, start=PAD, output_bias=True)
     sources, targets = of.sentences()
     corpus = Corpus(Sentences(sources), Sentences(targets), limit=100)  # type: ignore[arg-type]
-    return TranslationTask(model, None, None, corpus, corpus,  # type: ignore[arg-type]
+    return TranslationObjective(model, None, None, corpus, corpus,  # type: ignore[arg-type]
                            compute=compute, batch_tokens=tokens, smoothing=0.0, seed=0)  # fmt: skip

@@ -34,12 +34,12 @@ from manyheads.training.budgets import refuse_exceeded
 from manyheads.training.config import BUDGETS, TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
+from manyheads.training.objective import Objective
 from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.record import Metrics, commit, write_result
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, TRAIN, locked_run_directory, run_status
 from manyheads.training.schedules import steps_per_epoch
-from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class Job(Generic[D]):
     model: Model[Config]
     training: TrainingConfig
     score: Callable[[D], Metrics]
-    task: Task | None = None
+    objective: Objective | None = None
     fit: Callable[[], Summary] | None = None
     flops: float | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -266,7 +266,7 @@ def _dry_run(run: Run, config: Any, data: Data[Any], planned: Plan, build: Calla
     try:
         training = _session_training(run, job, {})
         check_selection(job.model, training)
-        steps = None if job.task is None else steps_per_epoch(training, len(job.task.batches(0)))
+        steps = None if job.objective is None else steps_per_epoch(training, len(job.objective.batches(0)))
         config, planned = replace(config, training=training), replace(planned, model=job.model)
         return estimate(run.recipe, config, planned, compute, steps, len(splits.train))
     finally:
@@ -282,10 +282,10 @@ def _trained(
     if job.fit is not None:
         summary = ranks.broadcast(job.fit)
     else:
-        assert job.task is not None
+        assert job.objective is not None
         settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
         summary = train(
-            job.task, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
+            job.objective, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
             settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
             record={**run.saved, **settings, "record": {"data": description, **job.record}}, progress=run.progress,
             callbacks=run.callbacks,
@@ -351,11 +351,11 @@ def _session_training(run: Run, job: Job[Any], before: Mapping[str, Any]) -> Tra
     """
     if before:
         return job.training.resumed(before["config"], run.changed)
-    if (task := job.task) is None:
+    if (objective := job.objective) is None:
         return job.training
-    training = fit_to_data(job.training, run.given, lambda: len(task.batches(0)), own_data=run.own_data)
+    training = fit_to_data(job.training, run.given, lambda: len(objective.batches(0)), own_data=run.own_data)
     keeps_best = run.own_data and not run.whole and "training.metric" not in run.given
-    return keeping_best(training, task.metrics) if keeps_best else training
+    return keeping_best(training, objective.metrics) if keeps_best else training
 
 
 def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:

@@ -25,8 +25,8 @@ from manyheads.interop.labels import typed_labels
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
 from manyheads.training.loss import upcast
+from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
-from manyheads.training.task import Better
 
 _METRICS: dict[TargetKind, dict[str, Better]] = {
     "classes": {"loss": "lower", "accuracy": "higher", "f1": "higher", "macro_f1": "higher", "mcc": "higher"},

@@ -1,1 +1,1 @@
-"""Training loop for any `Task`, independent of the model, with checkpoints, distributed training and run records."""
+"""Training loop for any `Objective` and any model, with checkpoints, distributed training and run records."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from manyheads.training.faults import reraise_oom
+from manyheads.training.objective import Loss
 from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
-from manyheads.training.task import Loss
 
 
 class LossSums(NamedTuple):
@@ -18,7 +18,7 @@ class LossSums(NamedTuple):
 
     losses       loss of each micro-batch without gradient, scaled by `Loss.scaled`
     window       sums for the next log entry: the loss and the number of correctly predicted targets
-    has_classes  False if the task does not count correct predictions
+    has_classes  False if the objective does not count correct predictions
     """
 
     losses: list[Tensor]
@@ -40,7 +40,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
             session.strategy.accumulation(last=last),
         ):
             with session.compute.autocast():
-                parts: Loss = session.strategy.compute(session.task.loss, batch, counted=counted)
+                parts: Loss = session.strategy.compute(session.objective.loss, batch, counted=counted)
                 loss = parts.scaled(counts)
             # DDP and FSDP average the gradients of all ranks. The factor `world`, the number of ranks, turns this mean
             # into a sum. A rank without rows contributes zero gradients.

@@ -1,4 +1,4 @@
-"""Training loop: trains a task on batches of data and writes the trained model into a directory."""
+"""Training loop: trains an objective on batches of data and writes the trained model into a directory."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from manyheads.training.budgets import kept_model_due, reached_end, snapshot_due
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.interrupt import Interrupted, Signals
+from manyheads.training.objective import Objective
 from manyheads.training.prefetching import Group, prefetch
 from manyheads.training.progress import LogCallback, ProgressCallback, draw_losses
 from manyheads.training.resume import start_or_resume
@@ -39,7 +40,6 @@ from manyheads.training.selection import add_snapshot, check_metric, final_weigh
 from manyheads.training.session import TrainingSession, new_session
 from manyheads.training.step import train_step
 from manyheads.training.summary import Summary
-from manyheads.training.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ __all__ = ["Summary", "train"]
 
 
 def train(
-    task: Task,
+    objective: Objective,
     config: TrainingConfig,
     out: Path,
     *,
@@ -62,7 +62,7 @@ def train(
     progress: ProgressCallback | None = None,
     callbacks: Sequence[LogCallback] = (),
 ) -> Summary:
-    """Train `task.model` up to the first limit of `config`, then write the model directory into `out`.
+    """Train `objective.model` up to the first limit of `config`, then write the model directory into `out`.
 
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
     the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.
@@ -72,7 +72,7 @@ def train(
     upgrade   function that completes the saved settings of an older run: it adds settings that were introduced later,
               with their defaults
     record    content of state/run.json, from which the run can be resumed and used while it is unfinished
-    flops     training FLOPs per unit of the task (token, image). If given, progress shows model FLOPs utilization.
+    flops     training FLOPs per unit of the objective (token, image). If given, progress shows model FLOPs utilization.
     progress  callback that receives the progress of the run every half second
     callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
 
@@ -84,8 +84,8 @@ def train(
     resumed with any number of ranks. The result is the same as with one process, except for dropout, whose random
     numbers differ between ranks.
     """
-    batches = _count_batches(task)
-    check_metric(task, config)
+    batches = _count_batches(objective)
+    check_metric(objective, config)
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
     keep_memory = retain_memory(low_memory=config.shard)
@@ -93,14 +93,14 @@ def train(
         if ranks.first:
             remove_leftovers(out)
         session = new_session(
-            task, config, out, compute=compute, ranks=ranks, max_minutes=max_minutes, signals=signals,
+            objective, config, out, compute=compute, ranks=ranks, max_minutes=max_minutes, signals=signals,
             identity=_identity(config, settings or {}, batches, {**compute.describe(), **ranks.shown}),
             resume_command=resume_command or f"the same command with --out {out} --resume", record=record,
             release_memory=release_memory,
         )  # fmt: skip
         summary = start_or_resume(session, resume=resume, upgrade=upgrade)
         if summary is None:
-            groups = prefetch(task, session.counters.epoch, session.counters.index, config.accumulate, ranks)
+            groups = prefetch(objective, session.counters.epoch, session.counters.index, config.accumulate, ranks)
             with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):
                 ended = run_steps(session, groups, log)
                 summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
@@ -109,8 +109,8 @@ def train(
         return summary
 
 
-def _count_batches(task: Task) -> int:
-    batches = len(task.batches(0))
+def _count_batches(objective: Objective) -> int:
+    batches = len(objective.batches(0))
     if not batches:
         raise UserError("there are no training batches: the training data is empty")
     return batches
@@ -137,7 +137,7 @@ def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) ->
         if validation_due(config, counters):
             log.validation(validate(session))
         if kept_model_due(config, counters):
-            session.strategy.save(partial(session.task.save, session.out / KEPT / f"epoch-{counters.epoch}"))
+            session.strategy.save(partial(session.objective.save, session.out / KEPT / f"epoch-{counters.epoch}"))
         if (reason := reached_end(config, counters)) is not None:
             return reason
         result = train_step(session, log.next_group(groups))
@@ -183,7 +183,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
             f"finished. Start it again in another directory with a smaller training.learning_rate"
         )
     logger.info(f"finished ({reason}); {description} weights, validation: {metrics_line(values)}")
-    logger.info(saved_message(str(session.strategy.save(partial(session.task.save, out))), out))
+    logger.info(saved_message(str(session.strategy.save(partial(session.objective.save, out))), out))
     summary = Summary.finished(reason, session.counters, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)

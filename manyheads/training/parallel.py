@@ -68,7 +68,7 @@ def parallelize(
 class _CallModule(nn.Module):
     """Module whose forward pass calls any given function that uses the model.
 
-    DDP and FSDP2 wrap this module, so that a task may call any part of its model.
+    DDP and FSDP2 wrap this module, so that an objective may call any part of its model.
     """
 
     def __init__(self, model: nn.Module) -> None:

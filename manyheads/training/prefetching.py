@@ -14,7 +14,7 @@ from torch import Tensor
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.faults import batch_arrays
-from manyheads.training.task import Task
+from manyheads.training.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,29 @@ class Group:
 
 
 def prefetch(
-    task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext
+    objective: Objective, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Generator[Group, None, None]:
     """Yield the micro-batches of the following steps, grouped by step, beginning at this position in the data.
 
     The iterator never ends.
     """
-    return _run_ahead(_groups(task, epoch, index, accumulate, ranks))
+    return _run_ahead(_groups(objective, epoch, index, accumulate, ranks))
 
 
-def _groups(task: Task, epoch: int, index: int, accumulate: int, ranks: DistributedContext) -> Iterator[Group]:
+def _groups(
+    objective: Objective, epoch: int, index: int, accumulate: int, ranks: DistributedContext
+) -> Iterator[Group]:
     """Yield the micro-batches of the following steps, grouped by step. The iterator never ends.
 
     The last group of an epoch may be smaller, because no step spans two epochs. A smaller group is a full step,
     normalized by its number of tokens, so that no data is dropped.
     """
-    ready = pinned if any(parameter.is_cuda for parameter in task.model.parameters()) else lambda batch: batch
+    ready = pinned if any(parameter.is_cuda for parameter in objective.model.parameters()) else lambda batch: batch
     while True:
-        batches = task.batches(epoch)
+        batches = objective.batches(epoch)
         if ranks.world > 1 and not hasattr(batches, "part"):
             raise UserError(
-                f"{type(task).__name__} does not support several processes: its batches have no `part` method"
+                f"{type(objective).__name__} does not support several processes: its batches have no `part` method"
             )
         for start in range(index, len(batches), accumulate):
             indices = range(start, min(start + accumulate, len(batches)))

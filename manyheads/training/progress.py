@@ -68,7 +68,7 @@ class ProgressMeter:
     """Meter of the progress of a run, which reports it to a callback every half second.
 
     report  callback that receives each `Progress`; None: nothing is measured
-    unit    name of the units that a task counts: tokens, images, ...
+    unit    name of the units that an objective counts: tokens, images, ...
     peak    function that returns the maximum number of units per second of this machine, from its speed in matrix
             products. It is called once, before the first report; its time is not counted. None: unknown
 
@@ -190,7 +190,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(out: Path, *, by_epoch: bool) -> None:
-    """Draw loss.png: training and validation loss, and a second plot of the accuracy if the task measures it.
+    """Draw loss.png: training and validation loss, and a second plot of the accuracy if the objective measures it.
 
     The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
     means over `log_every` steps, measured in training mode with dropout.

@@ -59,7 +59,7 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         _start(session, resume)
     model = session.out / "state" / MODEL
     if not session.ranks.broadcast(lambda: (model / "config.json").exists()):
-        session.strategy.save(partial(session.task.save, model))
+        session.strategy.save(partial(session.objective.save, model))
     session.start_clock()
     return None
 

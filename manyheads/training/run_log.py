@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class RunLog:
     """Reporter of the training steps and validations of a session. Only rank 0 reports progress and writes files.
 
-    flops     training FLOPs per unit of the task; if given, progress shows model FLOPs utilization
+    flops     training FLOPs per unit of the objective; if given, progress shows model FLOPs utilization
     progress  callback that receives the progress of the run
     callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
     """
@@ -32,7 +32,7 @@ class RunLog:
     ) -> None:  # fmt: skip
         self._session, self._callbacks = session, callbacks
         peak = (lambda: session.ranks.world * session.compute.products_per_second() / flops) if flops else None
-        self._meter = ProgressMeter(progress if session.ranks.first else None, session.task.unit, peak)
+        self._meter = ProgressMeter(progress if session.ranks.first else None, session.objective.unit, peak)
         self._metrics: Metrics | None = None
         self._contexts = ExitStack()
 

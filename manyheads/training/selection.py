@@ -12,15 +12,16 @@ from manyheads.errors import UserError
 from manyheads.training.checkpoints import mean_tensors
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed_map import divide_batches
+from manyheads.training.objective import Objective
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import load_weights, weights
-from manyheads.training.task import Task
 
 
-def check_metric(task: Task, config: TrainingConfig) -> None:
-    """Raise UserError if the task does not measure the metric that selects the final weights."""
-    if config.metric is not None and config.metric not in task.metrics:
-        raise UserError(f"the validation has no metric {config.metric!r}: expected one of {', '.join(task.metrics)}")
+def check_metric(objective: Objective, config: TrainingConfig) -> None:
+    """Raise UserError if the objective does not measure the metric that selects the final weights."""
+    if config.metric is not None and config.metric not in objective.metrics:
+        names = ", ".join(objective.metrics)
+        raise UserError(f"the validation has no metric {config.metric!r}: expected one of {names}")
 
 
 def validation_metrics(session: TrainingSession) -> dict[str, float]:
@@ -30,10 +31,10 @@ def validation_metrics(session: TrainingSession) -> dict[str, float]:
     """
     session.model.eval()
     with torch.no_grad(), divide_batches(same_calls=session.config.shard):
-        values = session.strategy.compute(session.task.validate)
+        values = session.strategy.compute(session.objective.validate)
     session.model.train()
-    assert values.keys() == session.task.metrics.keys(), (
-        "the metrics of the validation must match those that the task declares"
+    assert values.keys() == session.objective.metrics.keys(), (
+        "the metrics of the validation must match those that the objective declares"
     )
     return session.ranks.broadcast(lambda: values)
 
@@ -89,7 +90,7 @@ def _is_better(session: TrainingSession, value: float, than: float) -> bool:
     if math.isnan(than):  # Any number is better than NaN, the metric of a model whose training diverged.
         return not math.isnan(value)
     assert session.config.metric is not None
-    return value < than if session.task.metrics[session.config.metric] == "lower" else value > than
+    return value < than if session.objective.metrics[session.config.metric] == "lower" else value > than
 
 
 def final_weights(session: TrainingSession) -> tuple[str, dict[str, float]]:

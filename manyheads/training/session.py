@@ -18,11 +18,11 @@ from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.interrupt import Signals
+from manyheads.training.objective import Objective
 from manyheads.training.optimizers import optimizer_for as make_optimizer
 from manyheads.training.parallel import ParallelStrategy, parallelize
 from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.state import WINDOW, Counters, capture, weights
-from manyheads.training.task import Task
 from manyheads.training.tuning import select_trained
 
 
@@ -44,7 +44,7 @@ class TrainingSession:
     stopped         True if a callback of rank 0 stops the session
     """
 
-    task: Task
+    objective: Objective
     config: TrainingConfig
     out: Path
     compute: ComputeConfig
@@ -70,7 +70,7 @@ class TrainingSession:
 
     @property
     def model(self) -> nn.Module:
-        return self.task.model
+        return self.objective.model
 
     @property
     def batches_per_epoch(self) -> int:
@@ -102,7 +102,7 @@ class TrainingSession:
 
 
 def new_session(
-    task: Task,
+    objective: Objective,
     config: TrainingConfig,
     out: Path,
     *,
@@ -116,7 +116,7 @@ def new_session(
     release_memory: Callable[[], None],
 ) -> TrainingSession:
     """Create the session of a new run at step 0 on the device of the model. All ranks get the weights of rank 0."""
-    model = task.model
+    model = objective.model
     select_trained(model, config)
     _set_checkpointing(model, config.checkpointing)
     strategy = parallelize(model, ranks, compute, shard=config.shard)
@@ -125,7 +125,7 @@ def new_session(
     device = parameters[0].device
     accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
     return TrainingSession(
-        task=task, config=config, out=out, compute=compute, ranks=ranks, identity=identity,
+        objective=objective, config=config, out=out, compute=compute, ranks=ranks, identity=identity,
         resume_command=resume_command, record=record, max_minutes=max_minutes, signals=signals,
         release_memory=release_memory, strategy=strategy, optimizer=optimizer, parameters=parameters,
         learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),

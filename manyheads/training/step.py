@@ -24,7 +24,7 @@ class StepResult:
 
     count          number of targets in the effective batch
     loss           sum of the loss over the targets
-    correct        number of correctly predicted targets; None for a task without classes
+    correct        number of correctly predicted targets; None for an objective without classes
     gradient_norm  norm of the gradient before clipping
     skipped        None, or the reason why the weights were not updated
     """

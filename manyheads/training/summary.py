@@ -16,7 +16,7 @@ from manyheads.training.state import Counters
 class Summary:
     """Summary of a finished run or a stopped session.
 
-    metrics  validation metrics of the final weights, as returned by `Task.validate`
+    metrics  validation metrics of the final weights, as returned by `Objective.validate`
     """
 
     status: Literal["finished", "stopped"]

@@ -23,8 +23,8 @@ from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.run import Job, Run, carry_out
+from manyheads.tasks.translation.objective import Corpus
 from manyheads.tasks.translation.predictor import Translator
-from manyheads.tasks.translation.task import Corpus
 from manyheads.training.record import Metrics
 from papers.universal.digit_strings import SHORTEST, digit_tokenizer
 from papers.universal.length_curve import draw

@@ -18,7 +18,7 @@ from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.recurrence import Halting, states_and_halting
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.translation.decoding import decode_batch
-from manyheads.tasks.translation.task import Batch, TranslationTask
+from manyheads.tasks.translation.objective import Batch, TranslationObjective
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
@@ -51,7 +51,7 @@ class _OffsetBatches(Sequence[Batch]):
 
 
 @dataclass(eq=False)
-class DigitTask(TranslationTask):
+class DigitTask(TranslationObjective):
     """Translation task where the position indices of training texts start at a random number.
 
     Source: Dehghani 2018, section 4.4.

@@ -2,10 +2,10 @@
 
 from torch.optim import Optimizer
 
-from manyheads.training.task import Task
+from manyheads.training.objective import Objective
 
 
-def learn(task: Task, optimizer: Optimizer, epochs: int) -> None:
+def learn(task: Objective, optimizer: Optimizer, epochs: int) -> None:
     """Every batch of every epoch, one step each, by the mean loss of its tokens."""
     for epoch in range(epochs):
         for batch in task.batches(epoch):

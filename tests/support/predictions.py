@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import manyheads.tasks.images.clip_task
+import manyheads.tasks.images.objective
 import manyheads.tasks.images.predictor
-import manyheads.tasks.images.task
+import manyheads.tasks.language.objective
 import manyheads.tasks.language.predictor
-import manyheads.tasks.language.task
 import manyheads.tasks.masked_words.predictor
 import manyheads.tasks.outputs
 import manyheads.tasks.translation.predictor

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from manyheads.core.runtime import ComputeConfig
-from manyheads.training.task import Better, Loss
+from manyheads.training.objective import Better, Loss
 
 
 @dataclass

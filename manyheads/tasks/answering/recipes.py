@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.answering.run"
+RUN = "manyheads.tasks.answering.task"
 
 
 @dataclass(frozen=True)

@@ -1,160 +1,56 @@
-"""Training task for extractive question answering, as with BERT on SQuAD (Devlin 2018, sections 4.2 and 4.3).
-
-The model reads question and context as a pair. Each token gets two logits: one as first token, one as last token of the
-answer. The model can be any module whose `forward(tokens, lengths, segments)` returns these logits. A long context is
-read in overlapping windows. If a window does not contain the whole answer, or if there is no answer, the target is the
-first token, [CLS].
-"""
+"""Training run for extractive question answering: loading of data and model, training, and final scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.readers.squad import Answer, Questions
-from manyheads.tasks.answering.metrics import squad_metrics
-from manyheads.tasks.answering.passages import (
-    MAX_ANSWER,
-    NULL,
-    Passage,
-    best_answers,
-    passage_logits,
-    passages,
-    target_of,
-)
-from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import padded
-from manyheads.training.loss import upcast
-from manyheads.training.task import Better, Loss
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.squad import Questions
+from manyheads.data.sources.corpora import QuestionSource
+from manyheads.models.bert import Bert
+from manyheads.models.presets import build, preset_for_data
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import start_bert
+from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.tasks.answering.objective import AnsweringObjective
+from manyheads.tasks.answering.predictor import QuestionAnswerer
+from manyheads.tasks.answering.recipes import AnsweringConfig
+from manyheads.training.record import Metrics
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Batch of padded passages (question and window of its context): tokens (B, T), lengths (B,) and segments (B, T).
+def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
+    source = QuestionSource(**located(config, run))
 
-    targets  positions of the answers' first and last tokens, (B, 2)
-    """
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else start_bert(run, "question")[0]
+        return Plan(model, config.batch_tokens)
 
-    ids: Tensor
-    lengths: Tensor
-    segments: Tensor
-    targets: Tensor
-    items: int  # number of passages in the batch, where each passage has one answer
+    def build(splits: SplitData[Questions], compute: ComputeConfig) -> Job[Questions]:
+        model, tokenizer = start_bert(run, "question")
+        limits = {
+            "max_length": min(config.max_length, model.config.max_positions), "stride": config.stride,
+            "max_query": config.max_query,
+        }  # fmt: skip
+        task = AnsweringObjective(
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
+            seed=config.training.seed, **limits,
+        )  # fmt: skip
 
+        def score(questions: Questions) -> Metrics:
+            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(questions).metrics
 
-@dataclass(eq=False)
-class AnsweringTask:
-    """Training task for question answering.
+        flops = costs.flops(model, task.mean_length)["training"]
+        return Job(model, config.training, score, task, flops=flops, record={"reading": limits})
 
-    The loss is the mean of two cross-entropies, for the first and the last token of the answer.
-
-    batch_tokens                   maximum number of tokens in a micro-batch, padding included
-    max_length, stride, max_query  limits of a passage in tokens, see `passages`
-    """
-
-    unit: ClassVar = "passages"
-    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "squad_f1": "higher", "squad_em": "higher"}
-
-    model: Any
-    tokenizer: Tokenizer
-    train: Questions
-    validation: Questions
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    max_length: int
-    stride: int
-    max_query: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
-        limits = {"max_length": self.max_length, "stride": self.stride, "max_query": self.max_query}
-        self._passages, self._targets = _with_targets(self.tokenizer, self.train, limits)
-        self._lengths = [len(passage.ids) for passage in self._passages]
-        self._validation_passages, self._validation_targets = _with_targets(self.tokenizer, self.validation, limits)
-        self._forward = self.compute.compile(self.model.forward)
-
-    @property
-    def mean_length(self) -> int:
-        """Mean number of tokens in a training passage (question and window of its context)."""
-        return round(sum(self._lengths) / len(self._lengths))
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, self._batch)
-
-    def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        passages = [self._passages[i] for i in rows]
-        ids, lengths = padded([p.ids for p in passages], self.model.config.pad)
-        segments, _ = padded([p.segments for p in passages], 0)
-        return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
-
-    def loss(self, batch: Batch) -> Loss:
-        tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
-        ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
-        logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
-        # mask that is true at padding tokens, (B, T)
-        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]
-        logits = logits.masked_fill(is_padding[..., None], -torch.inf)
-        # The softmax runs over the tokens of a passage. The loss is the mean over first and last token.
-        total = F.cross_entropy(logits, targets, reduction="sum") / 2
-        return Loss(total, batch.items)
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation loss per passage, and SQuAD's F1 and exact match."""
-        items = self.validation.items
-        # two logits for each token, a tensor (T, 2) for each passage
-        logits = passage_logits(self.model, self._validation_passages, self.compute)
-        losses = [
-            # The loss is the mean over the first and the last token of the answer.
-            float(F.cross_entropy(of_passage.T, torch.tensor(target)))
-            for of_passage, target in zip(logits, self._validation_targets, strict=True)
-        ]
-        threshold = 0.0 if self.validation.impossible else None
-        contexts = [item.context for item in items]
-        answers = best_answers(self._validation_passages, logits, contexts, 1, MAX_ANSWER, threshold)
-        truths = [[answer.text for answer in item.answers] for item in items]
-        return {
-            "loss": sum(losses) / len(losses),
-            **values(squad_metrics([ranked[0].text for ranked in answers], truths)),
-        }
-
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
+    return carry_out(run, config, source, plan, build)
 
 
-def _with_targets(
-    tokenizer: Tokenizer, questions: Questions, limits: dict[str, int]
-) -> tuple[list[Passage], list[tuple[int, int]]]:
-    """Return the passages of all questions, and the token positions of each question's first answer.
-
-    The positions are those of the answer's first and last token in each passage.
-    """
-    windows = passages(tokenizer, [(item.question, item.context) for item in questions.items], **limits)
-    targets = []
-    for passage in windows:
-        answers = questions.items[passage.question].answers
-        targets.append(target_of(passage, *_strip_whitespace(answers[0])) if answers else (NULL, NULL))
-    return windows, targets
-
-
-def _strip_whitespace(answer: Answer) -> tuple[int, int]:
-    """Return the start and end character of an answer after surrounding whitespace is removed.
-
-    Such whitespace may not be part of any token.
-    """
-    start = answer.start + len(answer.text) - len(answer.text.lstrip())
-    return start, start + len(answer.text.strip())
+def planned_model(config: AnsweringConfig) -> Bert:
+    """Return a model on the meta device (without memory), which stands for the initial model in cost estimates."""
+    with torch.device("meta"):
+        return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))

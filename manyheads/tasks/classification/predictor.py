@@ -17,7 +17,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError, shown
-from manyheads.tasks.classification.task import label_logits
+from manyheads.tasks.classification.objective import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of

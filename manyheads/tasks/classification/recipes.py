@@ -15,7 +15,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Tuned
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.classification.run"
+RUN = "manyheads.tasks.classification.task"
 
 
 @dataclass(frozen=True)

@@ -1,172 +1,202 @@
-"""Training task for classifying texts and pairs of texts, or for predicting a number or several labels of each.
-
-The model can be any module whose `forward(tokens, lengths, segments)` returns a logit for each of `config.labels`, such
-as a Transformer encoder or a simpler baseline. BERT reads a pair as one sequence with two segments (Devlin 2018,
-section 4.1). GPT reads a pair with a delimiter token, and may also train on next-token prediction (Radford 2018,
-sections 3.2, 3.3).
-"""
+"""Training run of a text classifier: loading of data and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, balanced_rows, token_batches
-from manyheads.data.readers.labeled import Labeled
-from manyheads.tasks.encoding import Encoded, encode
-from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import outputs
-from manyheads.tasks.targets import Target
-from manyheads.training.loss import smoothed_cross_entropy
-from manyheads.training.task import Better, Loss, LossPart
+from manyheads.data.embedded.language_codes import LANGUAGES
+from manyheads.data.readers.labeled import REGRESSION_LABELS, Labeled, labels_of
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import LabeledSource
+from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
+from manyheads.errors import UserError
+from manyheads.models.bert import Bert
+from manyheads.models.gpt import GPT
+from manyheads.models.presets import build, full_name, preset_for_data
+from manyheads.models.tfidf import Tfidf
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.classification.objective import ClassificationObjective
+from manyheads.tasks.classification.predictor import Classifier
+from manyheads.tasks.classification.recipes import ClassificationConfig
+from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
+from manyheads.tasks.classification.tfidf import fit_tfidf
+from manyheads.tasks.encoding import encode
+from manyheads.tasks.targets import Target, build_target
+from manyheads.training.loop import Summary
+from manyheads.training.record import Metrics
+from manyheads.training.run_directory import saved_message
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Batch:
-    """Batch of padded texts: token ids (B, T), lengths (B,), segments (B, T) for pairs, and labels as in `Target`."""
-
-    ids: Tensor
-    lengths: Tensor
-    segments: Tensor | None
-    labels: Tensor
-
-    @property
-    def items(self) -> int:
-        """Number of texts or pairs in the batch, the weight of this batch in a mean of losses."""
-        return len(self.labels)
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Return the number of texts, and the number of target tokens for the auxiliary language-modeling loss."""
-        return self.items, int((self.lengths - 1).sum())
+FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
 
-@dataclass(eq=False)
-class ClassificationTask:
-    """Training task for text classification.
+def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
+    _check_unused_options(config, run)
 
-    batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
-                  texts
-    max_length    maximum number of tokens in a text; longer texts are an error, or are cut with truncate=True
-    target        meaning of the logits, with their loss and metrics
-    balanced      True: draw the texts of each epoch at random, so that all classes are equally frequent
-    auxiliary     weight of a GPT's language-modeling loss, the mean over the tokens of a batch
-    """
+    source = LabeledSource(
+        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items,
+        target=config.target,
+    )  # fmt: skip
 
-    unit: ClassVar = "texts"
+    def plan() -> Plan:
+        if run.init is None:
+            return Plan(planned_model(config), config.batch_tokens)
+        return Plan(_initial_model(config, run, _expected_labels(config))[0], config.batch_tokens)
 
-    model: Any
-    tokenizer: Tokenizer
-    train: Labeled
-    validation: Labeled
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    batch_items: int | None
-    max_length: int | None
-    truncate: bool
-    seed: int
-    target: Target
-    balanced: bool = False
-    auxiliary: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
-        self._texts, self._labels = self._encoded(self.train), self.target.truth(self.train)
-        self._validation_texts, self._targets = self._encoded(self.validation), self.target.truth(self.validation)
-        self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
-
-    def _encoded(self, data: Labeled) -> Encoded:
-        texts = encode(
-            self.tokenizer, data.texts, data.second_texts, self.max_length, truncate=self.truncate, where=data.place
-        )
-        if texts.cut:
-            note = f"{texts.cut:,} of {len(data):,} texts are cut to {self.max_length:,} tokens"
-            logger.info(f"{data.file or 'the corpus'}: {note}")
-        return texts
-
-    @property
-    def metrics(self) -> Mapping[str, Better]:
-        return self.target.metrics
-
-    @property
-    def tokens_per_item(self) -> float:
-        return float(self._texts.lengths.mean())
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        lengths, drawn = self._texts.lengths, None
-        if self.balanced:
-            drawn = balanced_rows(self._labels.numpy(), self.seed, epoch)
-            lengths = lengths[drawn]
-        rows = token_batches(
-            lengths, lengths, self.batch_tokens, seed=self.seed, epoch=epoch, max_sentences=self.batch_items
-        )
-        return Lazy(rows if drawn is None else [drawn[batch] for batch in rows], self._batch)
-
-    def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows])
-
-    def loss(self, batch: Batch) -> Loss:
-        device = self.compute.device
-        ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
-        if self.auxiliary:
-            hidden = self._forward(ids, lengths)  # (B, T, D)
-            logits = self.model.classify(hidden, lengths)
-            next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, ids, lengths)
-            others: tuple[LossPart, ...] = (LossPart(next_tokens, batch.counts[1]),)
+    def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
+        _check_pairs(config, run, splits.train)
+        labels = config.names or labels_of(splits.train.labels, splits.train.target)
+        target = build_target(config, labels, splits.train)
+        if run.init is None:
+            model, tokenizer = _build_model(config, splits.train, labels)
         else:
-            segments = None if batch.segments is None else batch.segments.to(device)
-            logits, others = self._forward(ids, lengths, segments), ()  # (B, L)
-        return Loss(self.target.loss(logits, labels), batch.items, self.target.correct(logits, labels), others)
+            model, tokenizer = _initial_model(config, run, labels)
+        limit = model.config.max_positions
+        # Tokenize the test texts before the training, so that texts that are too long are reported immediately.
+        if splits.test is not None and not config.truncate:
+            encode(
+                tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
+            )
 
-    def validate(self) -> dict[str, float]:
-        """Return the validation loss per text and the metrics of the target."""
-        logits, target = label_logits(self.model, self._validation_texts, self.compute), self._targets
-        # Without weights, the validation losses of runs with and without class weights are comparable.
-        loss = replace(self.target, weights=None).loss(logits, target) / len(target)
-        return {"loss": float(loss), **values(self.target.measure(logits, target))}
+        def score(held: Labeled) -> Metrics:
+            classifier = Classifier(directory.load(run.out), compute)
+            classifier.target = replace(target, weights=None)
+            return classifier.evaluate(held, truncate=config.truncate).metrics
 
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer, label_type=self.target.label_type)
+        record = {"truncate": config.truncate, **config.target_record}
+        if isinstance(model, Tfidf):
+            fit = _make_fit(config, run, model, tokenizer, splits.train)
+            return Job(model, config.training, score, fit=fit, record=record)
+        task = ClassificationObjective(
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
+            batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
+            auxiliary=config.auxiliary, seed=config.training.seed, target=target,
+            balanced=config.sampling is not None,
+        )  # fmt: skip
+
+        cost = costs.flops(model, round(task.tokens_per_item))
+        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
+        flops = cost["training"] - 2 * frozen
+        if config.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
+            c = model.config
+            flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
+        training = fine_tuning(config.training, run, config.tuned)
+        # Training records of earlier versions have no setting `auxiliary`. Its value was 0 in these runs.
+        identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
+        return Job(model, training, score, task, flops=flops, identity=identity, record=record)
+
+    return carry_out(run, config, source, plan, build, may_change=("auxiliary",))
 
 
-def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return the sum of the next-token cross-entropies, without padding.
+def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+    """Return the BERT or GPT that `--init` names, with a new classification head, and the tokenizer of the model."""
+    assert run.init is not None
+    rates = config.model if config.preset is None else {}
+    if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
+        run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
+        rates = {**rates, "target": config.target}
+        return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
+    loaded = opened(run, GPT, "a BERT or a GPT")
+    run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
+    tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
+    settings = {
+        "head": "sequence", "labels": labels, "target": config.target,
+        "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
+        # token id that the tokenizer never puts at the end of an input for this classifier
+        "pad": tokenizer.token_to_id(START) if end is None else end,
+    }  # fmt: skip
+    model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
+    return (GPT(model.config) if config.scratch else model), tokenizer
 
-    hidden  hidden states after the last layer, (B, T, D)
-    ids     token ids of the texts, (B, T)
-    """
-    padding = torch.arange(1, ids.shape[1], device=ids.device) >= lengths[:, None]
-    targets = ids[:, 1:].masked_fill(padding, -1)
-    return smoothed_cross_entropy(
-        hidden[:, :-1].flatten(0, 1), model.output_weight, None, targets.flatten(), smoothing=0.0, pad=None
+
+def _expected_labels(config: ClassificationConfig) -> tuple[str, ...]:
+    """Return labels for a plan, before the data are read."""
+    return REGRESSION_LABELS if config.target == "regression" else config.names or ("0", "1")
+
+
+def planned_model(config: ClassificationConfig) -> Any:
+    """Return the model on the meta device (without memory), with the vocabulary size that the user requested."""
+    if config.preset is None:
+        raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
+    labels = config.names or (tuple(LANGUAGES) if config.data is None else _expected_labels(config))
+    with torch.device("meta"):
+        return _model(config, labels, config.vocabulary, 0, 1)
+
+
+def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
+    """Raise UserError if the user set an option that has no effect in this run."""
+    if run.init is not None:
+        return
+    run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
+    if config.preset == "tfidf":
+        run.refuse(("target", "class_weights", "sampling"), "not supported by TF-IDF: leave it out", changed_only=True)
+        reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
+        keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
+        run.refuse(tuple(keys), reason)
+        options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
+        if unused := [name for name, value in options.items() if value is not None]:
+            raise UserError(f"{', '.join(unused)}: {reason}")
+
+
+def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
+    """Raise UserError if the data have pairs of texts but the recipe reads single texts, or vice versa."""
+    if run.recipe == "sentence-pair" and train.second_texts is None:
+        raise UserError(
+            f"{config.data}: expected pairs of texts, found single texts: give the second column as columns.pair=NAME"
+        )
+    if run.recipe == "single-sentence" and train.second_texts is not None:
+        raise UserError(
+            f"{config.data}: expected single texts, found pairs. "
+            "Use the recipe sentence-pair, or name one column with columns.text=NAME."
+        )
+
+
+def _make_fit(
+    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
+) -> Callable[[], Summary]:
+    """Return a function that fits a TF-IDF classifier, in place of the training loop."""
+
+    def fit() -> Summary:
+        started = time.monotonic()
+        encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
+        fit_tfidf(model, encoded.ids, Target("classes", model.config.labels).truth(train))
+        kind = directory.save(run.out, model, tokenizer, label_type=train.label_type)
+        logger.info(saved_message(kind, run.out))
+        return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
+
+    return fit
+
+
+def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+    if train.second_texts is not None:
+        raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
+    with log_warnings():
+        learn = train_word_level if config.tokens == "words" else train_bpe
+        tokenizer = learn(train.texts, config.vocabulary)
+    pad, unknown = (
+        next(i for i in map(tokenizer.token_to_id, names) if i is not None)
+        for names in (("[PAD]", PAD), ("[UNK]", "<unk>"))
     )
+    return _model(config, labels, tokenizer.get_vocab_size(), pad, unknown), tokenizer
 
 
-def padding_id(model: Any) -> int:
-    """Return the padding id of a model.
-
-    A model without padding id ignores padding tokens, so the result is then an arbitrary id.
-    """
-    return getattr(model.config, "pad", None) or 0
-
-
-def label_logits(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
-    """Return the logits of each text, (N, L), in float32 on the CPU."""
-    found = torch.empty(len(encoded), len(model.config.labels))
-    for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
-        found[i] = logits
-    return found
+def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Any:
+    assert config.preset is not None
+    name = full_name(config.preset, *FAMILIES)
+    special: dict[str, Any] = {"unknown": unknown} if name == "tfidf" else {}
+    special |= {} if name == "tfidf" else {"target": config.target}
+    return build(preset_for_data(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))

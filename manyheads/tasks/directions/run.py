@@ -28,7 +28,7 @@ from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.run import Job, Run, carry_out, log_splits
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
-from manyheads.tasks.masked_words.run import wordpiece
+from manyheads.tasks.masked_words.task import wordpiece
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics, write_result
 

@@ -26,8 +26,8 @@ from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.objective import Better, Loss
 from manyheads.training.record import Metrics
-from manyheads.training.task import Better, Loss
 
 
 @dataclass(frozen=True)

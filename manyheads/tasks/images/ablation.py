@@ -7,7 +7,7 @@ from typing import Any
 from manyheads.runs.ablation import Rows, ablate
 from manyheads.runs.run import Run
 from manyheads.tasks.images.recipes import ImageConfig
-from manyheads.tasks.images.run import train as train_classifier
+from manyheads.tasks.images.task import train as train_classifier
 
 # The rows are those of the paper's table 8, without AutoAugment, which is not implemented. The last two rows are
 # additions.

@@ -24,8 +24,8 @@ from manyheads.tasks.evaluation import LabelEvaluation, scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
+from manyheads.training.objective import Better, Loss
 from manyheads.training.record import Metrics
-from manyheads.training.task import Better, Loss
 
 EVALUATION_BATCH = 64  # number of video clips in an evaluation batch
 

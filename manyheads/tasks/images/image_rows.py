@@ -16,8 +16,8 @@ from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.source import ImageSource
 from manyheads.errors import UserError
+from manyheads.tasks.images.objective import EVALUATION_BATCH
 from manyheads.tasks.images.predictor import ImageEncoder
-from manyheads.tasks.images.task import EVALUATION_BATCH
 
 MAX_IMAGES = 1000  # default for the maximum number of images over which a mean is taken
 

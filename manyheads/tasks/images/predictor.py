@@ -36,7 +36,7 @@ from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
-from manyheads.tasks.images.task import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
+from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import Column, rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.tasks.targets import Label, trained_target

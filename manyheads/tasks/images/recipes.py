@@ -15,7 +15,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Threads
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.images.run"
+RUN = "manyheads.tasks.images.task"
 
 
 @dataclass(frozen=True)

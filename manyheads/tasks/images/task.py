@@ -1,181 +1,217 @@
-"""Training task and metrics for labels or numbers of images, with or without a teacher for distillation."""
+"""Training run of an image classifier, with or without a teacher for distillation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import islice
-from pathlib import Path
+import hashlib
+import logging
+from dataclasses import asdict, replace
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis import costs
+from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.labeled_images import ImageData
-from manyheads.data.images.loader import ImageBatch, ImageLoader
+from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
-from manyheads.errors import UserError
-from manyheads.tasks.evaluation import values
+from manyheads.data.images.source import ImageSource
+from manyheads.data.readers.labeled import REGRESSION_LABELS
+from manyheads.data.readers.splits import SplitData
+from manyheads.errors import UserError, shown
+from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
+from manyheads.models.vit import ViT
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import model_settings, start
+from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.images.distillation import Teacher
-from manyheads.tasks.targets import Target
-from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import upcast
+from manyheads.tasks.images.objective import EVALUATION_BATCH, TOP, ImageClassificationObjective, image_metric_names
+from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
+from manyheads.tasks.images.recipes import ImageConfig
+from manyheads.tasks.targets import Target, build_target
+from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics
-from manyheads.training.task import Better, Loss
 
-TOP = 5  # The metric top5 counts an image as right if its label is among the 5 most probable labels.
-EVALUATION_BATCH = 256  # number of images in an evaluation batch
-TEACHER_BATCHES = 8  # number of training batches on which labels of teacher and data are compared
+logger = logging.getLogger(__name__)
 
 
-class ImageClassificationTask:
-    """Training task for image classification.
+def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
+    if config.teacher is None:
+        settings = ("distillation", "share", "temperature")
+        run.refuse(settings, "no effect without a teacher: add teacher=RUN", changed_only=True)
+    if config.data is None:
+        run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
 
-    The loss is the cross-entropy of the labels, which may be mixed and smoothed, or the loss of another target. With a
-    teacher, the distillation loss is added.
+    teacher_directory = None if config.teacher is None else directory.load(config.teacher)
+    _check_metric(config, tuple(map(str, range(TOP + 1))))
 
-    target     meaning of the logits, with their loss
-    balanced   True: draw the images of each epoch at random, so that all classes are equally frequent
-    workers    number of processes that decode and augment images
-    """
+    source = ImageSource(
+        **located(config, run),
+        names=config.names,
+        columns=config.columns,
+        sample=config.items,
+        target=config.target,
+        cache_folder=run.out / "state" / "images",
+        follows=not distributed_context().first,
+    )
 
-    unit = "images"
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else _initial_model(config, run)[0]
+        return Plan(model, config.batch_items, "image")
 
-    def __init__(
-        self,
-        model: Any,
-        preprocessing: Preprocessing,
-        train: ImageData,
-        validation: ImageData,
-        *,
-        compute: ComputeConfig,
-        batch_items: int,
-        augmentation: Augmentation,
-        target: Target,
-        balanced: bool,
-        teacher: Teacher | None,
-        workers: int,
-        seed: int,
-    ) -> None:
-        self.model, self.preprocessing, self.compute = model.to(compute.device), preprocessing, compute
-        self.target, self.teacher = target, teacher
-        if teacher is not None:
-            teacher.model.to(compute.device)
-        labels = model.config.labels
-        self._train = ImageLoader(
-            train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed,
-            workers=workers, truth=truth_of(target, train), balanced=balanced,
+    def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
+        labels = splits.train.names
+        _check_metric(config, labels)
+        target = build_target(config, labels, splits.train, config.smoothing)
+        model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
+        _warn_of_small_input(splits.train, model.config.image_size, config, run)
+        teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
+        task = ImageClassificationObjective(
+            model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
+            augmentation=config.augmentation, target=target, balanced=config.sampling is not None, teacher=teacher,
+            workers=config.workers, seed=config.training.seed,
         )  # fmt: skip
-        self._validation = evaluation_loader(validation, target, preprocessing)
-        self._forward = compute.compile(self.model.forward)
+        distillation: dict[str, Any] = {}
+        if teacher is not None:
+            distillation["differing_labels"] = task.differing_labels()
+            _warn_of_equal_labels(distillation["differing_labels"], config)
 
-    @property
-    def metrics(self) -> dict[str, Better]:
-        return image_metric_names(self.target)
+        def score(data: ImageData) -> Metrics:
+            classifier = ImageClassifier(directory.load(run.out), compute)
+            classifier.target = replace(target, weights=None, smoothing=0.0)
+            outcome = classifier.evaluate(data)
+            if config.teacher is not None:
+                taught = ImageClassifier(directory.load(config.teacher), compute).evaluate(data)
+                distillation.update(_compare_with_teacher(taught, outcome), **_similarity(classifier, data))
+            return outcome.metrics
 
-    def batches(self, epoch: int) -> Sequence[ImageBatch]:
-        return self._train.epoch(epoch)
+        flops = costs.flops(model)["training"]
+        identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
+        record = {**config.target_record, **({"distillation": distillation} if teacher else {})}
+        return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
 
-    def loss(self, batch: ImageBatch) -> Loss:
-        device = self.compute.device
-        images = torch.from_numpy(batch.images).to(device)  # batch of images, (B, C, Y, X)
-        # label indices (B,), or label probabilities (B, L) of mixed images
-        labels = torch.from_numpy(batch.labels).to(device)
-        # logits (B, L), or two such tensors if the model has a class token and a distillation token
-        logits = self._forward(images)
-        by_class, by_distillation = logits if isinstance(logits, tuple) else (logits, logits)
-        # A mixed image has two labels. The accuracy uses the label with the larger fraction.
-        correct = self.target.correct(by_class + by_distillation, _likeliest(labels))
-        total = self.target.loss(by_class, labels)
-        if self.teacher is not None:
-            share = self.teacher.share
-            total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
-        elif by_distillation is not by_class:
-            # Without a teacher, the loss of a model with two output tokens is the mean over the two tokens.
-            total = (total + self.target.loss(by_distillation, labels)) / 2
-        return Loss(total, batch.items, correct)
-
-    @torch.inference_mode()
-    def differing_labels(self) -> float:
-        """Return the fraction of training images whose label by the teacher differs from the label of the data.
-
-        It is measured on the first augmented images. A mixed image has the label with the larger fraction. At 0 without
-        mixing, hard distillation has no effect.
-        """
-        assert self.teacher is not None
-        differing: list[Tensor] = []
-        for batch in islice(self._train.epoch(0), TEACHER_BATCHES):
-            predicted = self.teacher.logits(torch.from_numpy(batch.images).to(self.compute.device)).argmax(-1).cpu()
-            differing.append(predicted != _likeliest(torch.from_numpy(batch.labels)))
-        return float(torch.cat(differing).double().mean())
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation loss per image and the metrics of the target."""
-        logits = image_logits(self.model, self._validation, self.compute)
-        return values(image_metrics(self.target, logits, torch.from_numpy(self._validation.labels)))
-
-    def save(self, out: Path) -> str:
-        kind = self.target.label_type
-        return directory.save(out, self.model, preprocessing=self.preprocessing.as_dict(), label_type=kind)
-
-    def close(self) -> None:
-        """Stop the worker processes that decode and augment images."""
-        self._train.close()
+    return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
 
 
-def _likeliest(labels: Tensor) -> Tensor:
-    """Return the most likely label (B,) for labels (B,) or label probabilities (B, L)."""
-    return labels if labels.ndim == 1 else labels.argmax(-1)
+def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: Run) -> None:
+    """Warn if the model sees far fewer pixels than the images have. `size` is the side of the model's input."""
+    sides = sorted(min(item.size) for item in train.items)
+    side = sides[len(sides) // 2]
+    if not run.own_data or side < 2 * size or "model.image_size" in run.given:
+        return
+    family = "vit" if run.init is not None else full_name(config.preset, *IMAGES).partition("/")[0]
+    larger = {preset(name).image_size: name for name in reversed(PRESETS) if name.startswith(f"{family}/")}
+    fitting = [pixels for pixels in larger if size < pixels <= 1.5 * side]
+    hint = f"preset={larger[max(fitting)]}" if fitting and run.init is None else "model.image_size=N"
+    count = sum(other >= side for other in sides)
+    logger.warning(
+        f"{count:,} of {len(sides):,} training images have {side} x {side} pixels or more, but the model sees "
+        f"{size} x {size}; to use more, set {hint}"
+    )
 
 
-def truth_of(target: Target, images: ImageData) -> NDArray[np.float32] | None:
-    """Return the numbers or the several labels of images as an array; None for classes."""
-    return None if target.kind == "classes" else target.truth(images).numpy()
+def _check_metric(config: ImageConfig, labels: tuple[str, ...]) -> None:
+    """Raise UserError if the setting training.metric names a metric that does not exist for these labels."""
+    metric, names = config.training.metric, image_metric_names(Target(config.target, labels))
+    if metric not in (None, *names):
+        reason = f" (the data have {len(labels)} labels)" if metric == "top5" else ""
+        raise UserError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
-def evaluation_loader(images: ImageData, target: Target, preprocessing: Preprocessing) -> ImageLoader:
-    truth = truth_of(target, images)
-    return ImageLoader(images, target.labels, preprocessing, batch_items=EVALUATION_BATCH, truth=truth)
+def planned_model(config: ImageConfig) -> Any:
+    """Return an image classifier on the meta device, without memory for its weights."""
+    with torch.device("meta"):
+        return _build_model(config, config.names)[0]
 
 
-@torch.inference_mode()
-def image_logits(model: Any, images: ImageLoader, compute: ComputeConfig) -> Tensor:
-    """Return the logits of all images (N, L), in the order of the images, in float32 on the CPU."""
-    model.eval()
-
-    def logits(batch: ImageBatch) -> Tensor:  # (B, L)
-        with compute.autocast():
-            return model(torch.from_numpy(batch.images).to(compute.device)).float().cpu()
-
-    return torch.cat([*distributed_map(images.epoch(), logits)])
-
-
-def image_metrics(target: Target, logits: Tensor, truth: Tensor) -> Metrics:
-    """Return the metrics in `image_metric_names` for logits (N, L) and the true labels or numbers."""
-    if not len(truth):
-        raise UserError("found no images to score: the test data are empty")
-    loss = float(replace(target, weights=None, smoothing=0.0).loss(logits, truth)) / len(truth)
-    metrics, count = target.measure(logits, truth), logits.shape[1]
-    counted = f"{len(truth):,} images" if target.kind == "regression" else f"{count} labels, {len(truth):,} images"
-    if target.kind == "classes":
-        right = logits.topk(min(TOP, count)).indices == truth[:, None]  # (N, 5)
-        tops = {"top1": right[:, 0], "top5": right.any(1)}
-        measured: Metrics = {n: {"value": float(r.double().mean()), "signature": counted} for n, r in tops.items()}
-        metrics = measured | {name: metrics[name] for name in ("macro_f1", "mcc")}
-    metrics = {"loss": {"value": loss, "signature": counted}, **metrics}
-    return {name: metrics[name] for name in image_metric_names(target)}
+def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
+    labels = REGRESSION_LABELS if config.target == "regression" else labels
+    decided = {"target": config.target, **({"labels": labels} if labels else {})}
+    model = build(preset_for_data(config.preset, IMAGES, config.model, decided))
+    if config.target != "classes" and getattr(model.config, "distilled", False):
+        raise UserError("model.distilled=true: only for target=classes")
+    return model, Preprocessing.of_channels(
+        model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
+        resample=config.resample,
+    )  # fmt: skip
 
 
-def image_metric_names(target: Target) -> dict[str, Better]:
-    """Return the metrics of a target, with the direction in which each improves. top5 needs more than five labels."""
-    if target.kind != "classes":
-        return dict(target.metrics)
-    names = ("loss", "top1", "top5", "macro_f1", "mcc")
-    return {
-        name: "lower" if name == "loss" else "higher" for name in names if name != "top5" or len(target.labels) > TOP
-    }
+def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
+    """Return the model that `--init` names, and its image preprocessing.
+
+    The settings can change the labels of the model and the image size of a ViT.
+    """
+    run.refuse(("preset",), f"determined by the initial model, {run.init}; omit it")
+    labels = REGRESSION_LABELS if config.target == "regression" else labels
+    settings = {**model_settings(run), **({} if labels is None else {"labels": labels, "target": config.target})}
+    model_classes = tuple(FAMILIES[family].model_class() for family in IMAGES)
+    model, loaded = start(run, model_classes, "an image model", **settings)
+    names = ("mean", "std", "crop", "resample")
+    if run.given.get("training.lora_rank") is not None:
+        run.refuse(names, "an adapter has the preprocessing of its base model; omit it, or omit lora_rank")
+    preprocessing = preprocessing_of(loaded)
+    loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
+    if model.config.channels != preprocessing.channels:
+        loaded_settings |= {name: (fmean(loaded_settings[name]),) for name in ("mean", "std")}
+    expected = {**loaded_settings, **{name: getattr(config, name) for name in names if name in run.given}}
+    return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
+
+
+def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, expected: Preprocessing) -> Teacher:
+    if getattr(model.config, "distilled", False) and model.config.fused == "none":
+        raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
+    labels = model.config.labels
+    teacher_labels = getattr(loaded.model.config, "labels", ())
+    if teacher_labels != labels:
+        raise UserError(
+            f"{config.teacher}: the teacher has {_labels_text(teacher_labels)}, "
+            f"but the data have {_labels_text(labels)}. Use a teacher with the same labels in the same order."
+        )
+    share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
+    return Teacher(loaded.model, preprocessing_of(loaded), expected, config.distillation, share, config.temperature)
+
+
+def _labels_text(labels: tuple[str, ...]) -> str:
+    return f"{len(labels)} labels ({shown(labels)})" if labels else "no labels"
+
+
+def _weights_hash(model: torch.nn.Module) -> str:
+    """Return a hash of a model's weights, which shows if the model has changed."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
+    """Warn if the teacher only repeats the labels of the data. `differing` is the fraction of other labels."""
+    if differing == 0 and config.distillation == "hard" and not config.augmentation.mixes:
+        logger.warning(
+            "the teacher's labels equal those of the first batches of training images, so hard distillation has no "
+            "effect on them; use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
+        )
+
+
+def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) -> dict[str, Any]:
+    """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
+
+    The agreement is the fraction of images for which both predict the same label.
+    """
+    same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
+    return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
+
+
+def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
+    """Return the cosine similarity of a DeiT's class token and distillation token.
+
+    The result is empty for a model without these two tokens.
+    """
+    if not isinstance(classifier.model, ViT) or classifier.model.distillation_token is None:
+        return {}
+    loader = ImageLoader(data, classifier.target.labels, classifier.preprocessing, batch_items=EVALUATION_BATCH)
+    similarity = token_similarity(classifier.model, (torch.from_numpy(batch.images) for batch in loader.epoch()))
+    logger.info(similarity)
+    return {"token_similarity": asdict(similarity)}

@@ -25,7 +25,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import rows_of
-from manyheads.tasks.language.task import text_metrics, token_losses
+from manyheads.tasks.language.objective import text_metrics, token_losses
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.language.run"
+RUN = "manyheads.tasks.language.task"
 EMBEDDED_TRAINING = TrainingConfig(
     steps=1500, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
     eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=500, log_every=20,

@@ -1,169 +1,128 @@
-"""Training task for language modeling: batches of running text, next-token loss and validation."""
+"""Training run of a language model: loading of texts and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.experts import balance_losses
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy
-from manyheads.data.text.blocks import Groups, Stream, block_starts
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.texts import Texts
+from manyheads.data.sources.running_text import TextSource
+from manyheads.data.text.store import TokenStream
+from manyheads.data.text.tokenizers import END_OF_TEXT, load_tokenizer, train_byte_bpe, train_character
 from manyheads.errors import UserError
+from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
-from manyheads.models.recurrence import ponder_cost, states_and_halting
+from manyheads.models.presets import build, preset_for_data
 from manyheads.models.universal import UniversalSequence
-from manyheads.tasks.evaluation import values
-from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import CHUNK, smoothed_cross_entropy
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import adapted, dropout_rates, opened, tokenizer_of
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.language.objective import LanguageModelingObjective
+from manyheads.tasks.language.predictor import LanguageModel
+from manyheads.tasks.language.recipes import LanguageModelingConfig
 from manyheads.training.record import Metrics
-from manyheads.training.task import Better, Loss
 
-SCORED_TOKENS = 16_384  # maximum number of tokens that the model reads at once in an evaluation
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Batch:
-    """Batch of token blocks, both (B, T): `read` holds the input tokens of the model, `write` the target tokens."""
-
-    read: Tensor
-    write: Tensor
-
-    @property
-    def items(self) -> int:
-        return self.write.numel()
+Model = GPT | UniversalSequence
+MAX_VOCABULARY_BYTES = 2**26  # maximum number of bytes of text that the tokenizer is trained on
 
 
-@dataclass(eq=False)
-class LanguageModelingTask:
-    """Training task for language modeling, with the next-token cross-entropy.
+def train(config: LanguageModelingConfig, run: Run) -> dict[str, Any] | None:
+    cache = run.out / "state" / "tokens"
+    source = TextSource(**located(config, run), share=config.share, column=config.column, cache_folder=cache)
 
-    The loss of a Universal Transformer includes its halting cost, and the loss of a model with experts the
-    load-balancing loss.
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else _initial_model(run)[0]
+        return Plan(model, config.rows * config.block)
 
-    train, validation  streams of token ids (`data/text/blocks.py`)
-    validation_bytes   number of UTF-8 bytes in the validation text
-    block, rows        number of tokens in a training block, and number of blocks in a micro-batch
-    random             true: blocks start at random offsets; false: blocks follow each other (see `block_starts`)
+    def build(splits: SplitData[Texts], compute: ComputeConfig) -> Job[Texts]:
+        task = _task(config, run, splits, compute)
+        windows = {"context": config.block, "stride": config.stride or config.block}
+
+        def score(texts: Texts) -> Metrics:
+            return LanguageModel(directory.load(run.out), compute).score(texts, **windows).metrics
+
+        flops = costs.flops(task.model, config.block)["training"] / config.block
+        training = replace(config.training, width=task.model.config.width)
+        return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
+
+    return carry_out(run, config, source, plan, build, may_change=("stride", "column"))
+
+
+def _task(
+    config: LanguageModelingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
+) -> LanguageModelingObjective:
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    if run.init is None:
+        tokenizer = _train_tokenizer(config, splits, run.out / "state" / "tokens")
+        end = tokenizer.token_to_id(END_OF_TEXT)
+        model = build(_model_config(config, tokenizer.get_vocab_size(), end))
+    else:
+        model, tokenizer = _initial_model(run)
+        end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
+    cache = run.out / "state" / "tokens"
+    train, validation = (TokenStream.of(texts, tokenizer, end, cache) for texts in (splits.train, splits.validation))
+    logger.info(f"{len(train):,} training tokens, {len(validation):,} validation tokens")
+    return LanguageModelingObjective(
+        model, tokenizer, train, validation, splits.validation.bytes, compute=compute, block=config.block,
+        rows=config.rows, random=config.random, seed=config.training.seed,
+    )  # fmt: skip
+
+
+def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], cache: Path) -> Tokenizer:
+    """Train the tokenizer, or load it from the cache.
+
+    For a large corpus, the tokenizer is trained on a sample of the text.
     """
+    if config.tokenizer == "character":
+        # The vocabulary includes the characters of the test data. A character without an id would make the test score
+        # impossible.
+        return train_character(texts.facts.alphabet for texts in splits.known.values())
+    train = splits.train
+    path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(MAX_VOCABULARY_BYTES)])}.json"
+    if path.is_file():
+        return load_tokenizer(path)
+    with log_warnings():
+        tokenizer = train_byte_bpe(train.sample(MAX_VOCABULARY_BYTES), config.vocabulary)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, tokenizer.to_str())
+    return tokenizer
 
-    unit: ClassVar = "tokens"
-    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "perplexity": "lower", "bits_per_byte": "lower"}
 
-    model: GPT | UniversalSequence
-    tokenizer: Tokenizer
-    train: Stream
-    validation: Stream
-    validation_bytes: int
-    _: KW_ONLY
-    compute: ComputeConfig
-    block: int
-    rows: int
-    random: bool
-    seed: int
+def planned_model(config: LanguageModelingConfig) -> Model:
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
+    with torch.device("meta"):
+        return build(_model_config(config, config.vocabulary, None))
 
-    def __post_init__(self) -> None:
-        max_positions = self.model.config.max_positions
-        if self.block > max_positions:
+
+def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | None) -> Any:
+    if config.model.get("head", "decoder") != "decoder":
+        raise UserError(f"model.head is {config.model['head']!r}: expected decoder, which hides later tokens")
+    families = ("gpt2", "gpt", "universal-sequence")
+    settings = {"max_positions": config.block, **config.model}
+    return preset_for_data(config.preset, families, settings, {"vocab": vocabulary, "end": end})
+
+
+def _initial_model(run: Run) -> tuple[Model, Tokenizer]:
+    """Return the model that `--init` names, with the dropout rates of the settings, and its tokenizer."""
+    rates = dropout_rates(run)
+    loaded = opened(run, Model, "a GPT, a GPT-2 or a Universal Transformer")
+    if isinstance(loaded.model, UniversalSequence):
+        if loaded.model.config.head != "decoder":
             raise UserError(
-                f"block is {self.block} tokens, but the model has only {max_positions} positions: set a smaller block"
+                f"{run.init}: found an encoder, which sees later tokens; {run.recipe} starts from a decoder"
             )
-        self.model.to(self.compute.device)
-        self._forward_states = states_and_halting(self.model, self.compute)
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        starts = block_starts(len(self.train), self.block, seed=self.seed, epoch=epoch, random=self.random)
-        return Lazy(Groups(starts, self.rows), self._batch)
-
-    def _batch(self, starts: NDArray[np.int64]) -> Batch:
-        blocks = np.stack([self.train[start : start + self.block + 1] for start in starts]).astype(np.int64)
-        # blocks of T input tokens and one more token, because targets are shifted by one, (B, T + 1)
-        tokens = torch.from_numpy(blocks)
-        return Batch(tokens[:, :-1], tokens[:, 1:])
-
-    def loss(self, batch: Batch) -> Loss:
-        with balance_losses(self.model) as balance:
-            hidden, halting = self._forward_states(batch.read.to(self.compute.device))  # (B, T, D)
-        target = batch.write.to(self.compute.device).flatten()
-        total = smoothed_cross_entropy(
-            hidden.flatten(0, 1), self.model.output_weight, None, target, smoothing=0.0, pad=None
-        )
-        return Loss(total + batch.items * (ponder_cost(self.model, halting) + sum(balance)), batch.items)
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation metrics. Every token is scored once, in blocks of the training length."""
-        losses = token_losses(self.model, self.validation, self.compute, context=self.block, stride=self.block)
-        return values(text_metrics(losses, self.validation_bytes, ""))
-
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
-
-
-@torch.no_grad()
-def token_losses(
-    model: GPT | UniversalSequence, stream: Stream, compute: ComputeConfig, *, context: int, stride: int
-) -> NDArray[np.float64]:
-    """Return the loss -ln p of every token in a stream (N,) except the first, (N - 1,).
-
-    p is the probability of the token given the tokens before it. The stream is read in windows of `context` tokens that
-    start `stride` tokens apart. Each window scores the tokens that earlier windows have not scored. So every token is
-    scored once, with at least context - stride tokens of context, except at the start of the text.
-    """
-    if not 0 < stride <= context <= model.config.max_positions:
-        raise UserError(
-            f"windows of {context} tokens every {stride}: "
-            f"expected 0 < stride <= context and at most {model.config.max_positions} positions"
-        )
-    total = len(stream) - 1
-    losses = np.empty(max(total, 0))
-    begins = range(0, max(min(total, 1), total - context + stride), stride)
-    full = [begin for begin in begins if begin + context <= total]
-    rows = max(1, SCORED_TOKENS // context)
-    groups = [full[i : i + rows] for i in range(0, len(full), rows)] + [[b] for b in begins[len(full) :]]
-
-    def window_losses(group: list[int]) -> NDArray[np.float64]:
-        length = min(context, total - group[0])
-        windows = np.stack([stream[begin : begin + length + 1] for begin in group]).astype(np.int64)
-        # windows of T input tokens and one more token, because targets are shifted by one, (B, T + 1)
-        tokens = torch.from_numpy(windows).to(compute.device)
-        with compute.autocast():
-            hidden = model.hidden(tokens[:, :-1])  # (B, T, D)
-        pairs = zip(hidden.flatten(0, 1).split(CHUNK), tokens[:, 1:].flatten().split(CHUNK), strict=True)
-        group_losses = torch.cat([F.cross_entropy(model.project(h).float(), t, reduction="none") for h, t in pairs])
-        return group_losses.view(len(group), length).double().cpu().numpy()
-
-    for group, group_rows in zip(groups, distributed_map(groups, window_losses), strict=True):
-        for begin, row in zip(group, group_rows, strict=True):
-            first = context - stride if begin else 0
-            losses[begin + first : begin + len(row)] = row[first:]
-    return losses
-
-
-def text_metrics(losses: NDArray[np.float64], size: int, suffix: str) -> Metrics:
-    """Return the metrics of a text with `size` UTF-8 bytes, given the losses of all its tokens.
-
-    The metrics are the loss in nats per token, the perplexity, and bits_per_byte, which does not depend on the
-    vocabulary.
-    """
-    if not len(losses):
-        raise UserError("found no token to score: the text must have at least two tokens")
-    total = float(losses.sum())
-    loss = total / len(losses)
-    measures: dict[str, tuple[float, str]] = {
-        "loss": (loss, "nats per token"),
-        "perplexity": (math.exp(loss) if loss < 700 else math.inf, "per token"),
-        "bits_per_byte": (total / math.log(2) / size, f"{size:,} UTF-8 bytes"),
-    }
-    tokens = f"{len(losses):,} tokens{suffix}"
-    return {name: {"value": value, "signature": f"{unit}|{tokens}"} for name, (value, unit) in measures.items()}
+        model = adapted(run, loaded, **rates)
+    else:
+        model = adapted(run, loaded, head="language", labels=(), pad=None, **rates)
+    return model, tokenizer_of(loaded)

@@ -33,7 +33,7 @@ from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, rows_of
-from manyheads.tasks.masked_words.task import mean_scores, scores
+from manyheads.tasks.masked_words.objective import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.distributed_map import distributed_map

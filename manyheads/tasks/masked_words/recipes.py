@@ -15,7 +15,7 @@ from manyheads.training.config import TrainingConfig
 if TYPE_CHECKING:
     from manyheads.data.text.pretraining import Rules
 
-RUN = "manyheads.tasks.masked_words.run"
+RUN = "manyheads.tasks.masked_words.task"
 
 
 def _paper_config(**settings: Any) -> TrainingConfig:

@@ -1,198 +1,127 @@
-"""Training task for BERT's pretraining: masked words and next-sentence prediction (Devlin 2018, section 3.1)."""
+"""Pretraining run of BERT: loading of documents, training of the vocabulary, and training of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from torch import Tensor
+from tokenizers import Regex, Tokenizer, normalizers
 
-from manyheads import directory
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
-from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
-from manyheads.data.text.tokenizers import with_special_tokens
-from manyheads.models.bert import Bert
-from manyheads.tasks.outputs import padded
-from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import smoothed_cross_entropy, upcast
-from manyheads.training.task import Better, Loss, LossPart
+from manyheads.data.readers.column import ConcatenatedTexts
+from manyheads.data.readers.documents import BREAK, Documents
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.running_text import DocumentSource
+from manyheads.data.text.pretraining import PretrainingData, Special, TokenizedDocuments, continuations
+from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.errors import UserError
+from manyheads.files import fingerprint
+from manyheads.models.bert import Bert, Head
+from manyheads.models.presets import build, preset_for_data
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import start_bert
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.masked_words.objective import MaskedLMObjective
+from manyheads.tasks.masked_words.recipes import PretrainingConfig
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Batch of padded training examples: token ids and segments (B, T) with lengths (B,).
+def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
+    source = DocumentSource(**located(config, run), column=config.column, cache_folder=run.out / "state" / "tokens")
 
-    at       indices of the masked tokens among the B * T tokens, (N,)
-    answers  token ids that the masks replaced, which the model predicts, (N,)
-    follows  0 if the second text of a pair follows the first, else 1, (B,); None without pairs
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else start_bert(run, _head(config))[0]
+        _check_length(config, model)
+        return Plan(model, config.batch_tokens)
+
+    def build(splits: SplitData[Documents], compute: ComputeConfig) -> Job[Documents]:
+        if config.next_sentence and len(splits.validation) < 2:
+            raise UserError(
+                f"{config.data}: found 1 validation document, but pairs need two: "
+                "give validation=PATH or next_sentence=false"
+            )
+        task = _task(config, run, splits, compute)
+        # Do not shorten these fingerprints of the data: checkpoints of earlier versions store them in full, and must
+        # remain resumable.
+        fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
+        return Job(
+            task.model, config.training, lambda held: {}, task, flops=_flops(task),
+            identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
+        )  # fmt: skip
+
+    return carry_out(run, config, source, plan, build, may_change=("column",))
+
+
+def planned_model(config: PretrainingConfig) -> Bert:
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
+    with torch.device("meta"):
+        return build(_model_config(config, config.vocabulary))
+
+
+def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> Any:
+    return preset_for_data(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
+
+
+def _head(config: PretrainingConfig) -> Head:
+    return "pretraining" if config.next_sentence else "masked_lm"
+
+
+def _task(
+    config: PretrainingConfig, run: Run, splits: SplitData[Documents], compute: ComputeConfig
+) -> MaskedLMObjective:
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    if run.init is None:
+        tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
+        # The tokenizer replaces line breaks by spaces, as in the training documents, because users fine-tune the model
+        # on whole texts.
+        breaks = normalizers.Replace(Regex(BREAK), " ")
+        tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
+        sizes = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id(BERT_TOKENS[0])}
+        model = build(_model_config(config, **sizes))
+    else:
+        model, tokenizer = start_bert(run, _head(config))
+        # If a text contains the characters "[MASK]", they are read as plain text, not as a mask.
+        tokenizer.encode_special_tokens = True
+    _check_length(config, model)
+    special, seed = Special.of(tokenizer), config.training.seed
+    inner = continuations(tokenizer.get_vocab())
+
+    def examples(data: Documents) -> PretrainingData:
+        tokenized = TokenizedDocuments.of(data.documents, tokenizer, run.out / "state" / "tokens")
+        return PretrainingData(tokenized, config.rules, special, model.config.vocab, seed=seed, inner=inner)
+
+    return MaskedLMObjective(
+        model, tokenizer, examples(splits.train), examples(splits.validation), compute=compute,
+        batch_tokens=config.batch_tokens, seed=seed,
+    )  # fmt: skip
+
+
+def _check_length(config: PretrainingConfig, model: Bert) -> None:
+    if config.length > model.config.max_positions:
+        raise UserError(f"length is {config.length}: the model takes at most {model.config.max_positions} tokens")
+
+
+def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:
+    """Train a WordPiece tokenizer. A vocabulary smaller than requested is logged as a warning."""
+    with log_warnings():
+        tokenizer = train_wordpiece(texts, vocabulary, lowercase=lowercase)
+    return tokenizer
+
+
+def _flops(task: MaskedLMObjective) -> float:
+    """Return the number of training FLOPs per masked token.
+
+    It is the cost of predicting one word, plus the encoder's cost for all tokens divided by the number of masked
+    tokens.
     """
-
-    ids: Tensor
-    lengths: Tensor
-    segments: Tensor
-    at: Tensor
-    answers: Tensor
-    follows: Tensor | None
-
-    @property
-    def items(self) -> int:
-        return len(self.answers)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of masked words in the batch, and number of text pairs if there are any."""
-        return (self.items,) if self.follows is None else (self.items, len(self.follows))
-
-    @classmethod
-    def of(cls, examples: Sequence[Example], padding: int) -> Batch:
-        ids, lengths = padded([e.tokens for e in examples], padding)
-        follows = [e.follows for e in examples]
-        return cls(
-            ids,
-            lengths,
-            padded([e.segments for e in examples], 0)[0],
-            torch.tensor([row * ids.shape[1] + at for row, e in enumerate(examples) for at in e.positions]),
-            torch.tensor([answer for e in examples for answer in e.answers]),
-            None if None in follows else torch.tensor([int(not f) for f in follows]),
-        )
-
-    def to(self, device: str) -> Batch:
-        ids, lengths, segments, at, answers = (
-            tensor.to(device) for tensor in (self.ids, self.lengths, self.segments, self.at, self.answers)
-        )
-        follows = None if self.follows is None else self.follows.to(device)
-        return Batch(ids, lengths, segments, at, answers, follows)
-
-
-@dataclass(eq=False)
-class MaskedLMTask:
-    """Training task for BERT's pretraining.
-
-    The loss is the mean loss of the masked words plus the mean loss of next-sentence prediction. Logits are computed
-    only at the masked positions.
-
-    batch_tokens  maximum number of tokens in a micro-batch, padding included
-    """
-
-    unit: ClassVar = "predictions"
-
-    model: Bert
-    tokenizer: Tokenizer
-    train: PretrainingData
-    validation: PretrainingData
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        assert self.model.config.head == ("pretraining" if self.train.rules.next_sentence else "masked_lm")
-        self.model.to(self.compute.device)
-        self._encode = self.compute.compile(self.model.encode)
-
-    @property
-    def metrics(self) -> dict[str, Better]:
-        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower", "accuracy": "higher"}
-        if self.validation.rules.next_sentence:
-            metrics["next_sentence_accuracy"] = "higher"
-        return metrics
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        examples = self.train.epoch(epoch)
-        rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
-
-    def loss(self, batch: Batch) -> Loss:
-        """Return the loss of the masked words of a batch.
-
-        For pairs of texts, the result has the loss of next-sentence prediction as a second part. Its mean is added to
-        the mean loss of the words.
-        """
-        batch = batch.to(self.compute.device)
-        states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
-        masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
-        model = self.model
-        words = smoothed_cross_entropy(
-            masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
-        )
-        if batch.follows is None:
-            return Loss(words, batch.items)
-        assert model.next_sentence is not None
-        logits = upcast(model.next_sentence(model.pool(states)))  # (B, 2)
-        follows = F.cross_entropy(logits, batch.follows, reduction="sum")
-        return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation metrics `mean_scores`, with the masks of the first epoch."""
-        return mean_scores(list(scores(self.model, self.validation.epoch(0), self.compute, self.batch_tokens)))
-
-    def save(self, out: Path) -> str:
-        """Save the model with its tokenizer.
-
-        The saved tokenizer reads [MASK] in a text as the mask token, as the method `fill` and other libraries require.
-        """
-        return directory.save(out, self.model, with_special_tokens(self.tokenizer, as_text=False))
-
-
-class Score(NamedTuple):
-    """Predictions for the masked words of one example: the likeliest words, and the sum of the losses."""
-
-    example: Example
-    loss: float
-    words: list[int]
-    # True if next-sentence prediction is right for this example; None if the example is not a pair of texts.
-    next_right: bool | None
-
-    @property
-    def right(self) -> int:
-        return sum(word == answer for word, answer in zip(self.words, self.example.answers, strict=True))
-
-
-@torch.inference_mode()
-def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int) -> Iterator[Score]:
-    """Yield the predictions for every example, in the order of the batches. The model must be in eval mode."""
-
-    def run_batch(rows: NDArray[np.int64]) -> list[Score]:
-        examples = [epoch[int(row)] for row in rows]
-        batch = Batch.of(examples, model.config.pad).to(compute.device)
-        with compute.autocast():
-            states = model.encode(batch.ids, batch.lengths, batch.segments)
-            logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)
-        losses = F.cross_entropy(logits.float(), batch.answers, reduction="none").cpu()
-        best = logits.argmax(-1).cpu()
-        next_right: list[bool | None] = [None] * len(examples)
-        if batch.follows is not None and model.next_sentence is not None:
-            next_right = (model.next_sentence(model.pool(states)).argmax(-1) == batch.follows).tolist()
-        counts = [len(example.answers) for example in examples]
-        rows_of = zip(examples, losses.split(counts), best.split(counts), next_right, strict=True)
-        return [Score(example, float(loss.sum()), words.tolist(), follows) for example, loss, words, follows in rows_of]
-
-    for scored in distributed_map(
-        token_batches(epoch.lengths, epoch.lengths, batch_tokens, seed=0, epoch=0), run_batch
-    ):
-        yield from scored
-
-
-def mean_scores(scores: Sequence[Score]) -> dict[str, float]:
-    """Return the metrics of masked-word and next-sentence prediction over all examples.
-
-    `loss`, `perplexity` and `accuracy` are means over all masked words, `next_sentence_accuracy` is a mean over all
-    pairs of texts.
-    """
-    masked = sum(len(score.words) for score in scores)
-    loss = sum(score.loss for score in scores) / masked
-    pairs = [score.next_right for score in scores if score.next_right is not None]
-    return {
-        "loss": loss,
-        "perplexity": float(torch.tensor(loss).exp()),
-        "accuracy": sum(score.right for score in scores) / masked,
-        **({"next_sentence_accuracy": sum(pairs) / len(pairs)} if pairs else {}),
-    }
+    examples = task.train.epoch(0)
+    length = round(float(examples.lengths.mean()))
+    masked = sum(task.train.rules.wanted(n) for n in examples.lengths.tolist())
+    c = task.model.config
+    with torch.device("meta"):
+        encoder = Bert(replace(c, head="none"))
+    per_token = costs.flops(encoder, length)["training"] / length
+    words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
+    return words + per_token * float(examples.lengths.sum()) / masked

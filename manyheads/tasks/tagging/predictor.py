@@ -18,7 +18,7 @@ from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scor
 from manyheads.tasks.inputs import STRING, Texts, rows_of
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tagging.metrics import Counts, count_entities, entities, tagging_metrics
-from manyheads.tasks.tagging.task import tag_log_probabilities
+from manyheads.tasks.tagging.objective import tag_log_probabilities
 
 
 class TaggedWord(NamedTuple):

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.tagging.run"
+RUN = "manyheads.tasks.tagging.task"
 
 
 @dataclass(frozen=True)

@@ -1,137 +1,87 @@
-"""Training task for tagging words with a BERT encoder (Devlin 2018, section 5.3).
-
-The first subword of each word gets the word's tag. The model can be any module whose `forward(tokens, lengths)` returns
-a logit for each of `config.labels` at every token. A text longer than the model's limit is read in overlapping windows.
-Each word is tagged in the window where it has the most context.
-"""
+"""Training run of a tagger: loading of sentences and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.text.windows import WordWindow, word_windows
-from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import outputs, padded
-from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.training.loss import upcast
-from manyheads.training.task import Better, Loss
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import TaggedSource
+from manyheads.data.text.tokenizers import train_wordpiece
+from manyheads.errors import UserError
+from manyheads.models.bert import Bert
+from manyheads.models.presets import build, preset_for_data
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import fine_tuning, start_tuned
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.tagging.objective import TaggingObjective
+from manyheads.tasks.tagging.predictor import Tagger
+from manyheads.tasks.tagging.recipes import TaggingConfig
+from manyheads.training.record import Metrics
 
-# label index of tokens without a target, such as later subwords of a word; the loss ignores these tokens
-IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Batch of padded windows (B, T) with lengths (B,), and the label index of each token (B, T).
-
-    A token without a label has the index IGNORED.
-    """
-
-    ids: Tensor
-    lengths: Tensor
-    labels: Tensor
-    items: int  # number of words in the batch that have a tag
+# tags of CoNLL-2003
+ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))
 
 
-@dataclass(eq=False)
-class TaggingTask:
-    """Training task for tagging words, with the cross-entropy of the tags.
+def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
+    if run.init is None:
+        run.refuse(("tuned",), "no effect without a model to start from: add --init MODEL")
 
-    batch_tokens  maximum number of tokens in a micro-batch, padding included
-    max_length    maximum number of tokens in a window
-    """
+    source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
 
-    unit: ClassVar = "words"
-    metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "entity_f1": "higher", "accuracy": "higher"}
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else start_tuned(run, "token", ENTITIES, config.tuned)[0]
+        return Plan(model, config.batch_tokens)
 
-    model: Any
-    tokenizer: Tokenizer
-    train: Tagged
-    validation: Tagged
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    max_length: int
-    seed: int
+    def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
+        labels = tuple(splits.train.labels)
+        if len(labels) < 2:
+            raise UserError(f"{splits.train.file}: expected two or more different tags, found only {labels[0]}")
+        model, tokenizer = (
+            _build_model(config, splits.train, labels)
+            if run.init is None
+            else start_tuned(run, "token", labels, config.tuned)
+        )
+        limits = {"max_length": min(config.max_length, model.config.max_positions)}
+        task = TaggingObjective(
+            model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
+            seed=config.training.seed, **limits,
+        )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
-        labels = self.model.config.labels
-        for tagged in (self.train, self.validation):
-            tagged.check_labels(labels)
-        self._index = {label: i for i, label in enumerate(labels)}
-        self._windows = word_windows(self.tokenizer, self.train.words, self.max_length)
-        self._lengths = [len(window.ids) for window in self._windows]
-        self._validation_windows = word_windows(self.tokenizer, self.validation.words, self.max_length)
-        self._forward = self.compute.compile(self.model.forward)
+        def score(tagged: Tagged) -> Metrics:
+            return Tagger(directory.load(run.out), compute, limits).evaluate(tagged).metrics
 
-    @property
-    def mean_length(self) -> int:
-        """Mean number of tokens in a window of the training texts."""
-        return round(sum(self._lengths) / len(self._lengths))
+        length = task.mean_length
+        cost = costs.flops(model, length)
+        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
+        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
+        flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
+        training = fine_tuning(config.training, run, config.tuned)
+        return Job(model, training, score, task, flops=flops, record={"reading": limits})
 
-    @property
-    def tokens_per_word(self) -> float:
-        """Mean number of tokens that the model reads per word of the training texts."""
-        return sum(self._lengths) / sum(len(window.words) for window in self._windows)
-
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, self._batch)
-
-    def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        windows = [self._windows[i] for i in rows]
-        ids, lengths = padded([window.ids for window in windows], self.model.config.pad)
-        labels = torch.full_like(ids, IGNORED)
-        for row, window in zip(labels, windows, strict=True):
-            tags = self.train.tags[window.sentence]
-            row[window.positions] = torch.tensor([self._index[tags[word]] for word in window.words])
-        return Batch(ids, lengths, labels, sum(len(window.words) for window in windows))
-
-    def loss(self, batch: Batch) -> Loss:
-        ids, lengths, labels = (t.to(self.compute.device) for t in (batch.ids, batch.lengths, batch.labels))
-        logits = upcast(self._forward(ids, lengths))  # (B, T, L)
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        return Loss(total, batch.items)
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation loss per word, the F1 of whole entities, and the accuracy of single tags."""
-        truth, labels = self.validation.tags, self.model.config.labels
-        scores = tag_log_probabilities(self.model, self._validation_windows, list(map(len, truth)), self.compute)
-        loss = F.nll_loss(torch.cat(scores), torch.tensor([self._index[tag] for tags in truth for tag in tags]))
-        metrics = tagging_metrics([[labels[i] for i in sentence.argmax(1)] for sentence in scores], truth)
-        return {"loss": float(loss), **values(metrics)}
-
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
+    return carry_out(run, config, source, plan, build)
 
 
-def tag_log_probabilities(
-    model: Any, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
-) -> list[Tensor]:
-    """Return the log-probabilities of all labels for each word of each sentence.
+def planned_model(config: TaggingConfig) -> Bert:
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
+    with torch.device("meta"):
+        return build(_model_config(config, config.vocabulary, ENTITIES))
 
-    The result has a float32 tensor (words, L) on the CPU for each sentence.
 
-    windows  the windows of all sentences
-    words    number of words in each sentence
-    """
-    scores = [torch.zeros(count, len(model.config.labels)) for count in words]
-    for i, logits in outputs(model, compute, [window.ids for window in windows], model.config.pad):  # (T, L)
-        window = windows[i]
-        scores[window.sentence][window.words] = logits[window.positions].log_softmax(-1)
-    return scores
+def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:
+    texts = [" ".join(words) for words in train.words]
+    with log_warnings():
+        tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=config.lowercase)
+    pad = tokenizer.token_to_id("[PAD]")
+    return build(_model_config(config, tokenizer.get_vocab_size(), labels, pad=pad)), tokenizer
+
+
+def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> Any:
+    decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
+    return preset_for_data(config.preset, ("bert",), config.model, decided)

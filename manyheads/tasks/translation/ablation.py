@@ -8,7 +8,7 @@ from manyheads.models.presets import PRESETS, full_name
 from manyheads.runs.ablation import Rows, ablate
 from manyheads.runs.run import Run
 from manyheads.tasks.translation.recipes import TranslationConfig
-from manyheads.tasks.translation.run import train as train_translator
+from manyheads.tasks.translation.task import train as train_translator
 
 
 def rows(config: TranslationConfig) -> Rows:

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.translation.run"
+RUN = "manyheads.tasks.translation.task"
 Ids = Annotated[int, Range(4, 10**7)]
 
 

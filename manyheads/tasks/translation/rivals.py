@@ -16,8 +16,8 @@ from manyheads.runs.overrides import apply, from_mapping
 from manyheads.runs.resuming import last_checkpoint
 from manyheads.runs.run import Run
 from manyheads.tasks.translation.recipes import RIVAL_ROWS, RivalsConfig, TranslationConfig
-from manyheads.tasks.translation.run import planned_model
-from manyheads.tasks.translation.run import train as train_translator
+from manyheads.tasks.translation.task import planned_model
+from manyheads.tasks.translation.task import train as train_translator
 from manyheads.training.distributed import distributed_context
 
 logger = logging.getLogger(__name__)

@@ -1,258 +1,147 @@
-"""Training task for translation: batches of sentence pairs, loss and validation."""
+"""Training run of a translator: loading of the corpus and vocabulary, training, and final scores."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
-from itertools import islice
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from manyheads import directory
-from manyheads.core.experts import balance_losses
+from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, pad, token_batches
+from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.parallel import Pairs
+from manyheads.data.readers.splits import SplitData
+from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
-from manyheads.inference import CompiledModel
-from manyheads.models.encoder_decoder import TranslationModel
-from manyheads.models.recurrence import HaltingStatistics, ponder_cost, states_and_halting
-from manyheads.models.universal import Universal
-from manyheads.tasks.translation.decoding import decode
-from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
-from manyheads.training.distributed_map import distributed_map
-from manyheads.training.loss import smoothed_cross_entropy
-from manyheads.training.task import Better, Loss, LossPart
-
-MAX_TRANSLATED = 1000  # maximum number of validation pairs that a validation translates
-
-logger = logging.getLogger(__name__)
+from manyheads.files import fingerprint
+from manyheads.models.encoder_decoder import EncoderDecoder, TranslationModel
+from manyheads.models.presets import TRANSLATORS, build, preset_for_data
+from manyheads.runs.estimate import Plan
+from manyheads.runs.fine_tuning import dropout_rates, start
+from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS
+from manyheads.tasks.translation.objective import Corpus, TranslationObjective
+from manyheads.tasks.translation.predictor import Translator
+from manyheads.tasks.translation.recipes import TranslationConfig
+from manyheads.training.record import Metrics
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Batch of padded sentence pairs.
+def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
+    run.refuse(("training.width",), "always the width of the model, so leave it out")
+    if run.init is not None:
+        dropout_rates(run)
 
-    The batch holds the source tokens (B, Ts) with lengths (B,), and for the decoder the input tokens `read` and the
-    target tokens `write`, both (B, Tt).
+    source = ParallelSource(
+        **located(config, run), source=config.source, target=config.target, size=config.size,
+        cache_folder=run.out / "state" / "tokens",
+    )  # fmt: skip
+
+    def plan() -> Plan:
+        model = planned_model(config) if run.init is None else _initial_model(run)[0]
+        return Plan(model, config.batch_tokens)
+
+    def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
+        task = _task(config, run, splits, compute)
+        decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
+
+        def score(pairs: Pairs) -> Metrics:
+            return Translator(directory.load(run.out), compute).evaluate(pairs, config.target, **decoding).metrics
+
+        source, target = task.train.mean_lengths()
+        flops = costs.flops(task.model, source, target)["training"] / target
+        training = replace(config.training, width=task.model.config.width)
+        return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
+
+    return carry_out(run, config, source, plan, build, may_change=("beam", "alpha"))
+
+
+def _task(
+    config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig
+) -> TranslationObjective:
+    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    vocabulary: Mapping[str, bytes] = {}
+    if run.init is None:
+        tokenizer, target_tokenizer = _train_tokenizers(config, splits.train)
+        model = build(_model_config(config, tokenizer, target_tokenizer or tokenizer))
+    else:
+        model, loaded = _initial_model(run)
+        assert loaded.tokenizer is not None
+        tokenizer, vocabulary = loaded.tokenizer, loaded.vocabulary
+        target_tokenizer = None if loaded.target_tokenizer is tokenizer else loaded.target_tokenizer
+    limit = min(config.max_length, model.config.max_positions)
+
+    def tokenized(pairs: Pairs, limit: int = limit) -> Corpus:
+        cache = run.out / "state" / "tokens"
+        source, target = (
+            fingerprint([side, *vocabulary.values()]) if vocabulary else None for side in ("source", "target")
+        )
+        sources = TokenStore.of(pairs.sources, tokenizer, cache, identity=source)
+        targets = TokenStore.of(pairs.targets, target_tokenizer or tokenizer, cache, identity=target)
+        return Corpus(sources, targets, limit).checked(pairs, truncate=config.truncate)
+
+    if splits.test is not None:
+        # Tokenize all sentences before the training, so that sentences that are too long are reported immediately.
+        tokenized(splits.test, model.config.max_positions)
+    train = tokenized(splits.train)
+    if config.bpe_dropout:
+        of_source, of_target = (
+            BPEDropout(words, config.bpe_dropout, config.training.seed)
+            for words in (tokenizer, target_tokenizer or tokenizer)
+        )
+        train = replace(train, dropout=(of_source, of_target))
+    return TranslationObjective(
+        model, tokenizer, target_tokenizer, train, tokenized(splits.validation),
+        compute=compute, batch_tokens=config.batch_tokens, smoothing=config.smoothing, seed=config.training.seed,
+        vocabulary=vocabulary, decoding={"beam": config.beam, "alpha": config.alpha},
+        references=splits.validation.targets if config.training.metric in TRANSLATION_METRICS else None,
+    )  # fmt: skip
+
+
+def _train_tokenizers(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer | None]:
+    """Train one tokenizer for both languages, or one for each language."""
+    sizes = config.vocabularies
+    with log_warnings():
+        if config.tokenizer == "words":
+            return (
+                train_words(pairs.sources, sizes[0], config.source, begin=True),
+                train_words(pairs.targets, sizes[1], config.target, begin=False),
+            )
+        learn = {"bpe": train_bpe, "unigram": train_unigram}[config.tokenizer]
+        if config.joint:
+            return learn(ConcatenatedTexts((pairs.sources, pairs.targets)), sizes[0]), None
+        return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
+
+
+def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> Any:
+    pad, end = target.token_to_id(PAD), target.encode("").ids[-1]
+    start = target.token_to_id(WORD_TOKENS[2]) if config.tokenizer == "words" else pad
+    sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
+    special = {"pad": pad, "end": end, "start": start, "source_pad": source.token_to_id(PAD)}
+    return preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special})
+
+
+def planned_model(config: TranslationConfig) -> TranslationModel:
+    """Return the model on the meta device, for a vocabulary of the full requested size."""
+    source, target = config.vocabularies
+    special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
+    with torch.device("meta"):
+        sizes = {"source_vocab": source, "target_vocab": target}
+        return build(preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special}))
+
+
+def _initial_model(run: Run) -> tuple[TranslationModel, directory.Loaded]:
+    """Return the model that `--init` names, and the contents of the model directory.
+
+    The dropout rates of the model are those in the settings of this run.
     """
-
-    source: Tensor
-    source_lengths: Tensor
-    read: Tensor
-    write: Tensor
-    items: int  # number of target tokens in the batch, with end tokens but without padding
-    # position index of the first token in each row of the batch, (B,); None: all rows start at position 0
-    offset: Tensor | None = None
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Number of target tokens and number of source tokens in the batch.
-
-        Two numbers are needed because the halting cost is a mean per target token and a mean per source token.
-        """
-        return self.items, int(self.source_lengths.sum())
-
-    def to(self, device: str) -> Batch:
-        source, lengths, inputs, write = (
-            t.to(device) for t in (self.source, self.source_lengths, self.read, self.write)
-        )
-        return Batch(
-            source, lengths, inputs, write, self.items, None if self.offset is None else self.offset.to(device)
-        )
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built.
-
-    dropout  functions that divide the sources and the targets of an epoch into other tokens
-    """
-
-    sources: TokenStore
-    targets: TokenStore
-    limit: int
-    dropout: tuple[BPEDropout, BPEDropout] | None = None
-
-    def checked(self, pairs: Pairs, *, truncate: bool) -> Corpus:
-        """Return the tokenized corpus.
-
-        Raises UserError if a sentence is longer than the limit, unless `truncate` is true.
-        """
-        for side, store in enumerate((self.sources, self.targets)):
-            too_long = np.flatnonzero(store.lengths > self.limit)
-            if len(too_long):
-                name = pairs.files[min(side, len(pairs.files) - 1)] if pairs.files else "the corpus"
-                excess = f"{name}: {len(too_long):,} of {len(store):,} sentences are longer than {self.limit} tokens"
-                if not truncate:
-                    raise UserError(
-                        f"{excess}, the first is sentence {too_long[0] + 1:,} with {store.lengths[too_long[0]]:,}. "
-                        "Raise max_length, remove them, or cut them with truncate=true."
-                    )
-                logger.info(f"{excess} and are cut")
-        return self
-
-    def lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lengths in tokens of all sources and all targets, after long sentences are cut."""
-        return self.sources.lengths.clip(max=self.limit), self.targets.lengths.clip(max=self.limit)
-
-    def mean_lengths(self) -> tuple[int, int]:
-        source, target = self.lengths()
-        return round(float(source.mean())), round(float(target.mean()))
-
-    def batch(self, rows: NDArray[np.int64], model: TranslationModel, epoch: int = 0) -> Batch:
-        c = model.config
-        sources = [self._divided(0, self.sources, int(i), epoch) for i in rows]
-        targets = [self._divided(1, self.targets, int(i), epoch) for i in rows]
-        return Batch(
-            torch.from_numpy(pad(sources, model.source_pad)),
-            torch.tensor([len(s) for s in sources]),
-            torch.from_numpy(pad([[c.start, *t[:-1]] for t in targets], c.pad)),
-            torch.from_numpy(pad(targets, c.pad)),
-            sum(map(len, targets)),
-        )
-
-    def _divided(self, side: int, sentences: TokenStore, row: int, epoch: int) -> NDArray[np.int64]:
-        ids = sentences[row]
-        return self._cut(ids if self.dropout is None else self.dropout[side](ids, (epoch, row, side)))
-
-    def source(self, row: int) -> NDArray[np.int64]:
-        return self._cut(self.sources[row])
-
-    def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        return ids if len(ids) <= self.limit else np.append(ids[: self.limit - 1], ids[-1])
-
-
-@dataclass(eq=False)
-class TranslationTask:
-    """Training task for translation, with the label-smoothed cross-entropy of the target given the source.
-
-    For a Universal Transformer with adaptive halting, the loss includes the halting cost of each token. For a model
-    with experts, it includes the load-balancing loss.
-
-    batch_tokens  maximum number of tokens in a micro-batch, padding included, separately for the source and target
-                  texts
-    smoothing     label smoothing in training; the validation loss is not smoothed
-    vocabulary    contents of the directory of the initial model (`--init`), whose vocabulary files are saved instead of
-                  the tokenizers
-    references    target texts of the validation pairs, if each validation also translates some of them greedily to
-                  measure BLEU and chrF; otherwise None
-    decoding      beam width `beam` and length penalty `alpha` for generation_config.json; None: greedy decoding
-    """
-
-    unit: ClassVar = "tokens"
-
-    model: TranslationModel
-    tokenizer: Tokenizer
-    target_tokenizer: Tokenizer | None
-    train: Corpus
-    validation: Corpus
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    smoothing: float
-    seed: int
-    vocabulary: Mapping[str, bytes] | None = None
-    references: Iterable[str] | None = None
-    decoding: Mapping[str, float] | None = None
-
-    def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
-        self._forward_states = states_and_halting(self.model, self.compute)
-
-    @property
-    def metrics(self) -> dict[str, Better]:
-        metrics: dict[str, Better] = {"loss": "lower", "perplexity": "lower"}
-        if self.references is not None:
-            metrics |= dict.fromkeys(TRANSLATION_METRICS, "higher")
-        if isinstance(self.model, Universal) and self.model.config.halting != "fixed":
-            metrics |= {"encoder_steps": "lower", "decoder_steps": "lower"}
-        return metrics
-
-    def batches(self, epoch: int) -> Lazy[Batch]:
-        rows = token_batches(*self.train.lengths(), self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda batch: self.train.batch(batch, self.model, epoch))
-
-    def loss(self, batch: Batch) -> Loss:
-        with balance_losses(self.model) as balance:
-            total, halting = self._loss(batch, self.smoothing)
-        total = total + batch.items * sum(balance)
-        if not halting:
-            return Loss(total, batch.items)
-        source_cost, target_cost = (
-            count * ponder_cost(self.model, {stack: halting[stack]}) if stack in halting else total.new_zeros(())
-            for stack, count in zip(("encoder", "decoder"), reversed(batch.counts), strict=True)
-        )
-        source_part = LossPart(torch.as_tensor(source_cost), batch.counts[1])
-        return Loss(total + target_cost, batch.items, others=(source_part,))
-
-    def validate(self) -> dict[str, float]:
-        """Return the validation loss per target token without label smoothing, and the perplexity.
-
-        For a model with adaptive halting, the mean number of steps of each stack is added.
-        """
-        corpus = self.validation
-        rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)
-
-        def run_batch(indices: NDArray[np.int64]) -> tuple[float, dict[str, int], dict[str, float]]:
-            """Return the sum of the losses, the number of positions, and the number of halting steps.
-
-            Positions and steps are counted separately for each stack of layers: encoder and decoder.
-            """
-            batch = corpus.batch(indices, self.model)
-            with self.compute.autocast():
-                loss, halting = self._loss(batch, 0.0)
-            positions = dict(zip(("decoder", "encoder"), batch.counts, strict=True))
-            steps = {stack: float(ponder.mean_steps) * positions[stack] for stack, ponder in halting.items()}
-            return float(loss), positions, steps
-
-        losses, positions, steps = zip(*distributed_map(rows, run_batch), strict=True)
-        mean_loss = torch.tensor(sum(losses) / sum(counts["decoder"] for counts in positions))
-        mean_steps = {
-            f"{stack}_steps": sum(batch_steps[stack] for batch_steps in steps)
-            / sum(counts[stack] for counts in positions)
-            for stack in steps[0]
-        }
-        scores = {"loss": float(mean_loss), "perplexity": float(mean_loss.exp()), **mean_steps}
-        return scores if self.references is None else scores | self._translation_scores(self.references)
-
-    def _translation_scores(self, references: Iterable[str]) -> dict[str, float]:
-        """Return BLEU and chrF of greedy translations of validation pairs, of at most 1,000 that are evenly spaced."""
-        count = len(self.validation.sources)
-        every = -(-count // MAX_TRANSLATED)
-        sources = [self.validation.source(row).tolist() for row in range(0, count, every)]
-        decoded = decode(CompiledModel(self.model, self.compute), sources)
-        tokenizer = self.target_tokenizer or self.tokenizer
-        texts = [tokenizer.decode(ranked[0].tokens) if ranked else "" for ranked in decoded]
-        return corpus_scores(texts, list(islice(references, 0, None, every)))
-
-    def save(self, out: Path) -> str:
-        decoding = None
-        if self.decoding is not None:
-            beam, alpha = self.decoding["beam"], self.decoding["alpha"]
-            decoding = {"num_beams": beam, "length_penalty": alpha, "alpha": alpha}
-        return directory.save(
-            out, self.model, self.tokenizer, self.target_tokenizer, vocabulary=self.vocabulary, decoding=decoding
-        )
-
-    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
-        batch = batch.to(self.compute.device)
-        pad = self.model.config.pad
-        # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
-        options = {"target_lengths": (batch.write != pad).sum(1)} if self.model.needs_lengths else {}
-        options |= {} if batch.offset is None else {"offset": batch.offset}
-        hidden, halting = self._forward_states(batch.source, batch.source_lengths, batch.read, **options)  # (B, Tt, D)
-        loss = smoothed_cross_entropy(
-            hidden.flatten(0, 1), self.model.output_weight, self.model.output_bias, batch.write.flatten(),
-            smoothing=smoothing, pad=pad,
-        )  # fmt: skip
-        return loss, halting
+    model, loaded = start(run, EncoderDecoder, "a translation model", **dropout_rates(run))
+    if loaded.tokenizer is None or loaded.target_tokenizer is None:
+        raise UserError(f"{run.init}: found no tokenizers, so training cannot start from this model")
+    return model, loaded

@@ -19,7 +19,7 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.runs import fine_tuning
 from manyheads.runs.fine_tuning import start_bert
 from manyheads.runs.overrides import apply, from_arguments
-from manyheads.tasks.classification.task import ClassificationTask
+from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.registry import find
 from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
@@ -87,7 +87,7 @@ def test_batches_and_their_order_are_reproducible(bert: Path, data: Path) -> Non
     tokenizer = directory.load(bert).tokenizer
     assert tokenizer is not None
     sizes = {**SIZES, "vocab": 60, "head": "sequence", "labels": ("negative", "positive")}
-    task = ClassificationTask(
+    task = ClassificationObjective(
         Bert(BertConfig(**sizes)),
         tokenizer, theirs.splits.train, theirs.splits.validation, compute=prepare(threads=1),
         batch_tokens=config.batch_tokens, batch_items=config.batch_items, max_length=128, truncate=False, auxiliary=0.0,

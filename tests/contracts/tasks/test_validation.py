@@ -19,10 +19,10 @@ from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import build, preset
 from manyheads.tasks.directions.task import DirectionsTask
-from manyheads.tasks.translation.task import Corpus, TranslationTask
+from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 from manyheads.training import distributed_map as division
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.task import Task
+from manyheads.training.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ThreadRanks(DistributedContext):
         return gathered
 
 
-def translation_task(folder: Path) -> Task:
+def translation_task(folder: Path) -> Objective:
     """9 pairs in 9 batches."""
     sources, targets = ["a b c d e f g h i j", "b", "c d"] * 3, ["c", "d e f g h i j a b c", "e f"] * 3
     tokenizer = train_bpe(sources + targets, 40)
@@ -49,12 +49,12 @@ def translation_task(folder: Path) -> Task:
                          width=16, heads=2, feed_forward=16, steps=3, dropout=0.0, halting="basic"))  # fmt: skip
     source, target = (TokenStore.of(texts, tokenizer, folder / "tokens") for texts in (sources, targets))
     corpus = Corpus(source, target, 64)
-    return TranslationTask(
+    return TranslationObjective(
         model, tokenizer, None, corpus, corpus, compute=prepare(threads=1), batch_tokens=11, smoothing=0.0, seed=1
     )
 
 
-def directions_task(_: Path) -> Task:
+def directions_task(_: Path) -> Objective:
     texts = ["two dogs see one cat", "one cat sleeps", "two cats see", "some dogs sleep here today", "a cat sees"]
     tokenizer = train_wordpiece(texts * 3, 60)
     size = tokenizer.get_vocab_size()

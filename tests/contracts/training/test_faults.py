@@ -19,8 +19,8 @@ from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
+from manyheads.training.objective import Loss
 from manyheads.training.progress import read_metrics
-from manyheads.training.task import Loss
 from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.support.toy import ToyBatch, ToyTask, toy_route
 

@@ -13,10 +13,10 @@ from torch.optim.swa_utils import AveragedModel
 from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import NonFiniteError
 from manyheads.training.loop import train
+from manyheads.training.objective import Better
 from manyheads.training.optimizers import optimizer_for
 from manyheads.training.run_directory import describe_unfinished, run_status
 from manyheads.training.state import weights
-from manyheads.training.task import Better
 from tests.support.toy import ToyBatches, ToyModel, ToyTask, toy_route
 
 FLAT: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 0.01}

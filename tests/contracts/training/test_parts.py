@@ -10,7 +10,7 @@ from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.training.distributed_map import distributed_map, read_once
-from manyheads.training.task import Loss, LossPart
+from manyheads.training.objective import Loss, LossPart
 
 
 def test_parts_of_a_batch_equal_the_batch() -> None:

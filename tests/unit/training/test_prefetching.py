@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from manyheads.data.images.loader import ImageBatch
-from manyheads.tasks.language.task import Batch
+from manyheads.tasks.language.objective import Batch
 from manyheads.training.prefetching import pinned
 
 

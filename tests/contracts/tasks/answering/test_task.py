@@ -17,9 +17,9 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.squad import Answer, Question, Questions
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
+from manyheads.tasks.answering.objective import AnsweringObjective
 from manyheads.tasks.answering.passages import NULL, FoundAnswer, best_answers, passage_logits, passages, target_of
 from manyheads.tasks.answering.predictor import QuestionAnswerer
-from manyheads.tasks.answering.task import AnsweringTask
 from manyheads.tasks.evaluation import trust
 from tests.support.learning import learn
 
@@ -73,8 +73,8 @@ def reader(tokenizer: Tokenizer, positions: int = 48, segments: int = 2) -> Bert
     return model.eval()
 
 
-def task_for(model: Bert, tokenizer: Tokenizer, compute: ComputeConfig, length: int = 48) -> AnsweringTask:
-    return AnsweringTask(
+def task_for(model: Bert, tokenizer: Tokenizer, compute: ComputeConfig, length: int = 48) -> AnsweringObjective:
+    return AnsweringObjective(
         model, tokenizer, QUESTIONS, QUESTIONS, compute=compute, batch_tokens=1024, max_length=length, stride=6,
         max_query=64, seed=1,
     )  # fmt: skip
@@ -131,7 +131,7 @@ def test_an_answer_excludes_surrounding_blanks(tokenizer: Tokenizer, compute: Co
     )
     model = reader(tokenizer, positions=200)
     tasks = [
-        AnsweringTask(
+        AnsweringObjective(
             model,
             tokenizer,
             questions,

@@ -17,8 +17,8 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_byte_bpe, train_character
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.service.server import Settings, service_of
+from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.classification.special_tokens import SPECIAL_TOKENS, add_classifier_tokens
-from manyheads.tasks.classification.task import ClassificationTask
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.targets import Target
@@ -161,7 +161,7 @@ def test_the_auxiliary_loss_equals_the_language_models(tokenizer: Tokenizer, gpt
     held = Labeled(["the film was great", "awful", "we saw a plot"], ["a", "b", "a"])
     losses = []
     for share in (0.0, 0.5):
-        task = ClassificationTask(
+        task = ClassificationObjective(
             model, reading, held, held, compute=prepare(threads=1), batch_tokens=1000, batch_items=None, max_length=64,
             truncate=False, seed=1, auxiliary=share, target=Target("classes", ("a", "b")),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.service.server import Settings, service_of
-from manyheads.tasks.classification.task import ClassificationTask
+from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
 from tests.support.services import Ask, asked_of
@@ -184,7 +184,7 @@ def test_sampling_draws_all_classes_alike_and_reproducibly() -> None:
     tokenizer = train_wordpiece(words, 60)
     sizes: dict[str, Any] = {"vocab": 60, "width": 8, "layers": 1, "heads": 1, "feed_forward": 8}
     model = Bert(BertConfig(head="sequence", labels=("rare", "usual"), **sizes))
-    task = ClassificationTask(
+    task = ClassificationObjective(
         model, tokenizer, data, data, compute=prepare(threads=1), batch_tokens=400, batch_items=10, max_length=20,
         truncate=False, seed=1, target=Target("classes", ("rare", "usual")), balanced=True,
     )  # fmt: skip

@@ -17,8 +17,8 @@ from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.tfidf import Tfidf, TfidfConfig
+from manyheads.tasks.classification.objective import ClassificationObjective, label_logits
 from manyheads.tasks.classification.predictor import Classifier
-from manyheads.tasks.classification.task import ClassificationTask, label_logits
 from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.targets import Target, classification_metrics
@@ -52,11 +52,11 @@ def models() -> dict[str, Any]:
     }
 
 
-def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationTask:
+def task(name: str, data: Labeled = DATA, **settings: Any) -> ClassificationObjective:
     tokenizer = train_wordpiece(TEXTS, 60) if name == "bert" else train_word_level(TEXTS, 12)
     options = {"batch_tokens": 40, "batch_items": 4, "max_length": 8, "truncate": False, "seed": 1}
     target = Target("classes", ("a", "b", "c"))
-    return ClassificationTask(
+    return ClassificationObjective(
         models()[name], tokenizer, data, data, compute=prepare(threads=1), target=target, **{**options, **settings}
     )
 

@@ -16,7 +16,7 @@ from manyheads.data.text.blocks import Ids
 from manyheads.data.text.tokenizers import train_character
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import preset
-from manyheads.tasks.language.task import LanguageModelingTask, text_metrics, token_losses
+from manyheads.tasks.language.objective import LanguageModelingObjective, text_metrics, token_losses
 
 V = 31
 
@@ -81,7 +81,7 @@ def test_one_batch_is_overfitted_and_the_loss_is_a_sum() -> None:
     ids = np.array(tokenizer.encode(text).ids, dtype=np.uint16)
     torch.manual_seed(0)
     model = GPT(preset("gpt2/nano", vocab=tokenizer.get_vocab_size(), width=32, layers=2, heads=2))
-    task = LanguageModelingTask(
+    task = LanguageModelingObjective(
         model, tokenizer, ids, ids, len(text) - 1, compute=prepare(), block=7, rows=4, random=False, seed=1
     )
     batches = task.batches(0)
@@ -109,7 +109,7 @@ def test_impossible_windows_and_blocks() -> None:
     with pytest.raises(ValueError, match="found no token to score"):
         text_metrics(token_losses(small(), stream(1), prepare(), context=4, stride=4), 1, "")
     with pytest.raises(ValueError, match="block is 11 tokens, but the model has only 10 positions"):
-        LanguageModelingTask(
+        LanguageModelingObjective(
             small(), train_character(["x"]), stream(20), stream(20), 20, compute=prepare(), block=11, rows=1,
             random=True, seed=1,
         )  # fmt: skip

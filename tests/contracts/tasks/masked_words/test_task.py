@@ -21,8 +21,8 @@ from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
 from manyheads.tasks.masked_words import predictor
+from manyheads.tasks.masked_words.objective import Batch, MaskedLMObjective, mean_scores, scores
 from manyheads.tasks.masked_words.predictor import MaskedLanguageModel, _best_combinations, _group_texts
-from manyheads.tasks.masked_words.task import Batch, MaskedLMTask, mean_scores, scores
 from tests.support.learning import learn
 
 ROUTE = ComputeConfig("cpu", "float32", 1, "highest", False)
@@ -58,10 +58,10 @@ def data(tokenizer: Tokenizer, pairs: bool, length: int = 32, **rules: Any) -> P
     return PretrainingData(documents, made, Special.of(tokenizer), tokenizer.get_vocab_size(), seed=1)
 
 
-def task(tokenizer: Tokenizer, pairs: bool, batch_tokens: int = 160, **settings: Any) -> MaskedLMTask:
+def task(tokenizer: Tokenizer, pairs: bool, batch_tokens: int = 160, **settings: Any) -> MaskedLMObjective:
     made = data(tokenizer, pairs, **settings)
     bert = model("pretraining" if pairs else "masked_lm", tokenizer.get_vocab_size())
-    return MaskedLMTask(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=batch_tokens, seed=1)
+    return MaskedLMObjective(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=batch_tokens, seed=1)
 
 
 @pytest.mark.parametrize("pairs", [True, False])
@@ -147,7 +147,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> MaskedLanguageModel:
     documents = TokenizedDocuments.of([[text] for text in LEARNED * 8], tokenizer)
     made = PretrainingData(documents, Rules(next_sentence=False), Special.of(tokenizer), 83, seed=1)
     bert = model("masked_lm", tokenizer.get_vocab_size(), layers=1)
-    ours = MaskedLMTask(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=512, seed=1)
+    ours = MaskedLMObjective(bert, tokenizer, made, made, compute=ROUTE, batch_tokens=512, seed=1)
     learn(ours, torch.optim.Adam(ours.model.parameters(), lr=1e-2), 100)
     ours.save(path)
     found = load(path)

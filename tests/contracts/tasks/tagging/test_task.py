@@ -18,8 +18,8 @@ from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.data.text.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.evaluation import trust
+from manyheads.tasks.tagging.objective import IGNORED, TaggingObjective
 from manyheads.tasks.tagging.predictor import Tagger
-from manyheads.tasks.tagging.task import IGNORED, TaggingTask
 from tests.support.learning import learn
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER")
@@ -54,8 +54,10 @@ def tagger_model(tokenizer: Tokenizer, positions: int = 24) -> Bert:
 
 def task_for(
     model: Bert, tokenizer: Tokenizer, compute: ComputeConfig, tagged: Tagged = SENTENCES, length: int = 24
-) -> TaggingTask:
-    return TaggingTask(model, tokenizer, tagged, tagged, compute=compute, batch_tokens=128, max_length=length, seed=1)
+) -> TaggingObjective:
+    return TaggingObjective(
+        model, tokenizer, tagged, tagged, compute=compute, batch_tokens=128, max_length=length, seed=1
+    )
 
 
 def saved(path: Path, model: Bert, tokenizer: Tokenizer) -> Tagger:
@@ -174,7 +176,7 @@ def test_training_learns_sentences_and_finds_entities(
 def test_unseen_labels_and_windows_without_space(tokenizer: Tokenizer, compute: ComputeConfig) -> None:
     other = Tagged([["x", "y"]], [["O", "B-ORG"]], lines=[7], file=Path("dev.txt"))
     with pytest.raises(ValueError, match=r"dev\.txt:8: the tag 'B-ORG' does not occur in the training data"):
-        TaggingTask(
+        TaggingObjective(
             tagger_model(tokenizer),
             tokenizer,
             SENTENCES,

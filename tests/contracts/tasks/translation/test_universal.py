@@ -11,7 +11,7 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe
 from manyheads.models.presets import build, preset
 from manyheads.tasks.train import train
-from manyheads.tasks.translation.task import Corpus, TranslationTask
+from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 from tests.contracts.tasks.translation.test_run import SMALL, lines
 
 
@@ -66,7 +66,7 @@ def test_mean_steps_cover_all_positions_for_any_batches(tmp_path: Path) -> None:
     source, target = (TokenStore.of(texts, tokenizer, tmp_path / "tokens") for texts in (sources, targets))
     corpus = Corpus(source, target, 64)
     whole, parts = (
-        TranslationTask(
+        TranslationObjective(
             model, tokenizer, None, corpus, corpus, compute=prepare(threads=1), batch_tokens=most, smoothing=0.0,
             seed=1,
         ).validate()

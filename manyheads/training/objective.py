@@ -1,4 +1,4 @@
-"""Interface between the training loop and a task: batches, a loss, a validation and a method to save the model."""
+"""Interface of what the training loop trains: batches, a loss, a validation and a method to save the model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class Loss(NamedTuple):
     total    0-dim float tensor: the sum (not the mean) over the targets of the batch
     count    number of targets, equal to `Batch.items`
     correct  0-dim tensor: number of targets predicted correctly, measured in training mode and before the update, as
-             Keras does; None for a task without classes
+             Keras does; None for an objective without classes
     others   further sums, each with its number of terms, equal to `Batch.counts[1:]`. The mean of each is added to the
              mean loss.
 
@@ -63,7 +63,7 @@ class Batch(Protocol):
         ...
 
 
-class Task(Protocol):
+class Objective(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
