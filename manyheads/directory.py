@@ -39,7 +39,7 @@ from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import AnyFamily, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
-from manyheads.interop.own import FORMER, OWN, OWN_TRANSFORMER
+from manyheads.interop.own import OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
 from manyheads.interop.sentences import PATTERNS, SentenceEncoder, sentence_encoder
 from manyheads.interop.table import Mismatch
@@ -58,6 +58,7 @@ from manyheads.models.adapt import adapt
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.state import load_weights
 from manyheads.training.unfinished import model_files, read_unfinished
+from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgrade
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,6 @@ FAMILIES: dict[str, AnyFamily] = {
     family.model_type: family
     for family in (
         MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
-        *FORMER,
     )
 }  # fmt: skip
 # For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only
@@ -75,8 +75,7 @@ TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 GENERATION = "generation_config.json"
-# Entries of generation_config.json for translators: beam width, length penalty of transformers, and our length penalty
-# `alpha`, whose formula is another one. Other tools ignore `alpha`.
+# Entries of generation_config.json for translators: beam width, and the length penalties of transformers and ours.
 DECODING = ("num_beams", "length_penalty", "alpha")
 # Names, or patterns of names, of the files that are downloaded from the Hub in addition to the weights.
 FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS, SETTINGS, WEIGHTS)
@@ -148,8 +147,7 @@ def save(
     if adapter := adapter_files(model, family, label_type):
         write_files(Path(path) / "adapter", adapter)
     if target_tokenizer is not None and not family.own:
-        # Other tools ignore a second tokenizer.json, and would therefore decode the target text with the source
-        # tokenizer.
+        # Other tools ignore a second tokenizer.json, and would decode the target text with the source tokenizer.
         family = OWN_TRANSFORMER
     sizes = vocabulary_sizes(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
@@ -210,7 +208,7 @@ def load(path: str | Path) -> Loaded:
     try:
         config, tensors = family.read(settings, shapes, lambda: read_safe(path))
     except UserError as error:
-        raise misfit(path, error) from None
+        raise misfit(path, family, error) from None
     check_finite(path, tensors)
     tokenizers = _tokenizers(path, family, settings, vocabulary_sizes(config))
     with skip_init():
@@ -240,8 +238,7 @@ def _check_weight_files(path: Path, source: str | Path) -> None:
             f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
             f" 'manyheads convert {path} OUT'"
         )
-    # Only the required files were downloaded from the repository on the Hub, so other files are expected to be
-    # missing.
+    # Only the required files were downloaded from the Hub, so the message does not speak of missing files.
     if str(source).startswith("hub:"):
         raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
     raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
@@ -323,22 +320,21 @@ def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
         raise UserError(f"{path}: {what}: expected a model directory or hub:OWNER/NAME")
     if not file.is_file():
         raise UserError(f"{path}: {describe_unfinished(run) or f'no {CONFIG}: this is not a model directory'}")
-    settings = _read_json(file)
+    settings = upgrade(_read_json(file))
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):
         for begin, family in TIMM.items():
             if architecture.startswith(begin):
                 return family, settings
         raise UserError(f"{file}: 'architecture' is {architecture!r}: expected a timm name with {', '.join(TIMM)}")
+    if str(model_type).startswith("manyheads-") and model_type not in FAMILIES:
+        raise EarlierVersion(file, [f"a model type of this version instead of {model_type}"])
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UserError(f"{file}: 'model_type' is {model_type!r}: supported types are {', '.join(FAMILIES)}")
-    return FAMILIES[model_type], settings
-
-
-def check_free(out: Path) -> None:
-    """Raise UserError if `out` exists and is not an empty directory."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not empty: expected a new directory")
+    family = FAMILIES[model_type]
+    if family.own:
+        check_complete(file, (key for row in family.settings.rows for key in row.keys if key not in settings))
+    return family, settings
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -347,12 +343,13 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise UserError(f"{path}: {shown(wrong)} not finite: the file is damaged, or training diverged")
 
 
-def misfit(path: Path, error: UserError) -> UserError:
+def misfit(path: Path, family: AnyFamily, error: UserError) -> UserError:
     """Return the error with its cause: weights that do not fit the settings, or settings that are not supported."""
     if not isinstance(error, Mismatch):
         return UserError(f"{path / CONFIG}: unsupported model: {error}")
     return UserError(
         f"{path}: {CONFIG} and the weights do not match, or this variant of the model is not supported: {error}"
+        + f"; if an earlier, unreleased version wrote it, commit {LAST_READER} reads it" * family.own
     )
 
 

@@ -105,6 +105,12 @@ def write_json(path: Path, value: Any) -> None:
     write(path, json.dumps(value, indent=1) + "\n")
 
 
+def check_free(out: Path) -> None:
+    """Raise UserError if `out` exists and is not an empty directory."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists and is not empty: expected a new directory")
+
+
 def regular(file: Path) -> Path:
     """Return the path if it is a regular file or does not exist.
 

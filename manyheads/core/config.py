@@ -13,11 +13,10 @@ Every number has a maximum, so that a mistyped value is rejected before data is 
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -176,19 +175,16 @@ def check_fields(config: Any) -> None:
             raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
 
 
-def with_defaults(config: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings of an older run, completed with the defaults of settings that did not exist then.
-
-    The defaults have the types that a JSON file returns.
-    """
-    full = dict(saved)
+def missing_fields(config: Any, saved: Mapping[str, Any]) -> list[str]:
+    """Return the dotted names of the fields of a configuration that its saved form lacks."""
+    missing = []
     for f in fields(config):
-        value, default = getattr(config, f.name), f.default if f.default_factory is MISSING else f.default_factory()
-        if is_dataclass(value) and isinstance(saved.get(f.name), dict):
-            full[f.name] = with_defaults(value, saved[f.name])
-        elif f.name not in saved and default is not MISSING:
-            full[f.name] = json.loads(json.dumps(default, default=asdict))
-    return full
+        value = getattr(config, f.name)
+        if f.name not in saved:
+            missing.append(f.name)
+        elif is_dataclass(value) and isinstance(saved[f.name], Mapping):
+            missing += [f"{f.name}.{name}" for name in missing_fields(value, saved[f.name])]
+    return missing
 
 
 @cache

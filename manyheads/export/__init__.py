@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from manyheads.directory import Loaded, check_free, family_of, load, save
+from manyheads.directory import Loaded, family_of, load, save
 from manyheads.errors import UserError, extra
 from manyheads.export.convert import convert
+from manyheads.files import check_free
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.weights import SAFE
 from manyheads.models.gpt import GPT

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from manyheads.directory import Loaded, check_free, load
+from manyheads.directory import Loaded, load
 from manyheads.errors import UserError
-from manyheads.files import JsonObject
+from manyheads.files import JsonObject, check_free
 from manyheads.training.run_directory import KEPT, run_record
 
 

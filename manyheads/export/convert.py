@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from manyheads.data.text.tokenizers import word_tokenizer
-from manyheads.directory import CONFIG, check_finite, check_free, misfit, read_settings, resolve, save, write_files
+from manyheads.directory import CONFIG, check_finite, misfit, read_settings, resolve, save, write_files
 from manyheads.errors import UserError
-from manyheads.files import JsonObject
+from manyheads.files import JsonObject, check_free
 from manyheads.interop.adapters import PICKLED_WEIGHTS, SETTINGS, WEIGHTS
 from manyheads.interop.sentences import sentence_files
 from manyheads.interop.tutorial import HEADS, read_vocabulary, translator, unwrapped
@@ -71,7 +71,7 @@ def convert(
         shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
         _, weights = family.read(settings, shapes, lambda: tensors)
     except UserError as error:
-        raise misfit(path, error) from None
+        raise misfit(path, family, error) from None
     check_finite(path, weights)
     once: dict[int, str] = {}  # Tied weights share memory, so each of them is written once, under its first name.
     for name, tensor in tensors.items():

@@ -23,7 +23,7 @@ MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
 def check_settings(config: Any, *, resume: bool) -> None:
     """Raise UserError for settings of training and validation that are unknown, exclude each other or are too large.
 
-    resume  True: accept whatever an earlier version accepted
+    resume  True: the settings are those of the resumed run, which were checked when it was started
     """
     training: TrainingConfig = config.training
     if (metric := training.metric) not in (None, *METRICS):

@@ -26,13 +26,11 @@ class RunResult(dict[str, Any]):
     def scores(self) -> dict[str, Metrics]:
         """Metrics of the final weights by split: the test data, if they were scored, and the validation data.
 
-        The entry `metrics` contains test scores, and validation scores of other names. An older record does not name
-        the split that was scored; its name is then empty.
+        The entry `metrics` contains test scores, and validation scores of other names.
         """
-        apart: tuple[Metrics, Metrics] = {}, {}
-        for name, metric in self.get("metrics", {}).items():
-            apart[metric.get("signature") == "validation"][name] = metric
-        scores = {self.get("scored", ""): apart[0]} | {"validation": self.get("validation", apart[1])}
+        metrics = self.get("metrics", {}).items()
+        scored = {name: metric for name, metric in metrics if metric.get("signature") != "validation"}
+        scores = {self.get("scored", ""): scored, "validation": self.get("validation", {})}
         return {split: metrics for split, metrics in scores.items() if metrics}
 
     def _repr_html_(self) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from manyheads.core.config import with_defaults
+from manyheads.core.config import missing_fields
 from manyheads.data.readers.memory import IN_MEMORY
-from manyheads.errors import UserError
+from manyheads.errors import UserError, shown
 from manyheads.files import read_json
 from manyheads.runs.overrides import Setting, rebuild
-from manyheads.training.budgets import spent
-from manyheads.training.run_directory import COMMAND, resume_command, saved_run
+from manyheads.training.budgets import refuse_exceeded, spent
+from manyheads.training.config import BUDGETS
+from manyheads.training.resume import refuse_differences
+from manyheads.training.run_directory import RUN, resume_command, run_status, saved_run
 from manyheads.training.state import Counters
+from manyheads.versions import EarlierVersion, check_complete, upgrade
 
 Config = TypeVar("Config")
 
@@ -27,8 +29,8 @@ PATHS = ("data", "validation", "test")
 def saved_options(out: Path) -> dict[str, Any]:
     """Return the recipe and the options of the run in `out`, as `options_to_save` returned them.
 
-    For a run of an older version, the entry `arguments` holds its settings as `key=value`, without those of the recipe.
-    The result is empty if the run has not saved its options. Raises UserError if `out` contains no run.
+    The result is empty for a run of several parts, and for a run that was killed before it read its data. Raises
+    UserError if `out` contains no run.
     """
     if not out.is_dir():
         raise UserError(f"{out}: no such directory, so there is no run to resume")
@@ -36,13 +38,15 @@ def saved_options(out: Path) -> dict[str, Any]:
         raise UserError(f"{out} contains no run to resume; to start one, leave out --resume")
     content = saved_run(out)
     if "recipe" in content:
-        if not all(isinstance(content.get(key), dict) for key in ("settings", "given", "overrides")):
+        check_complete(out, (key for key in ("settings", "given", "overrides", "directory") if key not in content))
+        if not all(isinstance(content[key], dict) for key in ("settings", "given", "overrides")):
             raise UserError(f"{out}: state/run.json is damaged; give the whole command with --out {out} --resume")
         return {**content, "settings": _from_here(content)}
     if content:
         raise UserError(f"{out} is a part of a run, which is resumed as a whole: {resume_command(out)}")
-    command = out / "state" / COMMAND
-    return _of_command(read_json(command, "give the whole command with --resume")) if command.is_file() else {}
+    if run_status(out) in ("unfinished", "finished") and (out / "state").is_dir():
+        raise EarlierVersion(out, [f"state/{RUN}"])
+    return {}
 
 
 def options_to_save(recipe: str, settings: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -64,19 +68,6 @@ def _from_here(content: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _of_command(command: str) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
-    parser.add_argument("words", nargs="*")
-    for option in ("--out", "--init", "--precision", "--processes"):
-        parser.add_argument(option)
-    for option in ("--skip-bad-lines", "--compile", "--resume"):
-        parser.add_argument(option, action="store_true")
-    words = shlex.split(command)[2:] if command.startswith("manyheads train ") else []
-    options = vars(parser.parse_known_args(words)[0])
-    recipe, *arguments = options.pop("words") or [None]
-    return {"recipe": recipe, "arguments": arguments, **options} if recipe else {}
-
-
 def last_checkpoint(out: Path) -> dict[str, Any]:
     """Return the JSON content of the last readable checkpoint of a run; empty if there is none.
 
@@ -85,7 +76,7 @@ def last_checkpoint(out: Path) -> dict[str, Any]:
     """
     for path in sorted((out / "state").glob("checkpoint-*.json"), reverse=True):
         try:
-            content = read_json(path, "")["content"]
+            content = upgrade(read_json(path, "")["content"])
             prints = {str(name): str(digits) for name, digits in content["settings"]["fingerprints"].items()}
             settings = {**content["settings"], "fingerprints": prints}
             done = spent(Counters(**content["counters"]), content["batches"])
@@ -97,18 +88,53 @@ def last_checkpoint(out: Path) -> dict[str, Any]:
     return {}
 
 
-def restored(config: Config, saved: Mapping[str, Any]) -> Config:
-    """Return a copy of `config` with the values of a saved configuration, as `as_dict` returned it.
+def refuse_changes(
+    out: Path, config: Any, settings: Mapping[str, Any], before: Mapping[str, Any], *, given: Mapping[str, Any],
+    changed: Collection[str],
+) -> None:  # fmt: skip
+    """Raise UserError if a resumed run has other settings, or is of an earlier version, before any data are read.
 
-    A setting that did not exist when the configuration was saved gets the default of its class.
+    settings        settings that identify the run
+    before          its last checkpoint (`last_checkpoint`)
+    given, changed  see `Run`
     """
-    return rebuild(config, "", list(_values(config, with_defaults(config, saved), "")))
+    training, saved = config.training, before["settings"]
+    lacking = (name for name in missing_fields(config, saved) if name.partition(".")[0] in settings)
+    check_complete(out, [*missing_fields(training, before["config"]), *lacking])
+    limits = {name: getattr(training, name) for name in BUDGETS if f"training.{name}" in given}
+    limits = {name: limit for name, limit in limits.items() if limit != before["config"][name]}
+    refuse_exceeded(out, limits, before["spent"])
+    now = json.loads(json.dumps(settings))
+    differences = training.resumed(before["config"], changed).differs_from(before["config"])
+    differences += [f"{key}: {saved.get(key)!r} -> {value!r}" for key, value in now.items() if saved.get(key) != value]
+    refuse_differences(out, differences)
+
+
+def refuse_other_data(out: Path, description: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Raise UserError if the data of a resumed run differ from the data that it was started with.
+
+    description  description of the data that were read now (`Source.describe`)
+    """
+    saved, now = before.get("settings", {}).get("fingerprints", {}), description["fingerprints"]
+    if changed := [split for split, digits in saved.items() if now.get(split) != digits]:
+        keys = ({"train": "data"}.get(split, split) for split in changed)
+        paths = (description.get(key) or description.get("data") for key in keys)
+        places = dict.fromkeys(path or f"the {split} data" for path, split in zip(paths, changed, strict=True))
+        raise UserError(
+            f"{out}: the data has changed since the run was started: {shown(places)}; resume it with the same data"
+        )
+
+
+def restored(config: Config, saved: Mapping[str, Any], out: Path) -> Config:
+    """Return a copy of `config` with the values of the configuration that the run in `out` saved (`as_dict`)."""
+    check_complete(out, missing_fields(config, saved))
+    return rebuild(config, "", list(_values(config, saved, "")))
 
 
 def _values(config: Any, saved: Mapping[str, Any], prefix: str) -> Iterator[Setting]:
     for f in fields(config):
         key, value = f"{prefix}{f.name}", getattr(config, f.name)
-        if f.name in saved and is_dataclass(value):
+        if is_dataclass(value):
             yield from _values(value, saved[f.name], f"{key}.")
-        elif f.name in saved:
+        else:
             yield Setting(key, saved[f.name])

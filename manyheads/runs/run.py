@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
-from manyheads.core.config import TRAINING_PRECISIONS, Config, with_defaults
+from manyheads.core.config import TRAINING_PRECISIONS, Config
 from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig, prepare
@@ -28,18 +27,17 @@ from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.fitted_defaults import fit_to_data, keeping_best
 from manyheads.runs.overrides import setting_words
 from manyheads.runs.result import RunResult, example_command
-from manyheads.runs.resuming import last_checkpoint
+from manyheads.runs.resuming import last_checkpoint, refuse_changes, refuse_other_data
 from manyheads.training import own_runs
-from manyheads.training.budgets import refuse_exceeded
-from manyheads.training.config import BUDGETS, TrainingConfig
+from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
 from manyheads.training.objective import Objective
 from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.record import Metrics, commit, write_result
-from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, TRAIN, locked_run_directory, run_status
 from manyheads.training.schedules import steps_per_epoch
+from manyheads.versions import upgrade
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +154,7 @@ class Data(Protocol[D]):
 
     unit: ClassVar[str]
 
-    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]: ...
+    def read(self) -> SplitData[D]: ...
 
     def summary_lines(self, splits: SplitData[D]) -> list[str]: ...
 
@@ -222,16 +220,18 @@ def carry_out(
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
         if before:
-            _refuse_changes(run, config, before, may_change)
+            settings = {**settings_of(config, may_change), "init": run.init}
+            refuse_changes(run.out, config, settings, before, given=run.given, changed=run.changed)
         with ranks.rank_zero_first():
-            data, splits = data.read_matching(before.get("settings", {}).get("fingerprints", {}))
+            splits = data.read()
+            description = data.describe(splits)
+            refuse_other_data(run.out, description, before)
             if not run.resume:
                 check_held_out(config, splits)
             if run.whole is None or not run.resume:
                 log_splits(data, splits)
                 logger.info(data.report(splits))
             torch.manual_seed(config.training.seed)
-            description = data.describe(splits)
             job = build(splits, compute)
             job.model.origin = run.init
             if config.training.selects:
@@ -245,7 +245,7 @@ def carry_out(
             split = getattr(config, "scored", "test")
             held = splits.known.get(split)
             job.record |= {} if held is None else {"scored": split}
-            result = _trained(run, job, held, description, identity, compute, partial(with_defaults, config))
+            result = _trained(run, job, held, description, identity, compute)
             if result is not None and run.whole is None:
                 result.next_command = example_command(run.out, splits.validation if held is None else held)
             return result
@@ -259,7 +259,7 @@ def _dry_run(run: Run, config: Any, data: Data[Any], planned: Plan, build: Calla
     check_selection(planned.model, config.training, new=run.new)
     if not run.reads:
         return estimate(run.recipe, config, planned, compute)
-    data, splits = data.read_matching({})
+    splits = data.read()
     check_held_out(config, splits)
     log_splits(data, splits)
     job = build(splits, compute)
@@ -275,7 +275,7 @@ def _dry_run(run: Run, config: Any, data: Data[Any], planned: Plan, build: Calla
 
 def _trained(
     run: Run, job: Job[D], held: D | None, description: dict[str, Any], identity: dict[str, Any],
-    compute: ComputeConfig, upgrade: Callable[[Mapping[str, Any]], dict[str, Any]],
+    compute: ComputeConfig,
 ) -> RunResult | None:  # fmt: skip
     """Train and save the model, evaluate it, and write result.json. Only rank 0 evaluates and writes result.json."""
     ranks = distributed_context()
@@ -286,7 +286,7 @@ def _trained(
         settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
         summary = train(
             job.objective, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
-            settings=identity, upgrade=upgrade, resume_command=run.resume_command, flops=job.flops,
+            settings=identity, resume_command=run.resume_command, flops=job.flops,
             record={**run.saved, **settings, "record": {"data": description, **job.record}}, progress=run.progress,
             callbacks=run.callbacks,
         )  # fmt: skip
@@ -328,7 +328,7 @@ def _scored(run: Run, summary: Summary) -> dict[str, Any] | None:
     None.
     """
     path = run.out / "result.json"
-    result = read_json(path, "delete it, and the model is evaluated again") if path.exists() else {}
+    result = upgrade(read_json(path, "delete it, and the model is evaluated again")) if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
     return result if same and result["overrides"] == json.loads(json.dumps(dict(run.overrides))) else None
 
@@ -356,18 +356,6 @@ def _session_training(run: Run, job: Job[Any], before: Mapping[str, Any]) -> Tra
     training = fit_to_data(job.training, run.given, lambda: len(objective.batches(0)), own_data=run.own_data)
     keeps_best = run.own_data and not run.whole and "training.metric" not in run.given
     return keeping_best(training, objective.metrics) if keeps_best else training
-
-
-def _refuse_changes(run: Run, config: Any, before: Mapping[str, Any], may_change: tuple[str, ...]) -> None:
-    """Raise UserError if a resumed run has other settings, before any data are read."""
-    limits = {name: getattr(config.training, name) for name in BUDGETS if f"training.{name}" in run.given}
-    changed = {name: limit for name, limit in limits.items() if limit != before["config"].get(name)}
-    refuse_exceeded(run.out, changed, before["spent"])
-    old = with_defaults(config, before["settings"])
-    now = json.loads(json.dumps({**settings_of(config, may_change), "init": run.init}))
-    differences = config.training.resumed(before["config"], run.changed).differs_from(before["config"])
-    differences += [f"{key}: {old.get(key)!r} -> {value!r}" for key, value in now.items() if old.get(key) != value]
-    refuse_differences(run.out, differences)
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:

@@ -9,13 +9,14 @@ import asyncio
 import base64
 import email
 import email.policy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 from starlette.requests import Request
 
+from manyheads.runs.overrides import nearest
 from manyheads.service.errors import Refused
 from manyheads.service.schemas import Body, StreamOptions
 
@@ -81,7 +82,7 @@ def parse_body(
             raise Refused(415, f"the content type is {mime[:80] or 'not stated'!r}: expected {expected}")
         return schema.model_validate_json(body)
     except ValidationError as error:
-        raise validation_error(error) from None
+        raise validation_error(error, schema.model_fields) from None
     except ValueError as error:
         raise Refused(400, f"failed to parse the form: {error}", code="invalid_form") from None
 
@@ -106,11 +107,13 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def validation_error(error: ValidationError) -> Refused:
+def validation_error(error: ValidationError, known: Iterable[str]) -> Refused:
     """Return the first validation error, and the name of the invalid field.
 
     If the field allows alternative types, the error describes the type that matches best: one with a value out of its
     limits, then the one with the longest valid beginning.
+
+    known  names of the fields; the error for an unknown field contains the nearest name
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":
@@ -121,8 +124,11 @@ def validation_error(error: ValidationError) -> Refused:
     worst = max(of_field, key=lambda detail: _match(detail["loc"], detail["loc"][1:2] not in mismatched))
     path = [part for part in worst["loc"][1:] if isinstance(part, int) or part in StreamOptions.model_fields]
     field = ".".join(map(str, [*first, *path]))  # field path without the names that pydantic adds for alternative types
-    code = "unknown_field" if worst["type"] == "extra_forbidden" else "invalid_value"
-    return Refused(400, worst["msg"].removeprefix("Value error, "), field=field[:200] or None, code=code)
+    if worst["type"] == "extra_forbidden":
+        names = known if len(worst["loc"]) == 1 else StreamOptions.model_fields
+        message = f"unknown field; {nearest(str(worst['loc'][-1])[:200], names)}"
+        return Refused(400, message, field=field[:200] or None, code="unknown_field")
+    return Refused(400, worst["msg"].removeprefix("Value error, "), field=field[:200] or None, code="invalid_value")
 
 
 def _match(place: tuple[int | str, ...], fits: bool) -> tuple[bool, int, int]:

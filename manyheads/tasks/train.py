@@ -21,7 +21,6 @@ from manyheads.runs.overrides import (
     Setting,
     apply,
     as_dict,
-    from_arguments,
     from_file,
     from_mapping,
     leaves,
@@ -29,7 +28,7 @@ from manyheads.runs.overrides import (
 )
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.result import RunResult
-from manyheads.runs.resuming import last_checkpoint, options_to_save, restored, saved_options
+from manyheads.runs.resuming import options_to_save, restored, saved_options
 from manyheads.runs.run import Run
 from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
@@ -217,10 +216,8 @@ def _configured(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the configuration of a run, and the fields of `Run` with the user's settings of all sessions."""
     start = recipe.starting_config(options["init"])
-    settings = with_full_keys(start, [*from_arguments(saved.get("arguments", [])), *settings])
-    base = restored(start, saved["settings"]) if "settings" in saved else start
-    if "arguments" in saved and (checkpoint := last_checkpoint(out)):
-        base = replace(base, training=base.training.resumed(checkpoint["config"], ()))
+    settings = with_full_keys(start, settings)
+    base = restored(start, saved["settings"], out) if saved else start
     resolved = _one_budget(apply(base, settings), {setting.key for setting in settings})
     defaults, before, result = (dict(leaves(as_dict(config))) for config in (start, base, resolved))
     now = {

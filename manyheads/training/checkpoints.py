@@ -26,6 +26,7 @@ from torch import Tensor
 from manyheads.core.tensor_file import write_tensors
 from manyheads.errors import UserError
 from manyheads.files import parse_json, regular, replacing, write_json
+from manyheads.versions import upgrade
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ class Checkpoints:
                     raise
                 del content["files"][file]
                 errors.append(error)
-        return content, errors
+        return upgrade(content), errors
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, Self
 
-from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size, with_defaults
+from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size
 from manyheads.errors import UserError
 
 BUDGETS = ("steps", "epochs", "minutes")
@@ -145,10 +145,9 @@ class TrainingConfig(Config):
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
         Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
-        change, and skip_nonfinite may rise. A setting that is missing in the saved run had its default value.
+        change, and skip_nonfinite may rise.
         """
         now = self.as_dict()
-        saved = with_defaults(self, saved)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}
@@ -159,6 +158,5 @@ class TrainingConfig(Config):
 
     def resumed(self, saved: Mapping[str, Any], changed: Collection[str]) -> Self:
         """Return the configuration of a saved run, with only the `changed` settings of this configuration."""
-        values = with_defaults(self, saved)
-        values = {f.name: values[f.name] for f in fields(self) if f.name not in changed and f.name in values}
+        values = {f.name: saved[f.name] for f in fields(self) if f.name not in changed}
         return replace(self, **values | {"betas": tuple(values.get("betas", self.betas))})

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -55,7 +55,6 @@ def train(
     resume: bool = False,
     max_minutes: float | None = None,
     settings: Mapping[str, Any] | None = None,
-    upgrade: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
     resume_command: str | None = None,
     record: Mapping[str, Any] | None = None,
     flops: float | None = None,
@@ -69,8 +68,6 @@ def train(
 
     settings  other settings that define the run (JSON). A run cannot be resumed with different settings or another
               config.
-    upgrade   function that completes the saved settings of an older run: it adds settings that were introduced later,
-              with their defaults
     record    content of state/run.json, from which the run can be resumed and used while it is unfinished
     flops     training FLOPs per unit of the objective (token, image). If given, progress shows model FLOPs utilization.
     progress  callback that receives the progress of the run every half second
@@ -98,7 +95,7 @@ def train(
             resume_command=resume_command or f"the same command with --out {out} --resume", record=record,
             release_memory=release_memory,
         )  # fmt: skip
-        summary = start_or_resume(session, resume=resume, upgrade=upgrade)
+        summary = start_or_resume(session, resume=resume)
         if summary is None:
             groups = prefetch(objective, session.counters.epoch, session.counters.index, config.accumulate, ranks)
             with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):

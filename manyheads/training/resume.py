@@ -6,12 +6,12 @@ If the run is already finished, nothing is trained.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from manyheads.core.config import with_defaults
+from manyheads.core.config import missing_fields
 from manyheads.errors import UserError
 from manyheads.files import write_json
 from manyheads.training.run_directory import COMMAND, FINISHED, MODEL, RUN, resume_command
@@ -19,14 +19,14 @@ from manyheads.training.schedules import steps_per_epoch, warmup_warning
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
 from manyheads.training.summary import Summary
+from manyheads.versions import check_complete
 
 logger = logging.getLogger(__name__)
 
-Upgrade = Callable[[Mapping[str, Any]], dict[str, Any]]
 Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # JSON content and tensors of a checkpoint
 
 
-def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade = dict) -> Summary | None:
+def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None:
     """Restore the last checkpoint into the session, or start at step 0. Then start the clock.
 
     Returns the summary of the run if it is already finished, else None. Raises UserError if the directory contains
@@ -35,11 +35,9 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
     checkpoint = session.checkpoints.latest() if resume else None
     _refuse_unshared_directory(session, checkpoint)
     if checkpoint:
-        _refuse_another_run(session, checkpoint[0], upgrade)
+        _refuse_another_run(session, checkpoint[0])
     finished = session.out / "state" / FINISHED
-    unchanged = (
-        checkpoint is None or with_defaults(session.config, checkpoint[0]["config"]) == session.identity["config"]
-    )
+    unchanged = checkpoint is None or checkpoint[0]["config"] == session.identity["config"]
     if finished.exists() and unchanged:
         logger.info(
             f"{session.out}: this run is finished, so there is nothing to resume; to train it longer, add for example "
@@ -57,9 +55,6 @@ def start_or_resume(session: TrainingSession, *, resume: bool, upgrade: Upgrade 
         _resume(session, checkpoint)
     else:
         _start(session, resume)
-    model = session.out / "state" / MODEL
-    if not session.ranks.broadcast(lambda: (model / "config.json").exists()):
-        session.strategy.save(partial(session.objective.save, model))
     session.start_clock()
     return None
 
@@ -80,6 +75,7 @@ def _start(session: TrainingSession, resume: bool) -> None:
     if session.ranks.first and (warning := warmup_warning(session.config, steps)):
         logger.warning(f"{warning}")
     seed_all(session.config.seed)
+    session.strategy.save(partial(session.objective.save, session.out / "state" / MODEL))
 
 
 def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint | None) -> None:
@@ -92,16 +88,13 @@ def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint 
         )
 
 
-def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any], upgrade: Upgrade) -> None:
-    """Raise UserError if the checkpoint was written with other settings or other data.
-
-    A setting that is missing in the checkpoint had its default value, which `upgrade` adds.
-    """
+def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any]) -> None:
+    """Raise UserError if the checkpoint was written with other settings, with other data, or by an earlier version."""
     out, now = session.out, session.identity
+    check_complete(out, missing_fields(session.config, saved["config"]))
     differences = session.config.differs_from(saved["config"])
-    old, new = upgrade(saved["settings"]), now["settings"]
-    compared = {**saved["settings"], **new}
-    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in compared if old.get(k) != new.get(k)]
+    old, new = saved["settings"], now["settings"]
+    differences += [f"{k}: {old.get(k)!r} -> {new.get(k)!r}" for k in {**old, **new} if old.get(k) != new.get(k)]
     if old.get("fingerprints") != new.get("fingerprints"):
         raise UserError(f"{out}: the data has changed since the run was started; resume it with the same data")
     refuse_differences(out, differences)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
+from manyheads.versions import EarlierVersion, upgrade
 
 logger = logging.getLogger(__name__)
 
@@ -75,23 +76,25 @@ def resume_command(out: Path) -> str:
     saved = saved_run(out)
     if "recipe" in saved:
         return f"{saved.get('program', TRAIN)} --resume {shlex.quote(str(out))}"
-    file = out / "state" / COMMAND  # Runs that were started by an older version of this package lack this file.
-    return read_json(file, CONTINUE_HINT) if file.exists() else f"the same command with --out {out} --resume"
+    file = out / "state" / COMMAND
+    if not file.exists():
+        raise EarlierVersion(out, [f"state/{COMMAND}"])
+    return str(read_json(file, CONTINUE_HINT))
 
 
 def saved_run(out: Path) -> dict[str, Any]:
-    """Return the content of state/run.json; an empty dictionary for a run that lacks it, as older runs do."""
+    """Return the content of state/run.json; an empty dictionary for a directory without this file."""
     file = out / "state" / RUN
     content = read_json(file, "start again in another directory (--out)") if file.is_file() else {}
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected a JSON object, found {type(content).__name__}")
-    return content
+    return upgrade(content)
 
 
 def run_record(model: Path) -> Any:
     """Return the record of a run: the content of result.json, or of state/run.json if the run is unfinished."""
     path = model / "result.json"
-    return read_json(path, "delete the file") if path.is_file() else saved_run(model).get("record", {})
+    return upgrade(read_json(path, "delete the file")) if path.is_file() else saved_run(model).get("record", {})
 
 
 @contextmanager

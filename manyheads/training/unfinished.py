@@ -25,7 +25,7 @@ def model_files(path: Path) -> Path:
 def read_unfinished(path: Path) -> tuple[Path, dict[str, Tensor], str] | None:
     """Return the model directory of an unfinished run, its weights by name, and their description.
 
-    Returns None if `path` is no unfinished run, or a run of an older version. The weights are the best ones by
+    Returns None if `path` is no unfinished run. The weights are the best ones by
     `training.metric`. Without a metric they are the moving average or the last ones.
     """
     files = model_files(path)

@@ -15,8 +15,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # from the lowest layer to the highest: a package imports from lower layers only
 LAYERS = [
-    ("errors",), ("files",), ("calls",), ("core",), ("models", "inference"), ("generation", "interop", "analysis"),
-    ("directory",), ("export",), ("runs",), ("tasks",), ("service",), ("cli",), ("__main__",),
+    ("errors",), ("files", "versions"), ("calls",), ("core",), ("models", "inference"),
+    ("generation", "interop", "analysis"), ("directory",), ("export",), ("runs",), ("tasks",), ("service",), ("cli",),
+    ("__main__",),
 ]  # fmt: skip
 ASIDE = ("data", "training")  # import no model, nor each other; used by runs, tasks and the layers above
 FACADE = "__init__"  # manyheads/__init__.py hands out names of any layer, when asked
@@ -31,7 +32,8 @@ EXTRAS = (
 def allowed(package: str) -> set[str]:
     if package in ASIDE or package == "results":
         # training runs on the machine that core/runtime.py knows
-        return {package, "errors", "files", "calls", "core.config", *(["core"] if package == "training" else [])}
+        core = ["core"] if package == "training" else []
+        return {package, "errors", "files", "versions", "calls", "core.config", *core}
     level = next((i for i, packages in enumerate(LAYERS) if package in packages), None)
     assert level is not None, f"manyheads/{package} is in no layer: add it to LAYERS"
     below = {name for packages in LAYERS[:level] for name in packages} | {package, "core.config", "errors"}

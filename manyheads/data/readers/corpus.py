@@ -179,11 +179,8 @@ class Survey:
 _ARRAYS = ("hashes", "usable", "long", "starts")
 
 
-def files_of(path: str, mixed: bool = False) -> list[Path]:
-    """Return the files of a corpus.
-
-    mixed  True: use files of every kind in a directory, as earlier versions did
-    """
+def files_of(path: str) -> list[Path]:
+    """Return the files of a corpus."""
     files: list[Path] = []
     for name in parts_of(path):
         if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
@@ -193,8 +190,7 @@ def files_of(path: str, mixed: bool = False) -> list[Path]:
         visible_files = [
             file for file in all_files if not any(part.startswith(".") for part in file.relative_to(name).parts)
         ]
-        inside = visible_files if mixed else _without_others(visible_files)
-        files += inside if name.is_dir() else [name]
+        files += _without_others(visible_files) if name.is_dir() else [name]
     return [file.absolute() for file in files]
 
 

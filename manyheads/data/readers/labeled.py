@@ -94,13 +94,12 @@ class Labeled(Dataset):
 
 def read_labeled(
     path: str | Path | Rows, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
-    limit: int | None = None, target: TargetKind = "classes", as_written: bool = False,
+    limit: int | None = None, target: TargetKind = "classes",
 ) -> Labeled:  # fmt: skip
     """Read labeled texts from one table, or from one directory of class folders.
 
     target          "classes": the column has one label per text; "regression": a number; "multi-label": a list of
                     labels, or labels separated by "|" (`label_lists.py`)
-    as_written      True: keep labels such as 1.0 unchanged, as earlier versions did; False: read them as 1
     names           label names, for files that contain the numbers 0, 1, ... The name of a class folder may be the
                     beginning of a label name: `pos` for "positive"
     skip_bad_lines  True: leave out and count faulty rows or files
@@ -130,7 +129,7 @@ def read_labeled(
         texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
         if target != "classes":
             return (texts[0], parse_target(row.cells.get(label), label, names, target, types), *texts[1:])
-        written, name = _label(row.cells.get(label), label, names, as_written)
+        written, name = _label(row.cells.get(label), label, names)
         types.add(type(row.cells[label]))
         if written != name:
             numbered[written] = name
@@ -319,7 +318,7 @@ def _text(cells: Cells, name: str) -> str:
     return str(text)
 
 
-def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False) -> tuple[str, str]:
+def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
     """Return a label as written in the file, and its name.
 
     If `names` is given, the label must be a name or an index.
@@ -332,13 +331,12 @@ def _label(value: Any, name: str, names: Sequence[str], as_written: bool = False
         value = int(value)  # False and True are the indices 0 and 1 of two names.
     if not isinstance(value, str | int) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
-    written = _text({name: str(value)}, name).strip()
-    written = written if as_written else whole_number(written, names)
+    written = whole_number(_text({name: str(value)}, name).strip(), names)
     if written == "-1":
         raise BadRow("the label -1 means unlabeled", UNLABELED_HINT)
     if fault := number_fault(written):
         raise BadRow(*fault)
-    name = written if as_written and not names else label_name(written, names)
+    name = label_name(written, names)
     if names and name not in names:
         raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
     return written, name

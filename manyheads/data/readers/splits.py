@@ -154,8 +154,8 @@ def hold_out(
     labels    labels of each item. If a label would be missing in the training data, a held-out item with this label
               returns to the training data, with all items of equal key
     fraction  fraction of the items in the validation part, met as closely as items with equal keys allow
-    by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes, as earlier versions
-              did
+    by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes. An item's part then
+              does not depend on the other items
     strata    labels of each item. If the validation part would have fewer than `MIN_OF_LABEL` items of a label with at
               least `FREQUENT` items, or less than half of its share, the data are split by label instead. None: never
     exact     True: hold out exactly `fraction`, even if this is less than `MIN_OF_LABEL` items of a label

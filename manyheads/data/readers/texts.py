@@ -268,7 +268,7 @@ class _Count:
 
 def read_texts(
     path: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
-    cache_folder: Path | None = None, mixed: bool = False,
+    cache_folder: Path | None = None,
 ) -> Texts:  # fmt: skip
     """Read the texts of a corpus: a file, several files joined by commas, or a directory (in the order of file names).
 
@@ -278,7 +278,6 @@ def read_texts(
     skip_bad_lines  True: leave out and count faulty rows, and files that are not valid UTF-8
     limit           maximum number of texts to read; if set, only the first part of a text file is read
     cache_folder    directory in which facts about the files are cached, so that unchanged files are not read again
-    mixed           True: use files of every kind in a directory, as earlier versions did
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
@@ -289,7 +288,7 @@ def read_texts(
         if not texts:
             raise UserError(f"{path}: no usable text found ({skips.total():,} skipped)")
         return Texts(texts, skips=dict(skips), file=Path(path))
-    corpus = Corpus(tuple(files_of(str(path), mixed)), column, skip_bad_lines, limit)
+    corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
     survey = Survey.of(corpus, cache_folder)
     if not survey.usable.any():
         raise UserError(f"{path}: no usable text found ({sum(survey.skips.values()):,} skipped)")

@@ -50,7 +50,7 @@ class ClassSource(Source[D]):
         if self.target == "regression":
             return ()
         stored = class_names(parts_of(str(corpus))[0], self.label_columns[0])
-        if stored and not self.names and not self.by_hash and (not labels or set(stored) <= set(labels)):
+        if stored and not self.names and (not labels or set(stored) <= set(labels)):
             return stored
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 

@@ -99,8 +99,9 @@ class LabeledSource(ClassSource[Labeled]):
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
-        kind: Any = {"target": self.target, "as_written": self.by_number}
-        data = read_labeled(corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, **kind)
+        data = read_labeled(
+            corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, target=self.target
+        )  # fmt: skip
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
     @property
@@ -217,4 +218,4 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out_questions(train, self.fraction_of(len(train)), by_hash=self.by_hash, by_number=self.by_number)
+        return hold_out_questions(train, self.fraction_of(len(train)))

@@ -30,7 +30,7 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
     """Split texts into (training, validation).
 
     fraction   fraction of the characters in the validation part
-    by_number  True: hold out a fraction of the number of texts, whatever their size, as earlier versions did
+    by_number  True: hold out a fraction of the number of texts, whatever their size
     """
     if len(train) == 1:
         return _with_facts(*train.split_off_end(fraction))
@@ -65,25 +65,13 @@ def hold_out_documents(
     return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
 
 
-def hold_out_questions(
-    train: Questions, fraction: float, *, by_hash: bool = False, by_number: bool = False
-) -> tuple[Questions, Questions]:
+def hold_out_questions(train: Questions, fraction: float) -> tuple[Questions, Questions]:
     """Split questions into (training, validation), so that all questions about an article are in the same part.
 
-    fraction             fraction of the questions in the validation part, met as closely as the articles allow
-    by_hash, by_number   True: select the articles as earlier versions did
+    fraction  fraction of the questions in the validation part, met as closely as the articles allow
     """
     articles = hashes_of(item.article for item in train.items)
-    if not by_hash:
-        held_out = closest_fraction_mask(articles, fraction, what="article")
-    else:
-        held_out = lowest_fraction_mask(articles, fraction, what="article")
-        if not by_number and not _is_close(held_out.mean(), fraction):
-            selected = _select_items(articles, np.ones(len(train), np.int64), fraction)
-            if selected is None:
-                distinct, counts = np.unique(articles, return_counts=True)
-                selected = articles == distinct[counts.argmin()]
-            held_out = selected
+    held_out = closest_fraction_mask(articles, fraction, what="article")
     return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
 
 

@@ -50,7 +50,7 @@ class TextSource(Source[Texts]):
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
         return read_texts(
             corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
-            cache_folder=None if limit is not None else self.cache_folder, mixed=self.by_hash,
+            cache_folder=None if limit is not None else self.cache_folder,
         )  # fmt: skip
 
     def embedded(self) -> SplitData[Texts]:
@@ -68,7 +68,7 @@ class TextSource(Source[Texts]):
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
-        return hold_out_texts(train, self.fraction or self.share, by_number=self.by_number)
+        return hold_out_texts(train, self.fraction or self.share)
 
     def held_out(self, splits: SplitData[Texts]) -> str:
         """Describe the held-out validation data in one line.
@@ -85,7 +85,7 @@ class TextSource(Source[Texts]):
         return data.facts.fingerprint
 
     def corpora(self, folder: Path) -> list[str]:
-        used = files_of(str(folder), self.by_hash)
+        used = files_of(str(folder))
         return [path.name for path in visible(folder) if path.is_dir() or path.absolute() in used]
 
     def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
@@ -137,7 +137,7 @@ class DocumentSource(Source[Documents]):
         return SplitData(train, validation, None)
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
-        return hold_out_documents(train, self.fraction_of(len(train)), by_number=self.by_number)
+        return hold_out_documents(train, self.fraction_of(len(train)))
 
     def corpora(self, folder: Path) -> list[str]:
         """Return the names of the document files in a folder, and of its subfolders with such files."""

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import IN_MEMORY, Rows
@@ -38,7 +38,7 @@ HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # fields that do not describe the data and are left out of a record
-UNRECORDED = ("recorded", "whole", "by_number", "by_hash", "by_label", "cache_folder", "follows", "memory", "in_memory")
+UNRECORDED = ("recorded", "whole", "cache_folder", "follows", "memory", "in_memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
 
@@ -54,9 +54,6 @@ class Source(ABC, Generic[D]):
     recorded          fingerprint of each split, if the source was restored from a record
     whole             True: all of `data` is training data, even if files in it are named as validation or test
                       data. It is set if a record names the file of each split
-    by_number         True: hold out a fraction of the number of items, whatever their size, as earlier versions did
-    by_hash           True: hold out the items whose hash is in the lowest twentieth, as earlier versions did
-    by_label          False: never hold out items of each label, as earlier versions did
     fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
                       least 50 items if these are not more than 20%
     memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
@@ -80,9 +77,6 @@ class Source(ABC, Generic[D]):
     seed: int = 0
     recorded: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
-    by_number: bool = False
-    by_hash: bool = False
-    by_label: bool = True
     fraction: float | None = None
     memory: Mapping[str, Any] = field(default_factory=dict)
     in_memory: bool = False
@@ -122,15 +116,16 @@ class Source(ABC, Generic[D]):
         strata: Sequence[Iterable[str]] | None = None, what: str,
     ) -> tuple[D, D]:  # fmt: skip
         """Split a data set into (training, validation) with `hold_out`, with the options of this source."""
-        strata = (strata or labels) if self.by_label and not self.by_hash else None
-        options: dict[str, Any] = {"by_hash": self.by_hash, "strata": strata, "exact": self.fraction is not None}
-        return hold_out(train, keys, labels, fraction=self.fraction_of(len(train)), what=what, **options)
+        return hold_out(
+            train, keys, labels, fraction=self.fraction_of(len(train)), strata=strata or labels,
+            exact=self.fraction is not None, what=what,
+        )  # fmt: skip
 
     def fraction_of(self, items: int) -> float:
         """Return the fraction of `items` training items that is held out if there are no validation data."""
         if self.fraction is not None:
             return self.fraction
-        enough = 0 if self.by_hash or not self.counted else min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)
+        enough = 0 if not self.counted else min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)
         return max(HELD_OUT_FRACTION, enough)
 
     def check_training(self, train: D) -> None:
@@ -278,36 +273,6 @@ class Source(ABC, Generic[D]):
         logger.info(f"{corpus}: the test data have no labels, so they are not scored")
         return None
 
-    def reading_variants(self) -> list[Self]:
-        """Return a list of sources: this source, and variants that read the data as earlier versions of Manyheads did.
-
-        Earlier versions recognized fewer names of splits, and held out other items.
-        """
-        hashed, numbered = replace(self, by_hash=True), replace(self, by_hash=True, by_number=True)
-        return [self, hashed, numbered, replace(self, by_label=False), replace(numbered, whole=True)]
-
-    def read_matching(self, fingerprints: Mapping[str, str]) -> tuple[Self, SplitData[D]]:
-        """Find the variant of this source that gives the recorded fingerprints. Return the variant and its splits.
-
-        If no variant matches, this source itself is returned.
-        """
-        first: SplitData[D] | None = None
-        for source in self.reading_variants() if fingerprints and self.data is not None else [self]:
-            try:
-                splits = source.read()
-            except (UserError, FileNotFoundError):
-                if first is None:
-                    raise
-                continue
-            first = first or splits
-            now = {name: source.fingerprint(data, name) for name, data in splits.known.items()}
-            if all(now.get(name, "").startswith(old[:FINGERPRINT_DIGITS]) for name, old in fingerprints.items()):
-                return source, splits
-            if first is splits:
-                logger.info("the data differ from those of the saved run: reading them again as earlier versions did")
-        assert first is not None
-        return self, first
-
     def corpus(self, name: str) -> str | Rows:
         """Return the rows of a split in memory; the name of any other corpus remains."""
         return Rows(name, self.memory[name], self.tuples) if name in self.memory else name
@@ -378,15 +343,13 @@ class Source(ABC, Generic[D]):
                     f"the run's data are {path}, which is not downloaded automatically; request it with --data {path}"
                 )
             self.check_exists(path)
-        reading_variants = [self] if corpus or self.data is None else self.reading_variants()
-        for source in reading_variants:
-            data = self.read_one(corpus, labels) if corpus else source.read().known.get(split)
-            if (
-                data is not None
-                and len(expected) >= FINGERPRINT_DIGITS
-                and self.fingerprint(data, split).startswith(expected)
-            ):
-                return data
+        data = self.read_one(corpus, labels) if corpus else self.read().known.get(split)
+        if (
+            data is not None
+            and len(expected) >= FINGERPRINT_DIGITS
+            and self.fingerprint(data, split).startswith(expected)
+        ):
+            return data
         name = corpus or self.data or "the embedded corpus"
         raise UserError(
             f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"

@@ -95,11 +95,10 @@ def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
             c = model.config
             flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
         training = fine_tuning(config.training, run, config.tuned)
-        # Training records of earlier versions have no setting `auxiliary`. Its value was 0 in these runs.
-        identity = {"labels": list(labels), **({"auxiliary": config.auxiliary} if config.auxiliary else {})}
+        identity = {"labels": list(labels)}
         return Job(model, training, score, task, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, may_change=("auxiliary",))
+    return carry_out(run, config, source, plan, build)
 
 
 def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:

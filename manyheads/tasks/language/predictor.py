@@ -243,9 +243,9 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
 
         record = record_of(self.path)
         windows = record.get("windows", {})
-        # Training records of earlier versions store this setting under "data".
-        split = record.get("scored") or record.get("data", {}).get("scored", "test")
-        texts = scored_data(self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=split)
+        texts = scored_data(
+            self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=record.get("scored", "test")
+        )  # fmt: skip
         return self.score(texts, context=windows.get("context"), stride=windows.get("stride"))
 
     def perplexity(self, texts: str | Sequence[str]) -> float:

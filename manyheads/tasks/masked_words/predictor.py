@@ -233,10 +233,8 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         from manyheads.data.sources.running_text import DocumentSource
 
         record = record_of(self.path)
-        # Training records of earlier versions store the masking settings under "data".
-        rules = record.get("rules") or record.get("data", {}).get("rules")
-        if rules is None:
-            rules = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
+        usual = {"length": min(Rules().length, self.model.config.max_positions), "next_sentence": False}
+        rules = record.get("rules", usual)
         documents = scored_data(self.path, data, DocumentSource(), skip_bad_lines=skip_bad_lines, split="validation")
         # The characters "[MASK]" in a document are plain text, not a mask, as in training.
         as_text = with_special_tokens(self.tokenizer, as_text=True)

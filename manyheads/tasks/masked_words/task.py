@@ -18,7 +18,6 @@ from manyheads.data.sources.running_text import DocumentSource
 from manyheads.data.text.pretraining import PretrainingData, Special, TokenizedDocuments, continuations
 from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
-from manyheads.files import fingerprint
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
@@ -43,12 +42,9 @@ def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
                 "give validation=PATH or next_sentence=false"
             )
         task = _task(config, run, splits, compute)
-        # Do not shorten these fingerprints of the data: checkpoints of earlier versions store them in full, and must
-        # remain resumable.
-        fingerprints = {name: fingerprint(source.content(data, name)) for name, data in splits.known.items()}
         return Job(
             task.model, config.training, lambda held: {}, task, flops=_flops(task),
-            identity={"fingerprints": fingerprints}, record={"rules": asdict(config.rules)},
+            record={"rules": asdict(config.rules)},
         )  # fmt: skip
 
     return carry_out(run, config, source, plan, build, may_change=("column",))

@@ -197,7 +197,6 @@ def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
         {"kind": "parallel", "size": 10**12},
         {"kind": "labeled", "columns": 3},
         {"kind": "tagged", "fingerprints": 7},
-        {"source": "en"},
         [1],
     ],
 )

@@ -17,7 +17,6 @@ _GPT = {"head", "labels", "pad"}
 INFERRED: dict[str, set[str]] = {
     "marian": {"output_bias", "source_pad"},
     "pegasus": {"output_bias", "source_pad"},
-    "manyheads-seq2seq-lstm": {"source_vocab", "target_vocab"},
     "bert": {"head", "labels"},
     "roberta": {"head", "labels", "position_offset"},
     "distilbert": {"head", "labels"},

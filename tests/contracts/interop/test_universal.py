@@ -1,12 +1,10 @@
 """Directories of the Universal Transformer and its baseline: saved models are loaded again and can be used."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import manyheads
 from manyheads import directory
@@ -119,33 +117,3 @@ def test_costs_of_recurrence_are_counted() -> None:
     assert twice["memory"]["cache_per_token"] == 2 * once["memory"]["cache_per_token"]
     assert once["memory"]["cache_per_source_token"] == 2 * 16 * 4
     assert costs.summary(costs.preset_model("universal/base"))["parameters"]["non_embedding"] == 29_392_896
-
-
-def test_the_former_format_of_two_lstms_is_read(tmp_path: Path) -> None:
-    model = models()["lstm"].eval()
-    directory.save(tmp_path, model, digit_tokenizer())
-    config = json.loads((tmp_path / "config.json").read_text())
-    kept = (
-        "architectures",
-        "dtype",
-        "tokenizers",
-        "pad",
-        "end",
-        "start",
-        "width",
-        "layers",
-        "max_positions",
-        "dropout",
-    )
-    former = {key: config[key] for key in kept if key in config} | {"model_type": "manyheads-seq2seq-lstm", "vocab": 14}
-    (tmp_path / "config.json").write_text(json.dumps(former))
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["embedding.weight"] = weights.pop("source_embedding.weight")
-    save_file(weights, tmp_path / "model.safetensors")
-    again = directory.load(tmp_path)
-    assert again.model.config == model.config
-    inputs = example(model, 5)
-    torch.testing.assert_close(again.model(*inputs), model(*inputs), rtol=0, atol=0)
-    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in former.items() if k != "vocab"}))
-    with pytest.raises(ValueError, match="'vocab' is missing"):
-        directory.load(tmp_path)

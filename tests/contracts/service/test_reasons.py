@@ -32,6 +32,9 @@ ONE, COMPLETION, TRANSLATION = {"model": "m"}, {"model": "m", "prompt": "a"}, {"
         (schemas.CompletionRequest, {**COMPLETION, "stop": ["a", ""]}, "stop.1", "at least 1 character"),
         (schemas.TranslateRequest, {**TRANSLATION, "q": MANY}, "q", "at most 128 items"),
         (schemas.TranslateRequest, {**TRANSLATION, "q": []}, "q", "at least 1 item"),
+        (schemas.CompletionRequest, {**COMPLETION, "max_token": 5}, "max_token", "did you mean max_tokens?"),
+        (schemas.CompletionRequest, {**COMPLETION, "stream_options": {"use": True}}, "stream_options",
+         "unknown field; valid are include_usage, include_obfuscation"),
         (schemas.TagRequest, {"texts": ["a", 5, 6]}, "texts.1", "valid string"),
     ],
 )  # fmt: skip

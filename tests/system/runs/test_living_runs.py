@@ -86,17 +86,6 @@ def test_the_whole_command_resumes_too(data: Path, monkeypatch: pytest.MonkeyPat
     assert weights("r") == weights("whole")
 
 
-def test_a_run_of_an_older_version_resumes_from_its_command(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start("whole")
-    start("old", monkeypatch)
-    settings = " ".join(f"{key}={value}" for key, value in SETTINGS.items()).replace("steps", "training.steps")
-    command = f"manyheads train text-classification data=d.tsv {settings} training.metric=accuracy --out old --resume"
-    (Path("old") / "state" / "command.json").write_text(json.dumps(command.replace("seed", "training.seed")))
-    (Path("old") / "state" / "run.json").unlink()
-    train(resume="old")
-    assert weights("old") == weights("whole")
-
-
 def test_a_finished_run_is_trained_longer(data: Path, log: Any) -> None:
     start("r")
     result = train(resume="r", overrides={"steps": 12, "patience": 50, "training.validate_every": 3})

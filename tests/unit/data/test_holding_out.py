@@ -1,9 +1,8 @@
-"""Validation splits held out by size; earlier runs keep their splits."""
+"""Validation splits held out by size."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +147,6 @@ def test_the_fraction_of_items_is_met(
     assert ("\nwarning: these are" in line) == warned
 
 
-def test_a_run_that_held_out_by_hash_keeps_its_split(tmp_path: Path) -> None:
-    source = LabeledSource(data=labeled(tmp_path, 300))
-    before = source.reading_variants()[1]
-    splits = before.read()
-    assert len(splits.validation) != 50
-    record = before.describe(splits)
-    assert "by_hash" not in record
-    _, resumed = source.read_matching(record["fingerprints"])
-    assert resumed.validation.texts == splits.validation.texts
-
-
 def rare(folder: Path, count: int, kind: str) -> Source[Any]:
     """Return a source of 1,200 items with the label b and `count` items with the label a, all late in hash order."""
     words = sorted((f"text{i}" for i in range(1200 + count)), key=hash_of)
@@ -186,16 +174,9 @@ def test_each_frequent_label_has_validation_items(
     assert len(splits.validation) == pytest.approx(0.05 * (1200 + count), abs=5)
     message = f"stratified the validation data by label, because a split by hash would have 0 of the {count} items with"
     assert (message in caplog.text) == (held > 0)
-    plain = replace(source, by_label=False)
-    old = plain.read()
-    _, kept = source.read_matching(plain.describe(old)["fingerprints"])
-    assert kept.validation.texts == old.validation.texts
-    again, new = source.read_matching(source.describe(splits)["fingerprints"])
-    assert again is source
-    assert new.validation.texts == splits.validation.texts
-    recorded = source_of({"data": json.loads(json.dumps(plain.describe(old)))})
+    recorded = source_of({"data": json.loads(json.dumps(source.describe(splits)))})
     assert recorded is not None
-    assert recorded.read_again("validation").texts == old.validation.texts
+    assert recorded.read_again("validation").texts == splits.validation.texts
 
 
 def test_images_are_stratified_too() -> None:
@@ -204,42 +185,12 @@ def test_images_are_stratified_too() -> None:
     late = sorted(range(250), key=lambda i: hash_of(keys[i]))[-30:]
     rows = [(image, "a" if i in late else "b") for i, image in enumerate(pixels)]
     source = ImageSource(data=IN_MEMORY, memory={"train": rows})
-    plain, splits = replace(source, by_label=False).read(), source.read()
-    assert (plain.validation.labels.count("a"), splits.validation.labels.count("a")) == (0, 6)
-    assert len(splits.validation) == len(plain.validation) == 50
+    splits = source.read()
+    assert splits.validation.labels.count("a") == 6, "a split by hash would have none"
+    assert len(splits.validation) == 50
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
 def test_an_impossible_fraction_is_refused(fraction: float) -> None:
     with pytest.raises(ValueError, match="expected a fraction between 0 and 1"):
         LabeledSource(fraction=fraction)
-
-
-def earlier(source: Source[Any]) -> Source[Any]:
-    """Return the split of an earlier version, which chose whole texts by index and ignored their names."""
-    return source.reading_variants()[-1]
-
-
-def test_runs_of_older_versions_keep_their_split(tmp_path: Path) -> None:
-    """Scored by their record, and resumed by the fingerprints in their checkpoint."""
-    mixed = few(tmp_path / "mixed", **{"wiki.train": 300, "wiki.valid": 30, "wiki.test": 20})
-    small = few(tmp_path / "small", big=1000, small=2)
-    sources: list[Source[Any]] = [
-        TextSource(data=str(mixed)),
-        TextSource(data=str(small)),
-        DocumentSource(data=str(small)),
-    ]
-    for source in sources:
-        before = earlier(source)
-        splits = before.read()
-        assert before.fingerprint(splits.train, "train") != source.fingerprint(source.read().train, "train")
-        record = before.describe(splits)
-        again = source_of({"data": json.loads(json.dumps(record))})
-        assert again is not None
-        assert [*again.read_again("validation").texts] == [*splits.validation.texts]
-        resumed, kept = source.read_matching(record["fingerprints"])
-        assert [*kept.train.texts] == [*splits.train.texts]
-        assert resumed.describe(kept)["fingerprints"] == record["fingerprints"]
-        fresh, today = source.read_matching({})
-        assert fresh is source
-        assert [*today.train.texts] == [*source.read().train.texts]

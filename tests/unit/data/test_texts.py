@@ -163,7 +163,5 @@ def test_files_of_another_kind_are_left_out_and_named(tmp_path: Path) -> None:
     assert line in source.summary_lines(splits)
     for name in ("train.bin", "val.bin", "meta.pkl"):
         (tmp_path / name).unlink()
-    before = source.reading_variants()[1]
-    assert source.read_matching(before.describe(before.read())["fingerprints"])[0] == before
     (tmp_path / "input.txt").write_bytes(b"numpy\n")  # a folder of source code, with its requirements
     assert len(TextSource(data=str(tmp_path)).read_one(str(tmp_path))) == 3

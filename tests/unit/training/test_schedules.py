@@ -53,14 +53,6 @@ def test_a_decay_ends_at_the_floor():
     assert linear(5, peak=1.0, total=10, floor=0.5) == pytest.approx(0.75)
 
 
-def test_a_config_saved_before_a_setting_existed_is_the_same_run():
-    config = TrainingConfig(steps=5, schedule="cosine")
-    saved = config.as_dict()
-    del saved["floor"]
-    assert config.differs_from(saved) == []
-    assert TrainingConfig(steps=5, schedule="cosine", floor=0.1).differs_from(saved) == ["floor: 0.0 -> 0.1"]
-
-
 def test_constant_schedule_warms_up():
     assert [constant(step, peak=4.0, warmup=4) for step in (1, 3, 4, 99)] == [1, 3, 4, 4]
     assert constant(1, peak=4.0) == 4.0
