@@ -50,13 +50,13 @@ from manyheads.core.runtime import prepare
 from manyheads.data.sources.running_text import TextSource
 from manyheads.runs.run import Run
 from manyheads.tasks.language.recipes import LanguageModelingConfig
-from manyheads.tasks.language.task import _task
+from manyheads.tasks.language.task import _objective
 imported, used = time.perf_counter(), time.process_time()
 out = Path(sys.argv[2])
 config = LanguageModelingConfig(vocabulary=512, share=0.00001)
 kept = out / "state" / "tokens"
 splits = TextSource(data=sys.argv[1], share=config.share, cache_folder=kept, seed=config.training.seed).read()
-task = _task(config, Run("language-modeling", out), splits, prepare(threads=1))
+task = _objective(config, Run("language-modeling", out), splits, prepare(threads=1))
 batches = task.batches(0)
 place = int(float(sys.argv[3]) * (len(batches) - 1))
 batches[place]

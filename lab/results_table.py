@@ -105,7 +105,7 @@ def by_room() -> str:
     """Return all results, below the names of the tasks of their recipes."""
     rooms: dict[str, list[str]] = {}
     for name, recipe in RECIPES.items():
-        rooms.setdefault(recipe.module.split(".")[2], []).append(name)
+        rooms.setdefault(recipe.task.split(".")[2], []).append(name)
     rooms["experiments of papers"] = sorted({record["recipe"] for record in records()} - {*RECIPES})
     tables = {room: table(*recipes) for room, recipes in rooms.items()}
     return "\n\n".join(f"## {room.replace('_', ' ').capitalize()}\n\n{text}" for room, text in tables.items() if text)

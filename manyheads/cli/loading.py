@@ -90,11 +90,12 @@ def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
     a preset or a recipe is created on the meta device, so its parameters use no memory.
     """
     from manyheads.runs.overrides import apply, from_arguments
+    from manyheads.runs.run import planned_model
     from manyheads.tasks.registry import RECIPES
 
     if name in RECIPES:
         recipe = replace(RECIPES[name], config=apply(RECIPES[name].config, from_arguments(settings)))
-        return recipe.planned_model(), recipe.config
+        return planned_model(recipe), recipe.config
     if settings:
         raise UserError(f"{settings[0]}: settings apply to recipes, but {name} is not a recipe")
     if name in PRESETS:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from manyheads.files import JsonObject
+from manyheads.runs.options import Run
 from manyheads.runs.overrides import apply, from_mapping
-from manyheads.runs.run import Run
 from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C")
@@ -22,7 +23,7 @@ def ablate(
     rows: Rows,
     config: C,
     run: Run,
-    train: Callable[[C, Run], dict[str, Any] | None],
+    train: Callable[[C, Run], JsonObject | None],
     columns: Mapping[str, str],
     sizes: Mapping[str, str] = MappingProxyType({"parameters": "parameters"}),
 ) -> str | dict[str, Any] | None:
@@ -30,6 +31,7 @@ def ablate(
 
     Each row is a run that can be resumed, in its own subdirectory of `run.out`.
 
+    train    function that trains the model of a row and returns the content of its result.json
     columns  names of the table columns, by metric; a metric that was not measured is shown as -
     sizes    names of further columns, by entry of result.json
     """

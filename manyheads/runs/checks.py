@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from manyheads.runs.overrides import nearest
 from manyheads.training.config import TrainingConfig
 from manyheads.training.record import METRICS
 from manyheads.training.tuning import select_trained
+
+logger = logging.getLogger(__name__)
 
 MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
 
@@ -74,3 +77,13 @@ def without_info() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+@contextmanager
+def log_warnings() -> Iterator[None]:
+    """Turn the warnings of libraries into log messages."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        logger.warning(f"{warning.message}")

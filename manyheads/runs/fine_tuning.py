@@ -14,8 +14,8 @@ from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
+from manyheads.runs.options import Run
 from manyheads.runs.recipe import Tuned
-from manyheads.runs.run import Run
 from manyheads.training.config import TrainingConfig
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from manyheads.core.config import Config, Range, Rate, TargetKind
 from manyheads.errors import UserError
@@ -22,6 +22,22 @@ FINE_TUNING = TrainingConfig(
     epochs=3, optimizer="adamw", schedule="linear", learning_rate=3e-5, warmup=100, betas=(0.9, 0.999), eps=1e-6,
     weight_decay=0.01, clip=1.0, log_every=20,
 )  # fmt: skip
+
+
+class RunConfig(Protocol):
+    """Settings that every recipe has. The class is a dataclass.
+
+    threads   number of CPU threads; None: PyTorch's default
+    training  settings of the training loop
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def threads(self) -> int | None: ...
+
+    @property
+    def training(self) -> TrainingConfig: ...
 
 
 @dataclass(frozen=True)
@@ -90,8 +106,8 @@ class Recipe:
 
     summary    one-line description
     config     all settings with values; its docstring explains them
-    module     name of a module with `train(config, run)`, which returns a report. If one model is trained, the module
-               also has `planned_model(config)`. The module is imported late, because it requires PyTorch
+    task       "MODULE:NAME" of a `Task` class, or of a function of configuration and `Run` that returns a report. The
+               module is imported late, because it requires PyTorch
     about      further description: output, duration, published results
     options    further options of the command
     requires   required settings with a description, such as {"data": "DIR with train and test of IMDB"}. The first word
@@ -105,7 +121,7 @@ class Recipe:
     summary: str
     paper: str
     config: Any
-    module: str
+    task: str
     about: str = ""
     options: str = ""
     requires: Mapping[str, str] = field(default_factory=dict)
@@ -134,15 +150,7 @@ class Recipe:
     def starting_config(self, init: str | None) -> Any:
         return self.config if init is None or self.with_init is None else self.with_init
 
-    def train(self, config: Any, run: Any) -> Any:
-        return import_module(self.module).train(config, run)
-
-    def planned_model(self) -> Any:
-        """Return the model that the recipe trains, on the meta device, that is, without weights in memory.
-
-        Raises UserError if the recipe does not train a single model.
-        """
-        planned = getattr(import_module(self.module), "planned_model", None)
-        if planned is None:
-            raise UserError("this recipe does not train a single model; give a model instead")
-        return planned(self.config)
+    def load(self) -> Any:
+        """Import and return the class or function that `task` names."""
+        module, name = self.task.split(":")
+        return getattr(import_module(module), name)

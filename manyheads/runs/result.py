@@ -1,12 +1,10 @@
-"""Report of a finished training run, with the command that uses the trained model."""
+"""Report of a finished training run."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from html import escape
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from manyheads.training.record import Metrics
@@ -48,47 +46,7 @@ def metrics_html(metrics: Metrics) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def example_command(out: Path, held: Any) -> str:
-    """Return the command that applies the model in the directory `out` to an item of the data set `held`.
-
-    Returns an empty text if the data set is of no kind that a command reads.
-    """
-    words = _example(held)
-    return shlex.join(["manyheads", words[0], str(out), *words[1:]]) if words else ""
-
-
-def _example(held: Any) -> list[str]:
-    from manyheads.data.images.labeled_images import ImageData
-    from manyheads.data.readers.conll import Tagged
-    from manyheads.data.readers.documents import Documents
-    from manyheads.data.readers.labeled import Labeled
-    from manyheads.data.readers.parallel import Pairs
-    from manyheads.data.readers.squad import Questions
-    from manyheads.data.readers.texts import Texts
-
-    match held:
-        case Pairs():
-            return ["translate", _brief(held.sources)]
-        case Labeled(second_texts=None):
-            return ["classify", _brief(held.texts)]
-        case Labeled():
-            return ["classify", _brief(held.texts[:1]), "--pair", _brief((held.second_texts or [])[:1])]
-        case Tagged():
-            return ["tag", _brief(" ".join(words) for words in held.words)]
-        case Questions():
-            question = held.items[0]
-            return ["answer", "--question", question.question, "--context", question.context]
-        case Texts():
-            return ["generate", " ".join(next(held.parts()).content.split()[:4])]
-        case Documents():
-            return ["fill", f"{_brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
-        case ImageData():
-            source = held.items[0].source
-            return ["classify", str(source) if isinstance(source, Path) else "IMAGE.png"]
-    return []
-
-
-def _brief(texts: Iterable[str]) -> str:
+def brief(texts: Iterable[str]) -> str:
     """Return the first short text, or the first words of the first text."""
     words = [text.split() for text in islice(texts, 20)]
     return " ".join(next((text for text in words if 2 < len(text) <= MAX_WORDS), words[0])[:MAX_WORDS])

@@ -17,6 +17,7 @@ from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
+from manyheads.runs.options import Run
 from manyheads.runs.overrides import (
     Setting,
     apply,
@@ -29,7 +30,7 @@ from manyheads.runs.overrides import (
 from manyheads.runs.recipe import Recipe
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import options_to_save, restored, saved_options
-from manyheads.runs.run import Run
+from manyheads.runs.run import train_recipe
 from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
@@ -129,9 +130,9 @@ def train(
         if dry_run:
             report: Any = context.broadcast(lambda: _dry_run(selected, resolved, run))
         elif not selected.spreads:
-            report = context.broadcast(lambda: selected.train(resolved, run))
+            report = context.broadcast(lambda: train_recipe(selected, resolved, run))
         else:
-            report = selected.train(resolved, run)
+            report = train_recipe(selected, resolved, run)
     # A dry run or an ablation has a report of another form.
     return TrainedRun(report, directory) if report is None or isinstance(report, RunResult) else report
 
@@ -141,7 +142,7 @@ def _dry_run(recipe: Recipe, config: Any, run: Run) -> Any:
     needed = [getattr(config, name) for name in recipe.requires] + [run.init] * (recipe.init == "must")
     reads = None not in needed and not str(getattr(config, "data", "")).startswith(HUB)
     with TemporaryDirectory() as scratch:  # for the files of a run, such as tokenized texts
-        return recipe.train(config, replace(run, out=Path(scratch, "run"), reads=reads))
+        return train_recipe(recipe, config, replace(run, out=Path(scratch, "run"), reads=reads))
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class DigitsConfig(Config):
 
 def _recipe(algorithm: Literal["copy", "reverse", "addition"], summary: str, about: str) -> Recipe:
     return Recipe(
-        summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "papers.universal.run", about,
+        summary, "Dehghani et al. 2018", DigitsConfig(algorithm), "papers.universal.run:Digits", about,
         options="[model=universal|transformer|lstm] [offsets=false]", program="python -m papers.universal",
     )  # fmt: skip
 

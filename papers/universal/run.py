@@ -17,12 +17,13 @@ from manyheads.data.sources.source import FINGERPRINT_DIGITS
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import END, PAD
 from manyheads.errors import UserError
-from manyheads.files import fingerprint
+from manyheads.files import JsonObject, fingerprint
 from manyheads.inference import CompiledModel
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
-from manyheads.runs.run import Job, Run, carry_out
+from manyheads.runs.options import Run
+from manyheads.runs.task import Job, Task
 from manyheads.tasks.translation.objective import Corpus
 from manyheads.tasks.translation.predictor import Translator
 from manyheads.training.record import Metrics
@@ -40,68 +41,77 @@ STEP_EXAMPLES = 3
 VALIDATION_STRINGS = 200  # number of digit strings in the validation data
 
 
-def train(config: DigitsConfig, run: Run) -> dict[str, Any] | None:
-    """Run the recipe. In addition to result.json, it writes lengths.png and, for a Universal Transformer, steps.txt."""
-    run.refuse(("training.width",), "always the width of the model, so leave it out")
-    run.refuse(
-        ("algorithm",), "each algorithm has its own recipe: universal/copy, universal/reverse, universal/addition"
-    )
-    if config.lengths[0] < SHORTEST[config.algorithm]:
-        raise UserError(
-            f"lengths starts with {config.lengths[0]}: {config.algorithm} needs {SHORTEST[config.algorithm]} or more"
-        )
+class Digits(Task[DigitsConfig, Pairs]):
+    """Task of a model for strings of digits.
 
-    source = DigitSource(
-        algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
-        tested=config.tested, validated=VALIDATION_STRINGS, seed=config.training.seed,
-    )  # fmt: skip
+    In addition to result.json, a run writes lengths.png and, for a Universal Transformer, steps.txt.
+    """
 
-    def plan() -> Plan:
-        return Plan(planned_model(config), config.batch_tokens)
+    may_change = ("tested",)
 
-    def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
-        tests = splits.known["test"]
+    def check(self) -> None:
+        config, shortest = self.config, SHORTEST[self.config.algorithm]
+        self.run.refuse(("training.width",), "always the width of the model, so leave it out")
+        recipes = "universal/copy, universal/reverse, universal/addition"
+        self.run.refuse(("algorithm",), f"each algorithm has its own recipe: {recipes}")
+        if config.lengths[0] < shortest:
+            raise UserError(f"lengths starts with {config.lengths[0]}: {config.algorithm} needs {shortest} or more")
+
+    def planned_model(self) -> TranslationModel:
+        with torch.device("meta"):
+            return _model(self.config)
+
+    def plan(self) -> Plan:
+        return Plan(self.planned_model(), self.config.batch_tokens)
+
+    def data(self) -> DigitSource:
+        config = self.config
+        return DigitSource(
+            algorithm=config.algorithm, longest=config.longest, lengths=config.lengths, size=config.size,
+            tested=config.tested, validated=VALIDATION_STRINGS, seed=config.training.seed,
+        )  # fmt: skip
+
+    def build(self, splits: SplitData[Pairs], compute: ComputeConfig) -> Job:
+        config, model, tests = self.config, _model(self.config), splits.known["test"]
         longest = 1 + max(len(text) for text in (*tests.sources, *tests.targets))
-        model = _model(config)
         if longest > model.config.max_positions:  # number of tokens in the longest text, including the end token
             raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
-        task = _task(config, run, model, splits, compute)
-        curve: dict[str, dict[str, float]] = {}  # Each metric has a list, with one value for each string length.
-        examples: dict[str, Any] = {}
+        objective = _objective(config, self.run, model, splits, compute)
+        source, target = objective.train.mean_lengths()
+        flops = costs.flops(model, source, target)["training"] / target
+        content = self.data().content(splits.train, "train")
+        identity = {"fingerprints": {"train": fingerprint(content)[:FINGERPRINT_DIGITS]}}
+        self._validation, self._curve, self._examples = splits.validation, {}, {}
+        record = {"model": config.model, "curve": self._curve, "examples": self._examples}
+        training = replace(config.training, width=model.config.width)
+        return Job(model, training, objective, flops=flops, identity=identity, record=record)
 
-        def score(strings: Pairs) -> Metrics:
-            metrics: Metrics = {}
-            translator = Translator(directory.load(run.out), compute)
-            for length, pairs in by_length(strings).items():
-                values, outputs = measure(CompiledModel(translator.model, compute), task.tokenizer, pairs)
-                for name, value in values.items():
-                    curve.setdefault(name, {})[str(length)] = value
-                examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
-                logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
-                # lengths of test strings for which result.json contains metrics
-                if length in (config.longest, 2 * config.longest, config.lengths[-1]):
-                    metrics |= length_metrics(values, length, len(pairs))
-            with drawing.optional():
-                draw([(config.model, {"curve": curve, "data": {"longest": config.longest}})], run.out / "lengths.png")
-            if config.model == "universal":
-                steps = [str(pondering(translator, text)) for text in splits.validation.sources[:STEP_EXAMPLES]]
-                (run.out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
-            return metrics
+    # values of each metric by length, and an example of each length
+    _curve: dict[str, dict[str, float]]
+    _examples: JsonObject
 
-        source_length, target_length = task.train.mean_lengths()
-        flops = costs.flops(task.model, source_length, target_length)["training"] / target_length
-        training = replace(config.training, width=task.model.config.width)
-        identity = {"fingerprints": {"train": fingerprint(source.content(splits.train, "train"))[:FINGERPRINT_DIGITS]}}
-        record = {"model": config.model, "curve": curve, "examples": examples}
-        return Job(task.model, training, score, task, flops=flops, identity=identity, record=record)
+    def score(self, held: Pairs, compute: ComputeConfig) -> Metrics:
+        config, out = self.config, self.run.out
+        metrics: Metrics = {}
+        translator = Translator(directory.load(out), compute)
+        for length, pairs in by_length(held).items():
+            values, outputs = measure(CompiledModel(translator.model, compute), digit_tokenizer(), pairs)
+            for name, value in values.items():
+                self._curve.setdefault(name, {})[str(length)] = value
+            self._examples[str(length)] = {"input": pairs.sources[0], "output": outputs[0], "right": pairs.targets[0]}
+            logger.info(f"length {length:4}  " + "  ".join(f"{n} {v:.3f}" for n, v in values.items()))
+            # lengths of test strings for which result.json contains metrics
+            if length in (config.longest, 2 * config.longest, config.lengths[-1]):
+                metrics |= length_metrics(values, length, len(pairs))
+        with drawing.optional():
+            draw([(config.model, {"curve": self._curve, "data": {"longest": config.longest}})], out / "lengths.png")
+        if config.model == "universal":
+            steps = [str(pondering(translator, text)) for text in self._validation.sources[:STEP_EXAMPLES]]
+            (out / "steps.txt").write_text("\n\n".join(steps) + "\n", encoding="utf-8")
+        return metrics
 
-    return carry_out(run, config, source, plan, build, may_change=("tested",))
-
-
-def planned_model(config: DigitsConfig) -> TranslationModel:
-    """Return the model on the meta device, which allocates no memory for weights."""
-    with torch.device("meta"):
-        return _model(config)
+    def example(self, held: Pairs) -> list[str]:
+        return ["translate", held.sources[0]]
 
 
 def _model(config: DigitsConfig) -> Any:
@@ -127,7 +137,9 @@ def _model(config: DigitsConfig) -> Any:
     return build(preset_for_data("universal/tiny", (), {**common, **own, **config.network}, decided))
 
 
-def _task(config: DigitsConfig, run: Run, model: Any, splits: SplitData[Pairs], compute: ComputeConfig) -> DigitTask:
+def _objective(
+    config: DigitsConfig, run: Run, model: TranslationModel, splits: SplitData[Pairs], compute: ComputeConfig
+) -> DigitTask:
     tokenizer = digit_tokenizer()
 
     def tokenized(pairs: Pairs) -> Corpus:

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.answering.task"
+TASK = "manyheads.tasks.answering.task:Answering"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class AnsweringConfig(DataConfig):
 RECIPES = {
     "question-answering": Recipe(
         "a model that finds answers as spans of a text, fine-tuned from any BERT", "Devlin et al. 2018",
-        AnsweringConfig(training=replace(FINE_TUNING, learning_rate=5e-5, accumulate=4)), RUN,
+        AnsweringConfig(training=replace(FINE_TUNING, learning_rate=5e-5, accumulate=4)), TASK,
         """Published results of BERT base on SQuAD 1.1's dev data (section 4.2): F1 88.5, exact match 80.8.
         Questions without an answer, as in SQuAD 2.0, are supported.""",
         requires={"data": "DIR with train and dev or test files in SQuAD's JSON format"}, init="must",
@@ -62,7 +62,7 @@ RECIPES = {
             batch_tokens=2048,
             training=replace(FINE_TUNING, epochs=4, learning_rate=1e-4, warmup=30, log_every=10),
         ),
-        RUN,
+        TASK,
         """It uses the English part of XQuAD, 1,190 questions from SQuAD's dev data, split by article. These are
         far too few questions to train a good model; the recipe shows how much a model learns from them.""",
         requires={"data": "DIR with train.json and test.json of XQuAD"}, init="must",

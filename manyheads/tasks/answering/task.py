@@ -1,8 +1,6 @@
-"""Training run for extractive question answering: loading of data and model, training, and final scores."""
+"""Task of extractive question answering: the questions, the model and its scores."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
@@ -16,41 +14,44 @@ from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import start_bert
-from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.answering.objective import AnsweringObjective
 from manyheads.tasks.answering.predictor import QuestionAnswerer
 from manyheads.tasks.answering.recipes import AnsweringConfig
 from manyheads.training.record import Metrics
 
 
-def train(config: AnsweringConfig, run: Run) -> dict[str, Any] | None:
-    source = QuestionSource(**located(config, run))
+class Answering(DataTask[AnsweringConfig, Questions]):
+    """Task of extractive question answering."""
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else start_bert(run, "question")[0]
-        return Plan(model, config.batch_tokens)
+    def planned_model(self) -> Bert:
+        with torch.device("meta"):  # a model that stands for the initial model in cost estimates
+            return build(preset_for_data(self.config.preset, ("bert",), self.config.model, {"head": "question"}))
 
-    def build(splits: SplitData[Questions], compute: ComputeConfig) -> Job[Questions]:
-        model, tokenizer = start_bert(run, "question")
-        limits = {
+    def plan(self) -> Plan:
+        model = self.planned_model() if self.run.init is None else start_bert(self.run, "question")[0]
+        return Plan(model, self.config.batch_tokens)
+
+    def data(self) -> QuestionSource:
+        return QuestionSource(**self.located)
+
+    def build(self, splits: SplitData[Questions], compute: ComputeConfig) -> Job:
+        config = self.config
+        model, tokenizer = start_bert(self.run, "question")
+        self._limits = {
             "max_length": min(config.max_length, model.config.max_positions), "stride": config.stride,
             "max_query": config.max_query,
         }  # fmt: skip
-        task = AnsweringObjective(
+        objective = AnsweringObjective(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
-            seed=config.training.seed, **limits,
+            seed=config.training.seed, **self._limits,
         )  # fmt: skip
+        flops = costs.flops(model, objective.mean_length)["training"]
+        return Job(model, config.training, objective, flops=flops, record={"reading": self._limits})
 
-        def score(questions: Questions) -> Metrics:
-            return QuestionAnswerer(directory.load(run.out), compute, limits).evaluate(questions).metrics
+    def score(self, held: Questions, compute: ComputeConfig) -> Metrics:
+        return QuestionAnswerer(directory.load(self.run.out), compute, self._limits).evaluate(held).metrics
 
-        flops = costs.flops(model, task.mean_length)["training"]
-        return Job(model, config.training, score, task, flops=flops, record={"reading": limits})
-
-    return carry_out(run, config, source, plan, build)
-
-
-def planned_model(config: AnsweringConfig) -> Bert:
-    """Return a model on the meta device (without memory), which stands for the initial model in cost estimates."""
-    with torch.device("meta"):
-        return build(preset_for_data(config.preset, ("bert",), config.model, {"head": "question"}))
+    def example(self, held: Questions) -> list[str]:
+        question = held.items[0]
+        return ["answer", "--question", question.question, "--context", question.context]

@@ -15,7 +15,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Tuned
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.classification.task"
+TASK = "manyheads.tasks.classification.task:Classification"
 
 
 @dataclass(frozen=True)
@@ -124,20 +124,20 @@ IMDB_DATA = {"data": "DIR of IMDB: aclImdb, or train.parquet and test.parquet wi
 
 def _on_imdb(summary: str, preset: str, about: str = "", **settings: Any) -> Recipe:
     config = replace(IMDB, preset=preset, **settings)
-    return Recipe(summary, "Chollet 2021", config, RUN, about, requires=IMDB_DATA)
+    return Recipe(summary, "Chollet 2021", config, TASK, about, requires=IMDB_DATA)
 
 
 RECIPES = {
     "bert/imdb-1000": Recipe(
         "a classifier of 1,000 reviews from a pretrained BERT, to show the effect of bert/imdb",
-        "Devlin et al. 2018", IMDB_1000, RUN,
+        "Devlin et al. 2018", IMDB_1000, TASK,
         """The weights of the epoch with the best validation accuracy are saved. With scratch=true, the same
         model is trained on the same reviews from random weights. Each run takes a few minutes on one core.""",
         options="[scratch=true]", init="must",
         requires={"data": "DIR with train and test of IMDB, with the columns text and label"},
     ),
     "text-classification": Recipe(
-        "a classifier of the language of a phrase, one of 60, or of your labels", "Chollet 2021", EMBEDDED, RUN,
+        "a classifier of the language of a phrase, one of 60, or of your labels", "Chollet 2021", EMBEDDED, TASK,
         """Without data, it uses phrases of dates, amounts and names from Unicode CLDR, and the test set has
         combinations that do not occur in training. It takes about a minute. With --init, it uses the optimizer
         and schedule of the fine-tuning recipes.""",
@@ -169,27 +169,27 @@ RECIPES = {
         max_length=None, truncate=False,
     ),
     "sst2": Recipe(
-        "a sentiment classifier of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, RUN,
+        "a sentiment classifier of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, TASK,
         "Published result for BERT base on the GLUE test set (section 4.1): accuracy 0.935.",
         options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv, dev.tsv and test.tsv of SST-2, with the columns sentence and label"},
     ),
     "mrpc": Recipe(
-        "a classifier of sentence pairs with equal meaning, fine-tuned from any BERT", "Devlin et al. 2018", MRPC, RUN,
+        "a classifier of sentence pairs with equal meaning, fine-tuned from any BERT", "Devlin et al. 2018", MRPC, TASK,
         "Published result for BERT base on the GLUE test set (section 4.1): F1 0.889.",
         options="[tuned=last-four]", init="must",
         requires={"data": "DIR with train.tsv and test.tsv of MRPC, with the columns sentence1, sentence2 and label"},
     ),
     "single-sentence": Recipe(
         "a classifier with your labels for single texts, fine-tuned from any BERT or GPT",
-        "Devlin et al. 2018, Radford et al. 2018", YOURS, RUN,
+        "Devlin et al. 2018, Radford et al. 2018", YOURS, TASK,
         GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, .jsonl, .parquet) with the columns text and label"},
     ),
     "sentence-pair": Recipe(
         "a classifier with your labels for pairs of texts, fine-tuned from any BERT or GPT",
         "Devlin et al. 2018, Radford et al. 2018",
-        YOURS, RUN, GPT_ABOUT, init="must",
+        YOURS, TASK, GPT_ABOUT, init="must",
         requires={"data": "DIR with train.tsv (or .csv, ...) with the columns sentence1, sentence2 and label"},
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training run of a text classifier: loading of data and vocabulary, training, and final scores."""
+"""Task of the text classifiers: the texts, the vocabulary, the model and its scores."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.embedded.language_codes import LANGUAGES
 from manyheads.data.readers.labeled import REGRESSION_LABELS, Labeled, labels_of
@@ -24,9 +26,12 @@ from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, full_name, preset_for_data
 from manyheads.models.tfidf import Tfidf
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
-from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.runs.options import Run
+from manyheads.runs.result import brief
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
@@ -43,65 +48,86 @@ logger = logging.getLogger(__name__)
 FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
 
 
-def train(config: ClassificationConfig, run: Run) -> dict[str, Any] | None:
-    _check_unused_options(config, run)
+class Classification(DataTask[ClassificationConfig, Labeled]):
+    """Task of a classifier of texts, or of pairs of texts."""
 
-    source = LabeledSource(
-        **located(config, run), columns=config.columns, names=config.names, size=config.size, sample=config.items,
-        target=config.target,
-    )  # fmt: skip
+    def check(self) -> None:
+        _check_unused_options(self.config, self.run)
 
-    def plan() -> Plan:
-        if run.init is None:
-            return Plan(planned_model(config), config.batch_tokens)
-        return Plan(_initial_model(config, run, _expected_labels(config))[0], config.batch_tokens)
+    def planned_model(self) -> Model[Config]:
+        config = self.config
+        if config.preset is None:
+            raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
+        labels = config.names or (tuple(LANGUAGES) if config.data is None else _expected_labels(config))
+        with torch.device("meta"):
+            return _model(config, labels, config.vocabulary, 0, 1)
 
-    def build(splits: SplitData[Labeled], compute: ComputeConfig) -> Job[Labeled]:
+    def plan(self) -> Plan:
+        config, run = self.config, self.run
+        model = self.planned_model() if run.init is None else _initial_model(config, run, _expected_labels(config))[0]
+        return Plan(model, config.batch_tokens)
+
+    def data(self) -> LabeledSource:
+        config = self.config
+        return LabeledSource(
+            **self.located, columns=config.columns, names=config.names, size=config.size, sample=config.items,
+            target=config.target,
+        )  # fmt: skip
+
+    def build(self, splits: SplitData[Labeled], compute: ComputeConfig) -> Job:
+        config, run = self.config, self.run
         _check_pairs(config, run, splits.train)
         labels = config.names or labels_of(splits.train.labels, splits.train.target)
-        target = build_target(config, labels, splits.train)
+        self._target = build_target(config, labels, splits.train)
         if run.init is None:
             model, tokenizer = _build_model(config, splits.train, labels)
         else:
             model, tokenizer = _initial_model(config, run, labels)
-        limit = model.config.max_positions
+        limit = model.max_positions
         # Tokenize the test texts before the training, so that texts that are too long are reported immediately.
         if splits.test is not None and not config.truncate:
             encode(
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
             )
-
-        def score(held: Labeled) -> Metrics:
-            classifier = Classifier(directory.load(run.out), compute)
-            classifier.target = replace(target, weights=None)
-            return classifier.evaluate(held, truncate=config.truncate).metrics
-
         record = {"truncate": config.truncate, **config.target_record}
         if isinstance(model, Tfidf):
             fit = _make_fit(config, run, model, tokenizer, splits.train)
-            return Job(model, config.training, score, fit=fit, record=record)
-        task = ClassificationObjective(
+            return Job(model, config.training, fit=fit, record=record)
+        assert limit is not None
+        objective = ClassificationObjective(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
-            auxiliary=config.auxiliary, seed=config.training.seed, target=target,
+            auxiliary=config.auxiliary, seed=config.training.seed, target=self._target,
             balanced=config.sampling is not None,
         )  # fmt: skip
+        training, identity = fine_tuning(config.training, run, config.tuned), {"labels": list(labels)}
+        return Job(model, training, objective, flops=_flops(objective), identity=identity, record=record)
 
-        cost = costs.flops(model, round(task.tokens_per_item))
-        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
-        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
-        flops = cost["training"] - 2 * frozen
-        if config.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
-            c = model.config
-            flops += costs.TRAINING_PASSES * 2 * (task.tokens_per_item - 1) * c.width * c.vocab
-        training = fine_tuning(config.training, run, config.tuned)
-        identity = {"labels": list(labels)}
-        return Job(model, training, score, task, flops=flops, identity=identity, record=record)
+    def score(self, held: Labeled, compute: ComputeConfig) -> Metrics:
+        classifier = Classifier(directory.load(self.run.out), compute)
+        classifier.target = replace(self._target, weights=None)
+        return classifier.evaluate(held, truncate=self.config.truncate).metrics
 
-    return carry_out(run, config, source, plan, build)
+    def example(self, held: Labeled) -> list[str]:
+        if held.second_texts is None:
+            return ["classify", brief(held.texts)]
+        return ["classify", brief(held.texts[:1]), "--pair", brief(held.second_texts[:1])]
 
 
-def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _flops(objective: ClassificationObjective) -> float:
+    """Return the number of training FLOPs per item."""
+    model = objective.model
+    cost = costs.flops(model, round(objective.tokens_per_item))
+    # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
+    frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
+    flops: float = cost["training"] - 2 * frozen
+    if objective.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
+        c = model.config
+        flops += costs.TRAINING_PASSES * 2 * (objective.tokens_per_item - 1) * c.width * c.vocab
+    return flops
+
+
+def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Model[Config], Tokenizer]:
     """Return the BERT or GPT that `--init` names, with a new classification head, and the tokenizer of the model."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
@@ -125,15 +151,6 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
 def _expected_labels(config: ClassificationConfig) -> tuple[str, ...]:
     """Return labels for a plan, before the data are read."""
     return REGRESSION_LABELS if config.target == "regression" else config.names or ("0", "1")
-
-
-def planned_model(config: ClassificationConfig) -> Any:
-    """Return the model on the meta device (without memory), with the vocabulary size that the user requested."""
-    if config.preset is None:
-        raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
-    labels = config.names or (tuple(LANGUAGES) if config.data is None else _expected_labels(config))
-    with torch.device("meta"):
-        return _model(config, labels, config.vocabulary, 0, 1)
 
 
 def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
@@ -180,7 +197,9 @@ def _make_fit(
     return fit
 
 
-def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]) -> tuple[Any, Tokenizer]:
+def _build_model(
+    config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]
+) -> tuple[Model[Config], Tokenizer]:
     if train.second_texts is not None:
         raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
     with log_warnings():
@@ -193,7 +212,7 @@ def _build_model(config: ClassificationConfig, train: Labeled, labels: tuple[str
     return _model(config, labels, tokenizer.get_vocab_size(), pad, unknown), tokenizer
 
 
-def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Any:
+def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Model[Config]:
     assert config.preset is not None
     name = full_name(config.preset, *FAMILIES)
     special: dict[str, Any] = {"unknown": unknown} if name == "tfidf" else {}

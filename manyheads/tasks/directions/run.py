@@ -23,7 +23,9 @@ from manyheads.data.text.pretraining import PretrainingData, Rules, Special, Tok
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import make_config
 from manyheads.runs.estimate import Plan, estimate
-from manyheads.runs.run import Job, Run, carry_out, log_splits
+from manyheads.runs.options import Run
+from manyheads.runs.run import carry_out, log_splits
+from manyheads.runs.task import Job, Task
 from manyheads.tasks.directions.recipes import DirectionsConfig
 from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.masked_words.task import wordpiece
@@ -53,7 +55,7 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:
-        result = _train_encoder(direction, config, run.part(direction, start_time), corpus)
+        result = carry_out(Reading(config, run.part(direction, start_time), direction, corpus))
         # The run has reached the user's limit --max-minutes. If the user repeats the command, the run resumes here.
         if result is None:
             return None
@@ -110,39 +112,46 @@ def _encoder(config: DirectionsConfig, vocabulary: int, direction: Direction, pa
     return DirectionalEncoder(make_config(DirectionalConfig, config.model, decided))
 
 
-def _train_encoder(direction: Direction, config: DirectionsConfig, run: Run, corpus: _Corpus) -> dict[str, Any] | None:
-    """Train one encoder in its own directory, and return the result of the run.
+class Reading(Task[DirectionsConfig, Tagged]):
+    """Task of one encoder, in its own directory.
 
-    The result includes the tagging metrics of a linear classifier on the frozen features of the encoder.
+    The scores are the tagging metrics of a linear classifier on the frozen features of the encoder.
     """
-    seed, vocabulary, tokenizer = config.training.seed, corpus.tokenizer.get_vocab_size(), corpus.tokenizer
 
-    def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
-        pad = tokenizer.token_to_id("[PAD]")
+    def __init__(self, config: DirectionsConfig, run: Run, direction: Direction, corpus: _Corpus) -> None:
+        super().__init__(config, run)
+        self._direction, self._corpus = direction, corpus
+
+    def plan(self) -> Plan:
+        return _plan(self.config, self._direction)
+
+    def data(self) -> _Corpus:
+        return self._corpus
+
+    def build(self, splits: SplitData[Tagged], compute: ComputeConfig) -> Job:
+        config, tokenizer = self.config, self._corpus.tokenizer
+        seed, vocabulary, pad = config.training.seed, tokenizer.get_vocab_size(), tokenizer.token_to_id("[PAD]")
         assert pad is not None
-        model = _encoder(config, vocabulary, direction, pad)
+        model = _encoder(config, vocabulary, self._direction, pad)
         rules = Rules(length=model.config.max_positions, next_sentence=False, short=0.0)
 
         def examples(tagged: Tagged) -> PretrainingData:
             documents = TokenizedDocuments.of([[" ".join(words)] for words in tagged.words], tokenizer)
             return PretrainingData(documents, rules, Special.of(tokenizer), vocabulary, seed=seed)
 
-        task = DirectionsTask(
+        objective = DirectionsTask(
             model, tokenizer, examples(splits.train), examples(splits.validation), compute=compute,
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip
-
-        length = round(float(task.train.epoch(0).lengths.mean()))
+        length = round(float(objective.train.epoch(0).lengths.mean()))
         encoder = costs.flops(model, length)["training"] / length
         word_parameters = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
-        flops = encoder * task.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
+        flops = encoder * objective.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
+        return Job(model, config.training, objective, flops=flops, identity={"reading": self._direction})
 
-        def score(tagged: Tagged) -> Metrics:
-            return probe(directory.load(run.out).model, tokenizer, splits.train, tagged, compute, context=True)
-
-        return Job(model, config.training, score, task, flops=flops, identity={"reading": direction})
-
-    return carry_out(run, config, corpus, lambda: _plan(config, direction), build)
+    def score(self, held: Tagged, compute: ComputeConfig) -> Metrics:
+        model, train = directory.load(self.run.out).model, self._corpus.splits.train
+        return probe(model, self._corpus.tokenizer, train, held, compute, context=True)
 
 
 def _compare(

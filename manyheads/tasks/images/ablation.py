@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from manyheads.runs.ablation import Rows, ablate
-from manyheads.runs.run import Run
+from manyheads.runs.options import Run
+from manyheads.runs.run import carry_out
 from manyheads.tasks.images.recipes import ImageConfig
-from manyheads.tasks.images.task import train as train_classifier
+from manyheads.tasks.images.task import ImageClassification
 
 # The rows are those of the paper's table 8, without AutoAugment, which is not implemented. The last two rows are
 # additions.
@@ -28,4 +29,6 @@ ROWS: Rows = {
 
 def train(config: ImageConfig, run: Run) -> str | dict[str, Any] | None:
     """Train a small model for every row of the table, and return the table of results."""
-    return ablate(ROWS, config, run, train_classifier, {"loss": "loss", "top1": "top1"})
+    return ablate(
+        ROWS, config, run, lambda row, run: carry_out(ImageClassification(row, run)), {"loss": "loss", "top1": "top1"}
+    )

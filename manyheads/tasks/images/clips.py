@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from manyheads import directory
@@ -14,40 +12,38 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
-from manyheads.runs.run import Job, Run, carry_out
+from manyheads.runs.task import Job, Task
 from manyheads.tasks.images.clip_task import ClipClassifier, ClipTask
 from manyheads.tasks.images.recipes import ClipConfig
 from manyheads.training.record import Metrics
 
 
-def train(config: ClipConfig, run: Run) -> dict[str, Any] | None:
-    source = ClipSource(
-        size=config.size, tested=config.tested, frames=config.frames, side=config.side, slit=config.slit,
-        seed=config.training.seed,
-    )  # fmt: skip
+class MovingDigits(Task[ClipConfig, Clips]):
+    """Task of a classifier of video clips of moving digits."""
 
-    def plan() -> Plan:
-        return Plan(planned_model(config), config.batch_items * config.frames, "image")
+    may_change = ("tested",)
 
-    def build(splits: SplitData[Clips], compute: ComputeConfig) -> Job[Clips]:
-        model = _model(config)
+    def planned_model(self) -> NonLocalNet:
+        with torch.device("meta"):
+            return _model(self.config)
+
+    def plan(self) -> Plan:
+        return Plan(self.planned_model(), self.config.batch_items * self.config.frames, "image")
+
+    def data(self) -> ClipSource:
+        c = self.config
+        return ClipSource(size=c.size, tested=c.tested, frames=c.frames, side=c.side, slit=c.slit, seed=c.training.seed)
+
+    def build(self, splits: SplitData[Clips], compute: ComputeConfig) -> Job:
+        config, model = self.config, _model(self.config)
         preprocessing = Preprocessing.of_channels(config.side, 1, mean=(0.5,), std=(0.5,))
-        task = ClipTask(
+        objective = ClipTask(
             model, preprocessing, splits.train, splits.validation, compute, config.batch_items, config.training.seed
         )
+        return Job(model, config.training, objective)
 
-        def score(clips: Clips) -> Metrics:
-            return ClipClassifier(directory.load(run.out), compute).evaluate_clips(clips).metrics
-
-        return Job(model, config.training, score, task)
-
-    return carry_out(run, config, source, plan, build, may_change=("tested",))
-
-
-def planned_model(config: ClipConfig) -> NonLocalNet:
-    """Return a video clip classifier on the meta device, without memory for its weights."""
-    with torch.device("meta"):
-        return _model(config)
+    def score(self, held: Clips, compute: ComputeConfig) -> Metrics:
+        return ClipClassifier(directory.load(self.run.out), compute).evaluate_clips(held).metrics
 
 
 def _model(config: ClipConfig) -> NonLocalNet:

@@ -15,7 +15,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Threads
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.images.task"
+TASK = "manyheads.tasks.images.task:ImageClassification"
 
 
 @dataclass(frozen=True)
@@ -150,18 +150,18 @@ CIFAR_DATA = {"data": "DIR with train and test of CIFAR-10, with the columns ima
 def _on_cifar10(
     summary: str, paper: str, config: ImageConfig, about: str = "", options: str = "", **more: str
 ) -> Recipe:
-    return Recipe(summary, paper, config, RUN, about, options, requires={**CIFAR_DATA, **more}, init="may")
+    return Recipe(summary, paper, config, TASK, about, options, requires={**CIFAR_DATA, **more}, init="may")
 
 
 RECIPES = {
     "image-classification": Recipe(
-        "a small ViT on handwritten digits, or on your images", "Dosovitskiy et al. 2020", DIGITS, RUN,
+        "a small ViT on handwritten digits, or on your images", "Dosovitskiy et al. 2020", DIGITS, TASK,
         "Without data, it trains on scikit-learn's handwritten digits, in less than two minutes.",
         options="[data=DIR] [preset=vit/7-28] [--init MODEL]", init="may",
         with_init=replace(DIGITS, training=FINE_TUNING),
     ),
     "mnist/vit": Recipe(
-        "a small ViT on MNIST", "Dosovitskiy et al. 2020", MNIST, RUN,
+        "a small ViT on MNIST", "Dosovitskiy et al. 2020", MNIST, TASK,
         "It has patches of 7 x 7 pixels. Training images are shifted by up to two pixels.",
         requires={"data": "DIR with train and test of MNIST, with the columns image and label, or as IDX files"},
         init="may",
@@ -172,13 +172,13 @@ RECIPES = {
     ),
     "cifar10/vit": _on_cifar10(
         "a small ViT", "Dosovitskiy et al. 2020", CIFAR_VIT,
-        """It has patches of 4 x 4 pixels. With teacher=RUN, the class token learns from both the labels and the
+        """It has patches of 4 x 4 pixels. With teacher=TASK, the class token learns from both the labels and the
         teacher (Touvron's loss without a distillation token).""",
     ),
     "cifar10/deit": _on_cifar10(
         "the small ViT with a distillation token, which learns from a teacher", "Touvron et al. 2021",
         replace(CIFAR_VIT, model={**CIFAR_VIT.model, "distilled": True}),
-        options="[distillation=soft]", teacher="RUN, such as a run of cifar10/resnet",
+        options="[distillation=soft]", teacher="TASK, such as a run of cifar10/resnet",
     ),
     "cifar10/se": _on_cifar10(
         "the ResNet with squeeze-and-excitation", "Hu et al. 2017",
@@ -202,7 +202,7 @@ RECIPES = {
         "[preset=conv-attention/content-small]",
     ),
     "deit": Recipe(
-        "the paper's full recipe for ImageNet", "Touvron et al. 2021", PAPER, RUN,
+        "the paper's full recipe for ImageNet", "Touvron et al. 2021", PAPER, TASK,
         """As in table 9, it trains for 300 epochs with RandAugment, mixup, cutmix, erasing, repeated
         augmentation and stochastic depth. Each part can be switched off. Published top-1 accuracy: DeiT-S 79.9,
         with distillation 81.2.""",
@@ -212,7 +212,7 @@ RECIPES = {
     "deit/ablate": Recipe(
         "the rows of DeiT's table 8 at a small budget, each without one part of the recipe",
         "Touvron et al. 2021", ABLATE,
-        "manyheads.tasks.images.ablation",
+        "manyheads.tasks.images.ablation:train",
         """It trains a small model for every row and writes the table of validation loss and top1. Each run has
         its own directory below --out and can be resumed. Published top1 (table 8): 81.8 with all parts, 74.5
         with SGD, 79.6 without RandAugment. The paper trains for 300 epochs; regularization that helps a long
@@ -224,7 +224,7 @@ RECIPES = {
         ClipConfig(model={
             "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
         }),
-        "manyheads.tasks.images.clips",
+        "manyheads.tasks.images.clips:MovingDigits",
         """The clips are generated. A convolution sees a single frame, which shows a part of the digit; a
         non-local block sees all frames. Without these blocks (model.stages=[]), only the final mean combines
         the frames. It takes a few minutes on one core.""",

@@ -1,10 +1,11 @@
-"""Training run of an image classifier, with or without a teacher for distillation."""
+"""Task of the image classifiers, with or without a teacher for distillation."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.analysis.figures.token_similarity import token_similarity
+from manyheads.core.config import Config
+from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
@@ -21,11 +24,13 @@ from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import REGRESSION_LABELS
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError, shown
+from manyheads.files import JsonObject
 from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.models.vit import ViT
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
-from manyheads.runs.run import Job, Run, carry_out, located
+from manyheads.runs.options import Run
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.images.distillation import Teacher
 from manyheads.tasks.images.objective import EVALUATION_BATCH, TOP, ImageClassificationObjective, image_metric_names
@@ -38,62 +43,75 @@ from manyheads.training.record import Metrics
 logger = logging.getLogger(__name__)
 
 
-def train(config: ImageConfig, run: Run) -> dict[str, Any] | None:
-    if config.teacher is None:
-        settings = ("distillation", "share", "temperature")
-        run.refuse(settings, "no effect without a teacher: add teacher=RUN", changed_only=True)
-    if config.data is None:
-        run.refuse(("names", "validation", "test"), "only for your own data: give them with data=PATH, or leave it out")
+class ImageClassification(DataTask[ImageConfig, ImageData]):
+    """Task of an image classifier."""
 
-    teacher_directory = None if config.teacher is None else directory.load(config.teacher)
-    _check_metric(config, tuple(map(str, range(TOP + 1))))
+    may_change = ("workers", "columns")
+    _objective: ImageClassificationObjective | None = None
 
-    source = ImageSource(
-        **located(config, run),
-        names=config.names,
-        columns=config.columns,
-        sample=config.items,
-        target=config.target,
-        cache_folder=run.out / "state" / "images",
-        follows=not distributed_context().first,
-    )
+    def check(self) -> None:
+        config, run = self.config, self.run
+        if config.teacher is None:
+            settings = ("distillation", "share", "temperature")
+            run.refuse(settings, "no effect without a teacher: add teacher=RUN", changed_only=True)
+        if config.data is None:
+            hint = "only for your own data: give them with data=PATH, or leave it out"
+            run.refuse(("names", "validation", "test"), hint)
+        self._teacher = None if config.teacher is None else directory.load(config.teacher)
+        _check_metric(config, tuple(map(str, range(TOP + 1))))
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _initial_model(config, run)[0]
-        return Plan(model, config.batch_items, "image")
+    def planned_model(self) -> ReadsImages[Config]:
+        with torch.device("meta"):
+            return _build_model(self.config, self.config.names)[0]
 
-    def build(splits: SplitData[ImageData], compute: ComputeConfig) -> Job[ImageData]:
-        labels = splits.train.names
-        _check_metric(config, labels)
-        target = build_target(config, labels, splits.train, config.smoothing)
-        model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
-        _warn_of_small_input(splits.train, model.config.image_size, config, run)
-        teacher = None if teacher_directory is None else _teacher(config, teacher_directory, model, preprocessing)
-        task = ImageClassificationObjective(
-            model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
-            augmentation=config.augmentation, target=target, balanced=config.sampling is not None, teacher=teacher,
-            workers=config.workers, seed=config.training.seed,
+    def plan(self) -> Plan:
+        model = self.planned_model() if self.run.init is None else _initial_model(self.config, self.run)[0]
+        return Plan(model, self.config.batch_items, "image")
+
+    def data(self) -> ImageSource:
+        config = self.config
+        return ImageSource(
+            **self.located, names=config.names, columns=config.columns, sample=config.items, target=config.target,
+            cache_folder=self.run.out / "state" / "images", follows=not distributed_context().first,
         )  # fmt: skip
-        distillation: dict[str, Any] = {}
+
+    def build(self, splits: SplitData[ImageData], compute: ComputeConfig) -> Job:
+        config, run, labels = self.config, self.run, splits.train.names
+        _check_metric(config, labels)
+        self._target = build_target(config, labels, splits.train, config.smoothing)
+        model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
+        _warn_of_small_input(splits.train, model.image_size, config, run)
+        teacher = None if self._teacher is None else _teacher(config, self._teacher, model, preprocessing)
+        self._objective = objective = ImageClassificationObjective(
+            model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
+            augmentation=config.augmentation, target=self._target, balanced=config.sampling is not None,
+            teacher=teacher, workers=config.workers, seed=config.training.seed,
+        )  # fmt: skip
+        self._distillation: JsonObject = {}
         if teacher is not None:
-            distillation["differing_labels"] = task.differing_labels()
-            _warn_of_equal_labels(distillation["differing_labels"], config)
-
-        def score(data: ImageData) -> Metrics:
-            classifier = ImageClassifier(directory.load(run.out), compute)
-            classifier.target = replace(target, weights=None, smoothing=0.0)
-            outcome = classifier.evaluate(data)
-            if config.teacher is not None:
-                taught = ImageClassifier(directory.load(config.teacher), compute).evaluate(data)
-                distillation.update(_compare_with_teacher(taught, outcome), **_similarity(classifier, data))
-            return outcome.metrics
-
+            self._distillation["differing_labels"] = objective.differing_labels()
+            _warn_of_equal_labels(self._distillation["differing_labels"], config)
         flops = costs.flops(model)["training"]
         identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
-        record = {**config.target_record, **({"distillation": distillation} if teacher else {})}
-        return Job(model, config.training, score, task, flops=flops, identity=identity, record=record, close=task.close)
+        record = {**config.target_record, **({"distillation": self._distillation} if teacher else {})}
+        return Job(model, config.training, objective, flops=flops, identity=identity, record=record)
 
-    return carry_out(run, config, source, plan, build, may_change=("workers", "columns"))
+    def score(self, held: ImageData, compute: ComputeConfig) -> Metrics:
+        classifier = ImageClassifier(directory.load(self.run.out), compute)
+        classifier.target = replace(self._target, weights=None, smoothing=0.0)
+        result = classifier.evaluate(held)
+        if self.config.teacher is not None:
+            taught = ImageClassifier(directory.load(self.config.teacher), compute).evaluate(held)
+            self._distillation.update(_compare_with_teacher(taught, result), **_similarity(classifier, held))
+        return result.metrics
+
+    def example(self, held: ImageData) -> list[str]:
+        source = held.items[0].source
+        return ["classify", str(source) if isinstance(source, Path) else "IMAGE.png"]
+
+    def close(self) -> None:
+        if self._objective is not None:
+            self._objective.close()
 
 
 def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: Run) -> None:
@@ -121,13 +139,7 @@ def _check_metric(config: ImageConfig, labels: tuple[str, ...]) -> None:
         raise UserError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
-def planned_model(config: ImageConfig) -> Any:
-    """Return an image classifier on the meta device, without memory for its weights."""
-    with torch.device("meta"):
-        return _build_model(config, config.names)[0]
-
-
-def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Preprocessing]:
+def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[ReadsImages[Any], Preprocessing]:
     labels = REGRESSION_LABELS if config.target == "regression" else labels
     decided = {"target": config.target, **({"labels": labels} if labels else {})}
     model = build(preset_for_data(config.preset, IMAGES, config.model, decided))
@@ -139,7 +151,9 @@ def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[Any, Pre
     )  # fmt: skip
 
 
-def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None) -> tuple[Any, Preprocessing]:
+def _initial_model(
+    config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None
+) -> tuple[ReadsImages[Any], Preprocessing]:
     """Return the model that `--init` names, and its image preprocessing.
 
     The settings can change the labels of the model and the image size of a ViT.
@@ -160,7 +174,9 @@ def _initial_model(config: ImageConfig, run: Run, labels: tuple[str, ...] | None
     return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
 
 
-def _teacher(config: ImageConfig, loaded: directory.Loaded, model: Any, expected: Preprocessing) -> Teacher:
+def _teacher(
+    config: ImageConfig, loaded: directory.Loaded, model: ReadsImages[Any], expected: Preprocessing
+) -> Teacher:
     if getattr(model.config, "distilled", False) and model.config.fused == "none":
         raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
     labels = model.config.labels
@@ -195,7 +211,7 @@ def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
         )
 
 
-def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) -> dict[str, Any]:
+def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) -> JsonObject:
     """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
 
     The agreement is the fraction of images for which both predict the same label.
@@ -204,7 +220,7 @@ def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) 
     return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
 
 
-def _similarity(classifier: ImageClassifier, data: ImageData) -> dict[str, Any]:
+def _similarity(classifier: ImageClassifier, data: ImageData) -> JsonObject:
     """Return the cosine similarity of a DeiT's class token and distillation token.
 
     The result is empty for a model without these two tokens.

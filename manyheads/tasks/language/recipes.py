@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.language.task"
+TASK = "manyheads.tasks.language.task:LanguageModeling"
 EMBEDDED_TRAINING = TrainingConfig(
     steps=1500, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
     eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=500, log_every=20,
@@ -81,13 +81,13 @@ TEXT_OF_SHAKESPEARE = {"data": "FILE, tiny-shakespeare's input.txt, or its direc
 RECIPES = {
     "language-modeling": Recipe(
         "a small language model on Python's source code, or on your texts", "Radford et al. 2019",
-        LanguageModelingConfig(), RUN,
+        LanguageModelingConfig(), TASK,
         "It uses byte-level BPE. "
         "Without data, it trains on the standard library's source code, in about three minutes on two cores.",
         options="[data=FILE|DIR] [--init MODEL]", init="may", with_init=LanguageModelingConfig(training=FINE_TUNING),
     ),
     "language-modeling/tiny-shakespeare": Recipe(
-        "a character model with 0.8 M parameters, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, RUN,
+        "a character model with 0.8 M parameters, for a CPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE, TASK,
         """As in nanoGPT's README, section "I only have a macbook" (github.com/karpathy/nanoGPT), it trains for
         2,000 steps of 12 blocks of 64 tokens. The last tenth of the text is the validation split. The published
         validation loss is 1.88, estimated on 20 random batches; here every validation token is scored, in
@@ -95,7 +95,7 @@ RECIPES = {
         requires=TEXT_OF_SHAKESPEARE, init="may",
     ),
     "language-modeling/tiny-shakespeare-gpu": Recipe(
-        "a character model with 10.7 M parameters, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, RUN,
+        "a character model with 10.7 M parameters, for a GPU", "Karpathy 2022, nanoGPT", TINY_SHAKESPEARE_GPU, TASK,
         """As in nanoGPT's README, section "quick start", it trains with dropout 0.2 for 5,000 steps of 64
         blocks of 256 tokens, and saves the weights with the best validation loss. The published loss is 1.4697.""",
         options="--precision bf16", requires=TEXT_OF_SHAKESPEARE, init="may",

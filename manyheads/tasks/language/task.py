@@ -1,4 +1,4 @@
-"""Training run of a language model: loading of texts and vocabulary, training, and final scores."""
+"""Task of the language models: the texts, the vocabulary, the model and its scores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from manyheads.files import fingerprint, write
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset_for_data
 from manyheads.models.universal import UniversalSequence
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, opened, tokenizer_of
-from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.runs.options import Run
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.language.objective import LanguageModelingObjective
 from manyheads.tasks.language.predictor import LanguageModel
 from manyheads.tasks.language.recipes import LanguageModelingConfig
@@ -37,32 +39,46 @@ Model = GPT | UniversalSequence
 MAX_VOCABULARY_BYTES = 2**26  # maximum number of bytes of text that the tokenizer is trained on
 
 
-def train(config: LanguageModelingConfig, run: Run) -> dict[str, Any] | None:
-    cache = run.out / "state" / "tokens"
-    source = TextSource(**located(config, run), share=config.share, column=config.column, cache_folder=cache)
+class LanguageModeling(DataTask[LanguageModelingConfig, Texts]):
+    """Task of a language model."""
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _initial_model(run)[0]
-        return Plan(model, config.rows * config.block)
+    may_change = ("stride", "column")
 
-    def build(splits: SplitData[Texts], compute: ComputeConfig) -> Job[Texts]:
-        task = _task(config, run, splits, compute)
-        windows = {"context": config.block, "stride": config.stride or config.block}
+    def planned_model(self) -> Model:
+        with torch.device("meta"):
+            return build(_model_config(self.config, self.config.vocabulary, None))
 
-        def score(texts: Texts) -> Metrics:
-            return LanguageModel(directory.load(run.out), compute).score(texts, **windows).metrics
+    def plan(self) -> Plan:
+        model = self.planned_model() if self.run.init is None else _initial_model(self.run)[0]
+        return Plan(model, self.config.rows * self.config.block)
 
-        flops = costs.flops(task.model, config.block)["training"] / config.block
-        training = replace(config.training, width=task.model.config.width)
-        return Job(task.model, training, score, task, flops=flops, record={"windows": windows, "scored": config.scored})
+    def data(self) -> TextSource:
+        cache = self.run.out / "state" / "tokens"
+        return TextSource(**self.located, share=self.config.share, column=self.config.column, cache_folder=cache)
 
-    return carry_out(run, config, source, plan, build, may_change=("stride", "column"))
+    def build(self, splits: SplitData[Texts], compute: ComputeConfig) -> Job:
+        config = self.config
+        objective = _objective(config, self.run, splits, compute)
+        flops = costs.flops(objective.model, config.block)["training"] / config.block
+        training = replace(config.training, width=objective.model.config.width)
+        record = {"windows": self._windows, "scored": config.scored}
+        return Job(objective.model, training, objective, flops=flops, record=record)
+
+    @property
+    def _windows(self) -> dict[str, int]:
+        return {"context": self.config.block, "stride": self.config.stride or self.config.block}
+
+    def score(self, held: Texts, compute: ComputeConfig) -> Metrics:
+        return LanguageModel(directory.load(self.run.out), compute).score(held, **self._windows).metrics
+
+    def example(self, held: Texts) -> list[str]:
+        return ["generate", " ".join(next(held.parts()).content.split()[:4])]
 
 
-def _task(
+def _objective(
     config: LanguageModelingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
 ) -> LanguageModelingObjective:
-    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    """Return the objective with a new model and vocabulary, or with those of the model that `--init` names."""
     if run.init is None:
         tokenizer = _train_tokenizer(config, splits, run.out / "state" / "tokens")
         end = tokenizer.token_to_id(END_OF_TEXT)
@@ -97,12 +113,6 @@ def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], c
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, tokenizer.to_str())
     return tokenizer
-
-
-def planned_model(config: LanguageModelingConfig) -> Model:
-    """Return the model on the meta device, for a vocabulary of the full requested size."""
-    with torch.device("meta"):
-        return build(_model_config(config, config.vocabulary, None))
 
 
 def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | None) -> Any:

@@ -15,7 +15,7 @@ from manyheads.training.config import TrainingConfig
 if TYPE_CHECKING:
     from manyheads.data.text.pretraining import Rules
 
-RUN = "manyheads.tasks.masked_words.task"
+TASK = "manyheads.tasks.masked_words.task:Pretraining"
 
 
 def _paper_config(**settings: Any) -> TrainingConfig:
@@ -103,7 +103,7 @@ IMDB = PretrainingConfig(
 RECIPES = {
     "bert/pretraining": Recipe(
         "a tiny BERT on the standard library's documentation, or any BERT on your text", "Devlin et al. 2018",
-        EMBEDDED, RUN,
+        EMBEDDED, TASK,
         """It predicts masked words and the next sentence (section 3.1). On the documentation, it takes about
         three minutes on two cores. The paper uses preset=base-uncased vocabulary=30522, batches of 256 examples
         and a million steps: 900,000 with length=128, and the rest with length=512 and --init.""",
@@ -111,7 +111,7 @@ RECIPES = {
         with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "bert/imdb": Recipe(
-        "a small BERT on film reviews, as a start for classifiers", "Devlin et al. 2018", IMDB, RUN,
+        "a small BERT on film reviews, as a start for classifiers", "Devlin et al. 2018", IMDB, TASK,
         "It trains on the 50,000 unlabeled reviews, as a start for `bert/imdb-1000`. It takes almost an hour.",
         requires={"data": "PATH of IMDB's unsupervised.parquet"}, init="may",
     ),

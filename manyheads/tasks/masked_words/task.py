@@ -1,4 +1,4 @@
-"""Pretraining run of BERT: loading of documents, training of the vocabulary, and training of the model."""
+"""Task of pretraining a BERT: the documents, the vocabulary and the model."""
 
 from __future__ import annotations
 
@@ -20,40 +20,47 @@ from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert, Head
 from manyheads.models.presets import build, preset_for_data
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import start_bert
-from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.runs.options import Run
+from manyheads.runs.result import brief
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.masked_words.objective import MaskedLMObjective
 from manyheads.tasks.masked_words.recipes import PretrainingConfig
 
 
-def train(config: PretrainingConfig, run: Run) -> dict[str, Any] | None:
-    source = DocumentSource(**located(config, run), column=config.column, cache_folder=run.out / "state" / "tokens")
+class Pretraining(DataTask[PretrainingConfig, Documents]):
+    """Task of pretraining a BERT."""
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else start_bert(run, _head(config))[0]
-        _check_length(config, model)
-        return Plan(model, config.batch_tokens)
+    may_change = ("column",)
 
-    def build(splits: SplitData[Documents], compute: ComputeConfig) -> Job[Documents]:
+    def planned_model(self) -> Bert:
+        with torch.device("meta"):
+            return build(_model_config(self.config, self.config.vocabulary))
+
+    def plan(self) -> Plan:
+        model = self.planned_model() if self.run.init is None else start_bert(self.run, _head(self.config))[0]
+        _check_length(self.config, model)
+        return Plan(model, self.config.batch_tokens)
+
+    def data(self) -> DocumentSource:
+        cache = self.run.out / "state" / "tokens"
+        return DocumentSource(**self.located, column=self.config.column, cache_folder=cache)
+
+    def build(self, splits: SplitData[Documents], compute: ComputeConfig) -> Job:
+        config = self.config
         if config.next_sentence and len(splits.validation) < 2:
             raise UserError(
                 f"{config.data}: found 1 validation document, but pairs need two: "
                 "give validation=PATH or next_sentence=false"
             )
-        task = _task(config, run, splits, compute)
-        return Job(
-            task.model, config.training, lambda held: {}, task, flops=_flops(task),
-            record={"rules": asdict(config.rules)},
-        )  # fmt: skip
+        objective = _objective(config, self.run, splits, compute)
+        record = {"rules": asdict(config.rules)}
+        return Job(objective.model, config.training, objective, flops=_flops(objective), record=record)
 
-    return carry_out(run, config, source, plan, build, may_change=("column",))
-
-
-def planned_model(config: PretrainingConfig) -> Bert:
-    """Return the model on the meta device, for a vocabulary of the full requested size."""
-    with torch.device("meta"):
-        return build(_model_config(config, config.vocabulary))
+    def example(self, held: Documents) -> list[str]:
+        return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
 
 
 def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> Any:
@@ -64,10 +71,10 @@ def _head(config: PretrainingConfig) -> Head:
     return "pretraining" if config.next_sentence else "masked_lm"
 
 
-def _task(
+def _objective(
     config: PretrainingConfig, run: Run, splits: SplitData[Documents], compute: ComputeConfig
 ) -> MaskedLMObjective:
-    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    """Return the objective with a new model and vocabulary, or with those of the model that `--init` names."""
     if run.init is None:
         tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
         # The tokenizer replaces line breaks by spaces, as in the training documents, because users fine-tune the model
@@ -106,16 +113,16 @@ def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Toke
     return tokenizer
 
 
-def _flops(task: MaskedLMObjective) -> float:
+def _flops(objective: MaskedLMObjective) -> float:
     """Return the number of training FLOPs per masked token.
 
     It is the cost of predicting one word, plus the encoder's cost for all tokens divided by the number of masked
     tokens.
     """
-    examples = task.train.epoch(0)
+    examples = objective.train.epoch(0)
     length = round(float(examples.lengths.mean()))
-    masked = sum(task.train.rules.wanted(n) for n in examples.lengths.tolist())
-    c = task.model.config
+    masked = sum(objective.train.rules.wanted(n) for n in examples.lengths.tolist())
+    c = objective.model.config
     with torch.device("meta"):
         encoder = Bert(replace(c, head="none"))
     per_token = costs.flops(encoder, length)["training"] / length

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.tagging.task"
+TASK = "manyheads.tasks.tagging.task:Tagging"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ CONLL2003 = TaggingConfig(
 RECIPES = {
     "tagging": Recipe(
         "a small tagger of dates, times, amounts, places and languages, or of your tags", "Devlin et al. 2018",
-        EMBEDDED, RUN,
+        EMBEDDED, TASK,
         """Without data, it uses phrases of dates, amounts and names from Unicode CLDR, with tags for their
         parts, and the test set has combinations that do not occur in training. It takes about two minutes on
         two cores. With --init, it uses the optimizer and schedule of `conll2003`.""",
@@ -72,7 +72,7 @@ RECIPES = {
         with_init=replace(EMBEDDED, training=CONLL2003.training),
     ),
     "conll2003": Recipe(
-        "a tagger of named entities, fine-tuned from any BERT", "Devlin et al. 2018", CONLL2003, RUN,
+        "a tagger of named entities, fine-tuned from any BERT", "Devlin et al. 2018", CONLL2003, TASK,
         """Published result of BERT base (section 5.3): entity F1 92.4 on the test data. The paper's model also
         reads the text around each sentence; here each sentence is read alone. `tuned` selects the paper's
         ablation, in which a BiLSTM reads the states of the frozen BERT (validation F1 94.9 with its last layer,

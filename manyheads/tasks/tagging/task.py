@@ -1,4 +1,4 @@
-"""Training run of a tagger: loading of sentences and vocabulary, training, and final scores."""
+"""Task of the taggers: the sentences, the vocabulary, the model and its scores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.presets import build, preset_for_data
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import fine_tuning, start_tuned
-from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.runs.result import brief
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.tagging.objective import TaggingObjective
 from manyheads.tasks.tagging.predictor import Tagger
 from manyheads.tasks.tagging.recipes import TaggingConfig
@@ -29,18 +31,27 @@ from manyheads.training.record import Metrics
 ENTITIES = ("O", *(f"{begins}-{kind}" for kind in ("LOC", "MISC", "ORG", "PER") for begins in "BI"))
 
 
-def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
-    if run.init is None:
-        run.refuse(("tuned",), "no effect without a model to start from: add --init MODEL")
+class Tagging(DataTask[TaggingConfig, Tagged]):
+    """Task of a tagger."""
 
-    source = TaggedSource(**located(config, run), locale=config.locale, size=config.size)
+    def check(self) -> None:
+        if self.run.init is None:
+            self.run.refuse(("tuned",), "no effect without a model to start from: add --init MODEL")
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else start_tuned(run, "token", ENTITIES, config.tuned)[0]
-        return Plan(model, config.batch_tokens)
+    def planned_model(self) -> Bert:
+        with torch.device("meta"):
+            return build(_model_config(self.config, self.config.vocabulary, ENTITIES))
 
-    def build(splits: SplitData[Tagged], compute: ComputeConfig) -> Job[Tagged]:
-        labels = tuple(splits.train.labels)
+    def plan(self) -> Plan:
+        if self.run.init is None:
+            return Plan(self.planned_model(), self.config.batch_tokens)
+        return Plan(start_tuned(self.run, "token", ENTITIES, self.config.tuned)[0], self.config.batch_tokens)
+
+    def data(self) -> TaggedSource:
+        return TaggedSource(**self.located, locale=self.config.locale, size=self.config.size)
+
+    def build(self, splits: SplitData[Tagged], compute: ComputeConfig) -> Job:
+        config, run, labels = self.config, self.run, tuple(splits.train.labels)
         if len(labels) < 2:
             raise UserError(f"{splits.train.file}: expected two or more different tags, found only {labels[0]}")
         model, tokenizer = (
@@ -48,30 +59,24 @@ def train(config: TaggingConfig, run: Run) -> dict[str, Any] | None:
             if run.init is None
             else start_tuned(run, "token", labels, config.tuned)
         )
-        limits = {"max_length": min(config.max_length, model.config.max_positions)}
-        task = TaggingObjective(
+        self._limits = {"max_length": min(config.max_length, model.config.max_positions)}
+        objective = TaggingObjective(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
-            seed=config.training.seed, **limits,
+            seed=config.training.seed, **self._limits,
         )  # fmt: skip
-
-        def score(tagged: Tagged) -> Metrics:
-            return Tagger(directory.load(run.out), compute, limits).evaluate(tagged).metrics
-
-        length = task.mean_length
+        length = objective.mean_length
         cost = costs.flops(model, length)
         # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
         frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
-        flops = (cost["training"] - 2 * frozen) / length * task.tokens_per_word
+        flops = (cost["training"] - 2 * frozen) / length * objective.tokens_per_word
         training = fine_tuning(config.training, run, config.tuned)
-        return Job(model, training, score, task, flops=flops, record={"reading": limits})
+        return Job(model, training, objective, flops=flops, record={"reading": self._limits})
 
-    return carry_out(run, config, source, plan, build)
+    def score(self, held: Tagged, compute: ComputeConfig) -> Metrics:
+        return Tagger(directory.load(self.run.out), compute, self._limits).evaluate(held).metrics
 
-
-def planned_model(config: TaggingConfig) -> Bert:
-    """Return the model on the meta device, for a vocabulary of the full requested size."""
-    with torch.device("meta"):
-        return build(_model_config(config, config.vocabulary, ENTITIES))
+    def example(self, held: Tagged) -> list[str]:
+        return ["tag", brief(" ".join(words) for words in held.words)]
 
 
 def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) -> tuple[Bert, Tokenizer]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from manyheads.models.presets import PRESETS, full_name
 from manyheads.runs.ablation import Rows, ablate
-from manyheads.runs.run import Run
+from manyheads.runs.options import Run
+from manyheads.runs.run import carry_out
 from manyheads.tasks.translation.recipes import TranslationConfig
-from manyheads.tasks.translation.task import train as train_translator
+from manyheads.tasks.translation.task import Translation
 
 
 def rows(config: TranslationConfig) -> Rows:
@@ -46,4 +47,10 @@ def rows(config: TranslationConfig) -> Rows:
 
 def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
     """Train a small model for every row of the table, and return the table of results."""
-    return ablate(rows(config), config, run, train_translator, {"perplexity": "perplexity", "bleu_13a": "BLEU"})
+    return ablate(
+        rows(config),
+        config,
+        run,
+        lambda row, run: carry_out(Translation(row, run)),
+        {"perplexity": "perplexity", "bleu_13a": "BLEU"},
+    )

@@ -10,7 +10,7 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
-RUN = "manyheads.tasks.translation.task"
+TASK = "manyheads.tasks.translation.task:Translation"
 Ids = Annotated[int, Range(4, 10**7)]
 
 
@@ -188,13 +188,13 @@ WMT14_DATA = {"data": "DIR with the train, validation and test files of WMT14"}
 
 RECIPES = {
     "translation": Recipe(
-        "a small translator of dates, amounts and names between two locales", "Vaswani et al. 2017", EMBEDDED, RUN,
+        "a small translator of dates, amounts and names between two locales", "Vaswani et al. 2017", EMBEDDED, TASK,
         """Without data, it uses phrases from Unicode CLDR in two locales, and the test set has combinations
         that do not occur in training. It takes about three minutes on two cores.""",
         options="[source=en target=de] [data=CORPUS]", init="may", with_init=replace(EMBEDDED, training=FINE_TUNING),
     ),
     "translation/multi30k": Recipe(
-        "a translator of image captions, 2 M parameters", "Wu et al. 2021", MULTI30K, RUN,
+        "a translator of image captions, 2 M parameters", "Wu et al. 2021", MULTI30K, TASK,
         """Transformer-Tiny of Wu et al. 2021 (BLEU 41.02 lowercased and tokenized, en-de), on raw cased text.
         To suit a CPU, it has pre-norm layers, a smaller vocabulary and smaller batches. It takes about two
         hours on one core with --precision bf16.""",
@@ -202,7 +202,7 @@ RECIPES = {
         requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/blog": Recipe(
-        "the PyTorch tutorial's German-English translator of image captions", "Vaswani et al. 2017", BLOG, RUN,
+        "the PyTorch tutorial's German-English translator of image captions", "Vaswani et al. 2017", BLOG, TASK,
         """nn.Transformer with 3 + 3 layers of width 512 and two word vocabularies, 33.6 M parameters. It trains
         with Adam at 1e-4 for 18 epochs and decodes greedily. Unlike in the tutorial, a batch has sentences of
         similar length; the batches are in random order. It takes about three hours on one core.""",
@@ -210,19 +210,19 @@ RECIPES = {
         requires={"data": "DIR with train, val and test_2016_flickr of Multi30k"},
     ),
     "translation/wmt14-base": Recipe(
-        "the paper's base model for 100,000 steps", "Vaswani et al. 2017", WMT14_BASE, RUN,
+        "the paper's base model for 100,000 steps", "Vaswani et al. 2017", WMT14_BASE, TASK,
         """Published result (table 2): BLEU 27.3 en-de. Each step has 25,000 source and target tokens. The joint
         vocabulary has 37,000 tokens; the last five checkpoints are averaged.""",
         options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/wmt14-big": Recipe(
-        "the paper's big model for 300,000 steps", "Vaswani et al. 2017", WMT14_BIG, RUN,
+        "the paper's big model for 300,000 steps", "Vaswani et al. 2017", WMT14_BIG, TASK,
         "Published result (table 2): BLEU 28.4 en-de. Dropout is 0.3; the last twenty checkpoints are averaged.",
         options="source=en target=de", requires=WMT14_DATA, init="may",
     ),
     "translation/ablate": Recipe(
         "the rows of the paper's table 3 at a small budget, on any corpus", "Vaswani et al. 2017",
-        ABLATE, "manyheads.tasks.translation.ablation",
+        ABLATE, "manyheads.tasks.translation.ablation:train",
         """It trains a small model for every row and writes the table of validation perplexity and BLEU. Each
         run has its own directory below --out and can be resumed. At this budget, only large effects exceed the
         noise between seeds.""",
@@ -230,7 +230,7 @@ RECIPES = {
     ),
     "translation/rivals": Recipe(
         "recurrent and convolutional translators against the Transformer, 1.3 M parameters each",
-        "Vaswani et al. 2017", RIVALS, "manyheads.tasks.translation.rivals",
+        "Vaswani et al. 2017", RIVALS, "manyheads.tasks.translation.rivals:train",
         """It trains every model on the same batches in the same order and writes a table of BLEU, loss, FLOPs and
         seconds. Each run has its own directory below --out and can be resumed. The entry "curve" of its
         result.json has the scores at ten checkpoints. For another seed, give another --out.""",

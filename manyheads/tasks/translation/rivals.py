@@ -12,12 +12,12 @@ from manyheads.errors import UserError
 from manyheads.files import read_json, write_json
 from manyheads.runs.ablation import Rows, ablate
 from manyheads.runs.fitted_defaults import fit_to_data
+from manyheads.runs.options import Run
 from manyheads.runs.overrides import apply, from_mapping
 from manyheads.runs.resuming import last_checkpoint
-from manyheads.runs.run import Run
+from manyheads.runs.run import carry_out
 from manyheads.tasks.translation.recipes import RIVAL_ROWS, RivalsConfig, TranslationConfig
-from manyheads.tasks.translation.task import planned_model
-from manyheads.tasks.translation.task import train as train_translator
+from manyheads.tasks.translation.task import Translation
 from manyheads.training.distributed import distributed_context
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def train(config: RivalsConfig, run: Run) -> str | dict[str, Any] | None:
         name: {key: value for key, value in RIVAL_ROWS[name].items() if key not in run.given} for name in config.rows
     }
     for changes in rows.values():  # An invalid row is reported before the first one is trained.
-        planned_model(apply(base, from_mapping(changes)))
+        Translation(apply(base, from_mapping(changes)), run).planned_model()
     if run.dry_run:
         return {"rows": {name: _estimate(apply(base, from_mapping(changes)), run) for name, changes in rows.items()}}
     # The rows do not depend on each other.
@@ -75,14 +75,15 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
     for step in [step for step in checkpoints(last) if step > scored and step >= trained] or [last]:
         part = replace(run.part("", begun), whole=run.whole, given=given, changed=(*run.changed, "steps"))
         training = replace(config.training, steps=step)
-        result = train_translator(replace(config, training=training), part)
+        result = carry_out(Translation(replace(config, training=training), part))
         if result is None:
             return None
         scores = {name: metric["value"] for name, metric in result["metrics"].items()}
         counts = {name: result[name] for name in ("target_tokens", "flops")}
         entry = {"step": result["steps"], "seconds": result["wall_seconds"], **counts, **scores}
         curve = [*(earlier for earlier in curve if earlier["step"] < entry["step"]), entry]
-        result |= {"active_non_embedding": costs.active_parameters(planned_model(config)), "curve": curve}
+        active = costs.active_parameters(Translation(config, run).planned_model())
+        result |= {"active_non_embedding": active, "curve": curve}
         if ranks.first:
             write_json(path, curve)
             write_json(run.out / "result.json", result)
@@ -92,6 +93,7 @@ def _train_row(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
 
 def _estimate(config: TranslationConfig, run: Run) -> dict[str, Any]:
     """Return the size of a row and the estimated duration of its training."""
-    plan = train_translator(config, run) or {}
-    counts = {"parameters": plan["parameters"], "active_non_embedding": costs.active_parameters(planned_model(config))}
+    task = Translation(config, run)
+    plan, active = carry_out(task) or {}, costs.active_parameters(task.planned_model())
+    counts = {"parameters": plan["parameters"], "active_non_embedding": active}
     return {"preset": config.preset, **counts, "hours": plan["estimate"]["hours"]}

@@ -1,4 +1,4 @@
-"""Training run of a translator: loading of the corpus and vocabulary, training, and final scores."""
+"""Task of the translators: the corpus, the vocabulary, the model and its scores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from manyheads.errors import UserError
 from manyheads.files import fingerprint
 from manyheads.models.encoder_decoder import EncoderDecoder, TranslationModel
 from manyheads.models.presets import TRANSLATORS, build, preset_for_data
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import dropout_rates, start
-from manyheads.runs.run import Job, Run, carry_out, located, log_warnings
+from manyheads.runs.options import Run
+from manyheads.runs.result import brief
+from manyheads.runs.task import DataTask, Job
 from manyheads.tasks.translation.metrics import TRANSLATION_METRICS
 from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 from manyheads.tasks.translation.predictor import Translator
@@ -33,39 +36,57 @@ from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.training.record import Metrics
 
 
-def train(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-    run.refuse(("training.width",), "always the width of the model, so leave it out")
-    if run.init is not None:
-        dropout_rates(run)
+class Translation(DataTask[TranslationConfig, Pairs]):
+    """Task of a translator."""
 
-    source = ParallelSource(
-        **located(config, run), source=config.source, target=config.target, size=config.size,
-        cache_folder=run.out / "state" / "tokens",
-    )  # fmt: skip
+    may_change = ("beam", "alpha")
 
-    def plan() -> Plan:
-        model = planned_model(config) if run.init is None else _initial_model(run)[0]
-        return Plan(model, config.batch_tokens)
+    def check(self) -> None:
+        self.run.refuse(("training.width",), "always the width of the model, so leave it out")
+        if self.run.init is not None:
+            dropout_rates(self.run)
 
-    def build(splits: SplitData[Pairs], compute: ComputeConfig) -> Job[Pairs]:
-        task = _task(config, run, splits, compute)
-        decoding: dict[str, Any] = {"beam": config.beam, "alpha": config.alpha, "truncate": config.truncate}
+    def planned_model(self) -> TranslationModel:
+        source, target = self.config.vocabularies
+        special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
+        sizes = {"source_vocab": source, "target_vocab": target, **special}
+        with torch.device("meta"):
+            return build(preset_for_data(self.config.preset, TRANSLATORS, self.config.model, sizes))
 
-        def score(pairs: Pairs) -> Metrics:
-            return Translator(directory.load(run.out), compute).evaluate(pairs, config.target, **decoding).metrics
+    def plan(self) -> Plan:
+        model = self.planned_model() if self.run.init is None else _initial_model(self.run)[0]
+        return Plan(model, self.config.batch_tokens)
 
-        source, target = task.train.mean_lengths()
-        flops = costs.flops(task.model, source, target)["training"] / target
-        training = replace(config.training, width=task.model.config.width)
-        return Job(task.model, training, score, task, flops=flops, record={"decoding": decoding})
+    def data(self) -> ParallelSource:
+        config = self.config
+        return ParallelSource(
+            **self.located, source=config.source, target=config.target, size=config.size,
+            cache_folder=self.run.out / "state" / "tokens",
+        )  # fmt: skip
 
-    return carry_out(run, config, source, plan, build, may_change=("beam", "alpha"))
+    def build(self, splits: SplitData[Pairs], compute: ComputeConfig) -> Job:
+        objective = _objective(self.config, self.run, splits, compute)
+        source, target = objective.train.mean_lengths()
+        flops = costs.flops(objective.model, source, target)["training"] / target
+        training = replace(self.config.training, width=objective.model.config.width)
+        return Job(objective.model, training, objective, flops=flops, record={"decoding": self._decoding})
+
+    @property
+    def _decoding(self) -> dict[str, Any]:
+        return {"beam": self.config.beam, "alpha": self.config.alpha, "truncate": self.config.truncate}
+
+    def score(self, held: Pairs, compute: ComputeConfig) -> Metrics:
+        translator = Translator(directory.load(self.run.out), compute)
+        return translator.evaluate(held, self.config.target, **self._decoding).metrics
+
+    def example(self, held: Pairs) -> list[str]:
+        return ["translate", brief(held.sources)]
 
 
-def _task(
+def _objective(
     config: TranslationConfig, run: Run, splits: SplitData[Pairs], compute: ComputeConfig
 ) -> TranslationObjective:
-    """Build the training task, with a new model and vocabulary, or with those of the model that `--init` names."""
+    """Return the objective with a new model and vocabulary, or with those of the model that `--init` names."""
     vocabulary: Mapping[str, bytes] = {}
     if run.init is None:
         tokenizer, target_tokenizer = _train_tokenizers(config, splits.train)
@@ -125,15 +146,6 @@ def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenize
     sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}
     special = {"pad": pad, "end": end, "start": start, "source_pad": source.token_to_id(PAD)}
     return preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special})
-
-
-def planned_model(config: TranslationConfig) -> TranslationModel:
-    """Return the model on the meta device, for a vocabulary of the full requested size."""
-    source, target = config.vocabularies
-    special = {"pad": target - 1, "end": 0, "start": target - 1, "source_pad": source - 1}
-    with torch.device("meta"):
-        sizes = {"source_vocab": source, "target_vocab": target}
-        return build(preset_for_data(config.preset, TRANSLATORS, config.model, {**sizes, **special}))
 
 
 def _initial_model(run: Run) -> tuple[TranslationModel, directory.Loaded]:

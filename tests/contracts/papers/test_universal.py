@@ -15,6 +15,7 @@ from manyheads.core.runtime import prepare
 from manyheads.data.sources.recorded import source_of
 from manyheads.inference import CompiledModel
 from manyheads.models.universal import Universal
+from manyheads.runs.run import planned_model
 from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
 from papers.command import run as run_command
@@ -24,7 +25,7 @@ from papers.universal.digit_strings import algorithmic_pairs, digit_tokenizer
 from papers.universal.pondering import pondering
 from papers.universal.predictor import load
 from papers.universal.recipes import RECIPES, DigitsConfig
-from papers.universal.run import _model, _task
+from papers.universal.run import _model, _objective
 from papers.universal.source import DigitSource, by_length
 from papers.universal.task import measure
 
@@ -185,14 +186,14 @@ def test_baselines_are_compared(tmp_path: Path, recipe: str, model: str) -> None
 
 def test_random_offsets_are_reproducible(tmp_path: Path) -> None:
     from manyheads.data.readers.splits import SplitData
-    from manyheads.runs.run import Run
+    from manyheads.runs.options import Run
 
     config = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160)
     pairs = algorithmic_pairs("copy", 200, 4, seed=1, split="train")
     splits = SplitData(pairs, pairs, None)
     found = []
     for _ in range(2):
-        task = _task(config, Run("universal/copy", tmp_path), _model(config), splits, prepare(threads=1))
+        task = _objective(config, Run("universal/copy", tmp_path), _model(config), splits, prepare(threads=1))
         offsets = [batch.offset for batch in task.batches(3)]
         assert all(each is not None for each in offsets)
         found.append(torch.cat([each for each in offsets if each is not None]))
@@ -201,7 +202,7 @@ def test_random_offsets_are_reproducible(tmp_path: Path) -> None:
     assert found[0].min() == 0
     assert 30 < found[0].max() <= 42 - 2
     plain = DigitsConfig(longest=4, size=200, lengths=(4, 30), batch_tokens=160, offsets=False)
-    assert _task(plain, Run("x", tmp_path), _model(plain), splits, prepare(threads=1)).batches(0)[0].offset is None
+    assert _objective(plain, Run("x", tmp_path), _model(plain), splits, prepare(threads=1)).batches(0)[0].offset is None
 
 
 def test_the_curve_of_a_run_is_drawn(run: Path, tmp_path: Path) -> None:
@@ -237,5 +238,5 @@ def test_impossible_runs_are_reported(tmp_path: Path) -> None:
 def test_plans_are_printed(recipe: str, tmp_path: Path) -> None:
     planned = train(recipe, {"size": 300}, out=tmp_path, dry_run=True)
     assert planned["parameters"] > 50_000
-    assert RECIPES[recipe].planned_model() is not None
+    assert planned_model(RECIPES[recipe]) is not None
     assert not any(tmp_path.iterdir())

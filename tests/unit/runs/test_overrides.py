@@ -13,8 +13,8 @@ from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
 from manyheads.errors import UserError
+from manyheads.runs.options import Run
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
-from manyheads.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def test_a_part_gets_the_remaining_minutes() -> None:
 def test_processes_agree_on_the_remaining_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """This one began 20 minutes ago, and rank 0 says that it were 12."""
     monkeypatch.setattr(
-        "manyheads.runs.run.distributed_context", lambda: SimpleNamespace(broadcast=lambda _: 12.0 * 60)
+        "manyheads.runs.options.distributed_context", lambda: SimpleNamespace(broadcast=lambda _: 12.0 * 60)
     )
     part = Run("r", Path("runs/r"), max_minutes=30).part("base", time.monotonic() - 60 * 20)
     assert part.max_minutes == pytest.approx(18)

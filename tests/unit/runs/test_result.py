@@ -1,6 +1,5 @@
 """Report of a finished run: the command that uses the model, and its display in notebooks."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,50 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.squad import Question, Questions
 from manyheads.data.readers.texts import Texts
-from manyheads.runs.result import RunResult, example_command
+from manyheads.runs.options import Run
+from manyheads.runs.result import RunResult
+from manyheads.runs.task import Task
+from manyheads.tasks.answering.task import Answering
+from manyheads.tasks.classification.task import Classification
+from manyheads.tasks.images.task import ImageClassification
+from manyheads.tasks.language.task import LanguageModeling
+from manyheads.tasks.masked_words.task import Pretraining
+from manyheads.tasks.registry import RECIPES
+from manyheads.tasks.tagging.task import Tagging
 from manyheads.tasks.trained_run import TrainedRun
+from manyheads.tasks.translation.task import Translation
 
 LONG = "word " * 30
 PIXELS = np.zeros((8, 8), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("held", "verb", "words"),
+    ("task", "held", "verb", "words"),
     [
-        (Pairs([LONG, "A dog runs."], ["", ""]), "translate", ["A dog runs."]),
-        (Pairs([LONG], [""]), "translate", [("word " * 12).strip()]),
-        (Labeled(["It's a fine film"], ["good"]), "classify", ["It's a fine film"]),
-        (Labeled(["a b"], ["same"], ["c d"]), "classify", ["a b", "--pair", "c d"]),
-        (Tagged([["In", "New", "York"]], [["O", "B-X", "I-X"]]), "tag", ["In New York"]),
-        (Questions([Question("1", "Who?", "A dog.", (), "")]), "answer", ["--question", "Who?", "--context", "A dog."]),
-        (Texts(["a b c d e f"]), "generate", ["a b c d"]),
-        (Documents(["A dog runs far.\nNo."]), "fill", ["A dog runs [MASK]"]),
-        (ImageData([Item(Path("cats/1.png"), "cat", "", (8, 8), "L")], ("cat",)), "classify", ["cats/1.png"]),
-        (ImageData([Item(PIXELS, "cat", "", (8, 8), "L")], ("cat",)), "classify", ["IMAGE.png"]),
+        (Translation, Pairs([LONG, "A dog runs."], ["", ""]), "translate", ["A dog runs."]),
+        (Translation, Pairs([LONG], [""]), "translate", [("word " * 12).strip()]),
+        (Classification, Labeled(["It's a fine film"], ["good"]), "classify", ["It's a fine film"]),
+        (Classification, Labeled(["a b"], ["same"], ["c d"]), "classify", ["a b", "--pair", "c d"]),
+        (Tagging, Tagged([["In", "New", "York"]], [["O", "B-X", "I-X"]]), "tag", ["In New York"]),
+        (
+            Answering, Questions([Question("1", "Who?", "A dog.", (), "")]), "answer",
+            ["--question", "Who?", "--context", "A dog."],
+        ),
+        (LanguageModeling, Texts(["a b c d e f"]), "generate", ["a b c d"]),
+        (Pretraining, Documents(["A dog runs far.\nNo."]), "fill", ["A dog runs [MASK]"]),
+        (
+            ImageClassification, ImageData([Item(Path("cats/1.png"), "cat", "", (8, 8), "L")], ("cat",)),
+            "classify", ["cats/1.png"],
+        ),
+        (ImageClassification, ImageData([Item(PIXELS, "cat", "", (8, 8), "L")], ("cat",)), "classify", ["IMAGE.png"]),
     ],
-)
-def test_the_next_command_uses_an_item_of_the_data(held: Any, verb: str, words: list[str]) -> None:
-    command = shlex.split(example_command(Path("runs/my run"), held))
-    assert command == ["manyheads", verb, "runs/my run", *words]
-    assert cli._parse(command[1:]).name == verb
-
-
-def test_other_data_have_no_next_command() -> None:
-    assert example_command(Path("run"), object()) == ""
+)  # fmt: skip
+def test_the_next_command_uses_an_item_of_the_data(
+    task: type[Task[Any, Any]], held: Any, verb: str, words: list[str]
+) -> None:
+    named, *arguments = task(RECIPES["translation"].config, Run("", Path())).example(held)
+    assert [named, *arguments] == [verb, *words]
+    assert cli._parse([verb, "run", *arguments]).name == verb
 
 
 def test_scores_name_their_split(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from manyheads.errors import UserError
-from manyheads.runs.run import Run
+from manyheads.runs.options import Run
 
 
 def test_a_setting_without_effect_is_refused_unless_it_repeats_the_recipe() -> None:

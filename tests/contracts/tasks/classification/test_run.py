@@ -13,6 +13,7 @@ from manyheads import cli, directory
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
+from manyheads.runs.run import planned_model
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.registry import RECIPES, find
 from manyheads.tasks.train import train
@@ -288,9 +289,9 @@ def test_a_dry_run_plans_every_recipe(bert: Path, tmp_path: Path) -> None:
     assert train("mrpc", out=tmp_path / "run", dry_run=True, init=str(bert))["parameters"] > 0
     assert not (tmp_path / "run").exists()
     for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d", "imdb/tfidf"):
-        assert sum(p.numel() for p in RECIPES[name].planned_model().parameters()) > 10_000
+        assert sum(p.numel() for p in planned_model(RECIPES[name]).parameters()) > 10_000
     with pytest.raises(ValueError, match="fine-tunes a model"):
-        RECIPES["sst2"].planned_model()
+        planned_model(RECIPES["sst2"])
 
 
 @pytest.mark.slow

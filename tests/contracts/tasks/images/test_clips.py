@@ -13,10 +13,11 @@ from manyheads import cli
 from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset
+from manyheads.runs.options import Run
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.images.clip_task import Batch, ClipClassifier
-from manyheads.tasks.images.clips import planned_model
+from manyheads.tasks.images.clips import MovingDigits
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
 from manyheads.training.distributed import distributed_context
@@ -89,10 +90,10 @@ def test_without_blocks_the_frames_of_a_clip_are_independent() -> None:
 
 def test_the_baseline_has_no_blocks_and_the_command_says_so() -> None:
     config = RECIPES["moving-digits"].config
-    assert planned_model(config).config.stages == (2,)
+    assert MovingDigits(config, Run("moving-digits", Path())).planned_model().config.stages == (2,)
     options = cli._parse(["train", "moving-digits", "model.stages=[]"])
     settings = manyheads.runs.overrides.from_arguments(options.rest)
-    rival = planned_model(manyheads.runs.overrides.apply(config, settings))
+    rival = MovingDigits(manyheads.runs.overrides.apply(config, settings), Run("moving-digits", Path())).planned_model()
     assert rival.config.stages == ()
     assert not [name for name, _ in rival.named_modules() if name.endswith("theta")]
 

@@ -12,6 +12,7 @@ import pytest
 import transformers
 
 from manyheads import cli, train
+from manyheads.runs.run import planned_model
 from manyheads.tasks.loading import load
 from manyheads.tasks.registry import RECIPES
 
@@ -155,4 +156,4 @@ def test_a_dry_run_writes_nothing(recipe: str, tmp_path: Path) -> None:
     assert planned["parameters"] > 2000 * 32
     assert planned["estimate"]["hours"] > 0
     assert not list(tmp_path.iterdir())
-    assert RECIPES[recipe].planned_model().config.head == ("pretraining" if recipe != "bert/imdb" else "masked_lm")
+    assert planned_model(RECIPES[recipe]).head_name == ("pretraining" if recipe != "bert/imdb" else "masked_lm")

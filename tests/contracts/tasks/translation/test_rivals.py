@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from manyheads.runs.run import Run
 from manyheads.tasks.train import train
 from manyheads.tasks.translation import rivals
-from manyheads.tasks.translation.recipes import RIVAL_ROWS, TranslationConfig
+from manyheads.tasks.translation.recipes import RIVAL_ROWS
+from manyheads.tasks.translation.task import Translation
 from tests.contracts.tasks.translation.test_run import SMALL
 
 
@@ -34,17 +34,17 @@ def test_a_killed_run_in_stages_equals_one_run(corpus: Path, tmp_path: Path, mon
     train("translation/rivals", settings(corpus), out=tmp_path / "whole")
     monkeypatch.setattr(rivals, "checkpoints", lambda steps: [3, steps])
 
-    def killed(config: TranslationConfig, run: Run) -> dict[str, Any] | None:
-        trained = original(config, run)
-        if config.training.steps == 3:
+    def killed(task: Translation) -> dict[str, Any] | None:
+        trained = original(task)
+        if task.config.training.steps == 3:
             raise MemoryError
         return trained
 
-    original = rivals.train_translator
-    monkeypatch.setattr(rivals, "train_translator", killed)
+    original = rivals.carry_out
+    monkeypatch.setattr(rivals, "carry_out", killed)
     with pytest.raises(MemoryError):
         train("translation/rivals", settings(corpus), out=tmp_path / "parts")
-    monkeypatch.setattr(rivals, "train_translator", original)
+    monkeypatch.setattr(rivals, "carry_out", original)
     table: Any = train("translation/rivals", settings(corpus), out=tmp_path / "parts", resume=True)
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
 
