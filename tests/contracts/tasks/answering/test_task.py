@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.squad import Answer, Question, Questions
+from manyheads.data.sources.corpora import QuestionSource
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.answering.objective import AnsweringObjective
@@ -295,7 +297,13 @@ def test_bad_input_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "test.json").write_text(json.dumps(content))
     (tmp_path / "run" / "result.json").write_text(
         json.dumps(
-            {"data": {"kind": "questions", "test": str(tmp_path / "test.json"), "fingerprints": {"test": "0" * 16}}}
+            {
+                "data": {
+                    **asdict(QuestionSource(test=str(tmp_path / "test.json"))),
+                    "kind": "questions",
+                    "fingerprints": {"test": "0" * 16},
+                }
+            }
         )
     )
     assert len(answerer.outcome(str(tmp_path)).outputs) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.readers.conll import Tagged
+from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.data.text.windows import word_windows
 from manyheads.models.bert import Bert, BertConfig
@@ -204,7 +206,8 @@ def test_the_test_data_of_a_run_are_found_again(tmp_path: Path, tokenizer: Token
     test.write_text("Anna B-PER\nmoved O\n\nYorkshire B-LOC\n")
     from_file = tagger.outcome(str(test))
     assert tagger.outcome(str(tmp_path)).metrics == from_file.metrics
-    record = {"data": {"kind": "tagged", "test": str(test), "fingerprints": {"test": "0" * 16}}}
+    settings = asdict(TaggedSource(test=str(test)))
+    record = {"data": {**settings, "kind": "tagged", "fingerprints": {"test": "0" * 16}}}
     (tmp_path / "run" / "result.json").write_text(json.dumps(record))
     trust(tmp_path / "run")
     with pytest.raises(ValueError, match="changed since the run"):

@@ -87,7 +87,7 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
 
 
 def _records(_: Path) -> list[Files]:
-    """Return records of every kind of data, with fingerprints that match no data, and in earlier formats."""
+    """Return records of every kind of data, with fingerprints that match no data."""
     made: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for name, kind in KINDS.items():
         given = EMBEDDED.get(name, {"data": "a.jsonl", "test": "a.jsonl"})
