@@ -90,7 +90,7 @@ def test_many_texts_take_several_batches(generator: LanguageModel, monkeypatch: 
 
 def test_concurrent_texts_respect_the_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator: Any = manyheads.load(save(tmp_path / "gpt", train_byte_bpe(CORPUS, 300), max_positions=512))
-    (model, _), begun = generator.compiled, list[tuple[int, int]]()
+    model, begun = generator.compiled, list[tuple[int, int]]()
     start = model.start
 
     def started(rows: int, capacity: int) -> Any:
