@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.experts import expert_layers
+from manyheads.core.interface import OutputProjection
 from manyheads.core.tap import tapped
 from manyheads.files import JsonObject
 from manyheads.models.presets import build, preset
@@ -181,8 +182,9 @@ def flops(model: nn.Module, *lengths: int) -> JsonObject:
         name = path.partition(".")[2]
         module = twin.get_submodule(name)
         looks = isinstance(module, Block) or name in attentions
+        is_output = not name or isinstance(module, OutputProjection)
         if count:
-            parts[f"{_part(name)}.scores" if looks else _part(name) or "output"] += count
+            parts["output" if is_output else f"{_part(name)}.scores" if looks else _part(name)] += count
     assert sum(parts.values()) == forward
     return {
         "convention": "2 per multiply-add, products only",

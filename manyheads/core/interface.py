@@ -6,13 +6,13 @@ A model derives from one of them and names the class of its configuration, as in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Config
-from manyheads.core.layers import OutputProjection
 
 C_co = TypeVar("C_co", bound=Config, covariant=True)
 
@@ -84,6 +84,17 @@ class Encodes(Model[C_co]):
         return found[0]
 
 
+class OutputProjection(nn.Module):
+    """Output projection with the matrix and the bias of a model. It has no parameters.
+
+    It is a module so that a copy of the model can have another implementation of it.
+    """
+
+    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
+        """Return the logits (..., V) of hidden states (..., D)."""
+        return F.linear(hidden, model.output_weight, model.output_bias)
+
+
 class Generates(Model[C_co], Generic[C_co, S]):
     """Model that continues sequences of tokens, with a cache of type S.
 
@@ -114,7 +125,7 @@ class Generates(Model[C_co], Generic[C_co, S]):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
-        logits: Tensor = self.projection(hidden, self.output_weight, self.output_bias)
+        logits: Tensor = self.projection(hidden, self)
         return logits
 
 

@@ -76,17 +76,6 @@ class TokenEmbedding(nn.Embedding):
         return embedded if self.scale == 1.0 else embedded * self.scale
 
 
-class OutputProjection(nn.Module):
-    """Output projection whose matrix belongs to the model, such as an embedding. The layer has no parameters.
-
-    It is a module so that a copy of the model can have another implementation of it.
-    """
-
-    def forward(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D), for a matrix (V, D) and a bias (V,)."""
-        return F.linear(hidden, weight, bias)
-
-
 class PatchEmbedding(nn.Conv2d):
     """Linear projection of image patches of `patch` x `patch` pixels (Dosovitskiy 2020, equation 1).
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Precision
-from manyheads.core.interface import Generates
-from manyheads.core.layers import OutputProjection
+from manyheads.core.interface import Generates, OutputProjection
 from manyheads.core.logits import BLOCK
 from manyheads.core.runtime import ComputeConfig, is_bf16_faster, prepare
 from manyheads.errors import UserError

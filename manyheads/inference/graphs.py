@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from manyheads.core.block import Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.experts import expert_layers
-from manyheads.core.layers import OutputProjection
+from manyheads.core.interface import Generates, OutputProjection
 from manyheads.core.positions import PositionTable
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
@@ -50,17 +51,17 @@ def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
 
 
 class _ProjectionInBf16(nn.Module):
-    """Output projection (`core.layers.OutputProjection`) that converts its matrix to bf16 once."""
+    """Output projection (`core.interface.OutputProjection`) that converts the matrix of its model to bf16 once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._weight: Tensor | None = None
 
-    def forward(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
         if self._weight is None:
             with torch.inference_mode(False):
-                self._weight = weight.detach().bfloat16()
-        return F.linear(hidden, self._weight, bias)
+                self._weight = model.output_weight.detach().bfloat16()
+        return F.linear(hidden, self._weight, model.output_bias)
 
 
 def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module | None:

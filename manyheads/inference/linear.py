@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.core.interface import Generates
 from manyheads.inference.kernels.arguments import Sizes, Weights
 from manyheads.inference.kernels.compiled import Kernel
 from manyheads.inference.kernels.packed import KINDS, MAX_SERIAL, PER_WORD, Team, Workspace, pack_weights
@@ -45,16 +47,16 @@ class FusedLinear(nn.Module):
 
 
 class FusedProjection(nn.Module):
-    """Output projection (`core.layers.OutputProjection`) with a fused kernel, for one matrix and bias."""
+    """Output projection (`core.interface.OutputProjection`) with a fused kernel, for one model."""
 
     def __init__(self, precision: str, team: Team) -> None:
         super().__init__()
         self._precision, self._team = precision, team
         self._linear: FusedLinear | None = None
 
-    def forward(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
         if self._linear is None:
-            self._linear = FusedLinear(weight, bias, self._precision, self._team)
+            self._linear = FusedLinear(model.output_weight, model.output_bias, self._precision, self._team)
         logits: Tensor = self._linear(hidden)
         return logits
 

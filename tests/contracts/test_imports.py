@@ -193,6 +193,16 @@ def test_files_are_short_and_uniquely_named() -> None:
     assert not [file for file in FILES if file.name == "utils.py"]
 
 
+def test_functions_of_inference_are_short() -> None:
+    lengths = {
+        f"{file.name}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for file in (PACKAGE / "inference").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name: length for name, length in lengths.items() if length > 60} == {}
+
+
 def patches(tree: ast.AST) -> Iterator[int]:
     """Yield the lines that write into the `__dict__` of an object, or assign a function to an attribute of another one.
 

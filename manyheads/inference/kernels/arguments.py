@@ -79,6 +79,57 @@ class Scratch(NamedTuple):
     tiles: Any  # (threads, MAX_ROWS, COLUMNS)
 
 
+class HeadView(NamedTuple):
+    """Views of the memory that attention of one head over one sequence reads and writes.
+
+    query, out     arrays (count, ...). The head uses the columns `left` to `left + width`
+    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. The number at position s of head h has
+                   an offset of slots[s] * slot + s * step + h * head numbers
+    total          number of key positions. The last query sees all; if causal, each earlier query sees one less.
+    scale          factor of the attention scores
+    """
+
+    query: Any
+    out: Any
+    left: Any
+    width: Any
+    keys: Any
+    values: Any
+    halves: Any
+    slots: Any
+    slot: Any
+    head: Any
+    step: Any
+    total: Any
+    causal: Any
+    scale: Any
+
+
+class Packed(NamedTuple):
+    """Keys and values of one head in the layout of weights, and memory for products with them.
+
+    kind       precision of the products
+    keys       (groups of keys, steps, COLUMNS)
+    values     (groups of values, steps, COLUMNS)
+    scores     attention scores of the rows of a product, (rows, keys)
+    left_side  rows in the precision of a product, (rows, words)
+    mixed      result of a product, (rows, COLUMNS)
+    factors    factor of each row that makes the sum of its weights one, (rows,)
+    unit       the number of keys of a product is a multiple of this number
+    per_word   number of values in 32 bits
+    """
+
+    kind: Any
+    keys: Any
+    values: Any
+    scores: Any
+    left_side: Any
+    mixed: Any
+    factors: Any
+    unit: Any
+    per_word: Any
+
+
 def work_size(total: int, width: int) -> int:
     """Return the size of the scratch memory that `attend` needs for `total` keys.
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba import carray
 
 from manyheads.inference.kernels import tile
+from manyheads.inference.kernels.arguments import HeadView, Packed
 from manyheads.inference.kernels.operations import (
     ONE,
     ZERO,
@@ -20,6 +21,7 @@ from manyheads.inference.kernels.operations import (
     kernel,
     multiply,
     order,
+    part,
     rows_at_once,
 )
 from manyheads.inference.kernels.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, HAS_BF16, LANES
@@ -61,113 +63,145 @@ def bf16_memory() -> Any:
 
 
 @kernel
-def attend(
-    kind: int, query: Any, count: int, left: int, width: int, keys: int, values: int, halves: bool, slots: Any,
-    slot: int, head: int, step: int, total: int, causal: bool, scale: Any, out: Any, work: Any,
-) -> None:  # fmt: skip
-    """Compute attention of one head over one sequence: softmax(q k^T * scale) v for `count` queries.
+def attend(kind: int, view: HeadView, work: Any) -> None:
+    """Compute attention of one head over one sequence: softmax(q k^T * scale) v.
 
-    kind           precision of the model's products. If it is lower than float32, products of many queries use bf16
-    query, out     arrays (count, ...). This head uses the columns `left` to `left + width`
-    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. The number at position s of head h has
-                   an offset of slots[s] * slot + s * step + h * head numbers
-    total          number of key positions. The last query sees all; if causal, each earlier query sees one less.
-    work           scratch memory of this thread
+    kind  precision of the model's products. If it is lower than float32, products of many queries use bf16
+    work  scratch memory of this thread
     """
-    if total == 0:
+    count, left, width = view.query.shape[0], view.left, view.width
+    if view.total == 0:
         for i in range(count):
-            out[i, left : left + width] = ZERO
+            view.out[i, left : left + width] = ZERO
         return
-    size, vectors = 2 if halves else 4, width // LANES if width % LANES == 0 else 0
+    vectors = width // LANES if width % LANES == 0 else 0
     if count < 3 and (vectors == 1 or vectors == 2 or vectors == 4 or vectors == 8):  # tile.WIDTHS
-        # With few queries, keys are read directly from memory.
-        at, slot_step = slots.ctypes.data, 8 if slot else 0
-        for i in range(count):
-            seen = total - (count - 1 - i) if causal else total
-            q, o, scores = query[i, left:].ctypes.data, out[i, left:].ctypes.data, work[:seen]
-            tile.scores(vectors, halves, q, keys, at, slot_step, size * slot, size * step, seen, scores.ctypes.data,
-                        values - keys)  # fmt: skip
-            factor = exponentials(scores, scale)
-            tile.mix(vectors, halves, scores.ctypes.data, values, at, slot_step, size * slot, size * step, seen, o,
-                     keys + size * head - values)  # fmt: skip
-            for d in range(left, left + width):
-                out[i, d] *= factor
-        return
-    # With many queries, keys and values are packed like the weights of two matrix products.
+        attend_directly(view, vectors, work)
+    else:
+        attend_by_products(kind, view, work)
+
+
+@part
+def attend_directly(view: HeadView, vectors: int, work: Any) -> None:
+    """Compute attention of a few queries, with keys and values read directly from memory.
+
+    vectors  number of vector registers for the numbers of a head
+    """
+    query, out, left, total = view.query, view.out, view.left, view.total
+    count, size = query.shape[0], 2 if view.halves else 4
+    at, slot_step, slot, step = view.slots.ctypes.data, 8 if view.slot else 0, size * view.slot, size * view.step
+    for i in range(count):
+        seen = total - (count - 1 - i) if view.causal else total
+        q, o, scores = query[i, left:].ctypes.data, out[i, left:].ctypes.data, work[:seen]
+        tile.scores(vectors, view.halves, q, view.keys, at, slot_step, slot, step, seen, scores.ctypes.data,
+                    view.values - view.keys)  # fmt: skip
+        factor = exponentials(scores, view.scale)
+        tile.mix(vectors, view.halves, scores.ctypes.data, view.values, at, slot_step, slot, step, seen, o,
+                 view.keys + size * view.head - view.values)  # fmt: skip
+        for d in range(left, left + view.width):
+            out[i, d] *= factor
+
+
+@part
+def attend_by_products(kind: int, view: HeadView, work: Any) -> None:
+    """Compute attention of many queries, with keys and values packed like the weights of two matrix products."""
+    count, total, width = view.query.shape[0], view.total, view.width
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
     # number of values of this precision that fit into 32 bits
     kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1
     height = rows_at_once(kind)
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
     # AMX needs whole numbers of steps. Keys after the last are zero.
-    round_to = AMX_STEPS if HAS_AMX and paired else 1
-    deep, long = width // per_word, (total + per_word * round_to - 1) // (per_word * round_to) * round_to
-    work, packed_keys = take(work, (across, deep, COLUMNS))
-    work, packed_values = take(work, (down, long, COLUMNS))
+    unit = per_word * (AMX_STEPS if HAS_AMX and paired else 1)
+    deep, long = width // per_word, (total + unit - 1) // unit * unit // per_word
+    work, keys = take(work, (across, deep, COLUMNS))
+    work, values = take(work, (down, long, COLUMNS))
     work, scores = take(work, (height, across * COLUMNS))
     work, left_side = take(work, (height, max(deep, across * COLUMNS)))
     work, mixed = take(work, (height, COLUMNS))
     work, rows = take(work, (2, width))
     work, factors = take(work, (height,))
-    words, key_words, value_words = left_side.view(np.int32), packed_keys.view(np.int32), packed_values.view(np.int32)
-    for s in range(total):
-        shift = size * ((slots[s] * slot if slot else 0) + s * step)
-        fetch(keys + shift, halves, rows[0])
-        fetch(values + shift, halves, rows[1])
-        if paired:
-            pair(rows[0], words[0])
-            for d in range(deep):
-                key_words[s // COLUMNS, d, s % COLUMNS] = words[0, d]
-            for g in range(down):
-                first = g * COLUMNS
-                line = value_words[g, s // 2]
-                if s % 2:
-                    for d in range(min(COLUMNS, width - first)):
-                        line[d] |= np.int32(to_bf16(rows[1, first + d])) << np.int32(16)
-                else:
-                    for d in range(min(COLUMNS, width - first)):
-                        line[d] = np.int32(to_bf16(rows[1, first + d]))
-        else:
-            for d in range(width):
-                packed_keys[s // COLUMNS, d, s % COLUMNS] = rows[0, d]
-            for g in range(down):
-                first = g * COLUMNS
-                for d in range(min(COLUMNS, width - first)):
-                    packed_values[g, s, d] = rows[1, first + d]
-    for g in range(down):
-        packed_values[g, (total + per_word - 1) // per_word :] = ZERO
+    packed = Packed(kind, keys, values, scores, left_side, mixed, factors, unit, per_word)
+    if paired:
+        pack_pairs(view, packed, rows)
+    else:
+        pack_floats(view, packed, rows)
     tiles = (count + height - 1) // height
     for t in range(tiles):
-        begin, end = t * count // tiles, (t + 1) * count // tiles
-        max_keys = total - (count - end) if causal else total
-        value_steps = (max_keys + per_word * round_to - 1) // (per_word * round_to) * round_to
-        a, a_stride = query.ctypes.data + begin * query.strides[0] + 4 * left, query.strides[0]
-        if paired:
-            for i in range(begin, end):
-                pair(query[i, left : left + width], words[i - begin])
-            a, a_stride = left_side.ctypes.data, left_side.strides[0]
-        for group in range((max_keys + COLUMNS - 1) // COLUMNS):
-            w = packed_keys[group].ctypes.data
-            multiply(kind, end - begin, a, a_stride, w, deep, scores.ctypes.data + 4 * COLUMNS * group,
-                     scores.strides[0], w, 0)  # fmt: skip
+        attend_tile(view, packed, t * count // tiles, (t + 1) * count // tiles)
+
+
+@part
+def pack_pairs(view: HeadView, packed: Packed, rows: Any) -> None:
+    """Pack keys and values in bf16. Pairs of numbers that a product adds are in one word."""
+    width, words = view.width, packed.left_side.view(np.int32)
+    keys, values = packed.keys.view(np.int32), packed.values.view(np.int32)
+    for s in range(view.total):
+        fetch(view, s, rows)
+        pair(rows[0], words[0])
+        for d in range(keys.shape[1]):
+            keys[s // COLUMNS, d, s % COLUMNS] = words[0, d]
+        for g in range(len(values)):
+            first = g * COLUMNS
+            line = values[g, s // 2]
+            if s % 2:
+                for d in range(min(COLUMNS, width - first)):
+                    line[d] |= np.int32(to_bf16(rows[1, first + d])) << np.int32(16)
+            else:
+                for d in range(min(COLUMNS, width - first)):
+                    line[d] = np.int32(to_bf16(rows[1, first + d]))
+    for g in range(len(values)):
+        packed.values[g, (view.total + 1) // 2 :] = ZERO
+
+
+@part
+def pack_floats(view: HeadView, packed: Packed, rows: Any) -> None:
+    """Pack keys and values in float32."""
+    for s in range(view.total):
+        fetch(view, s, rows)
+        for d in range(view.width):
+            packed.keys[s // COLUMNS, d, s % COLUMNS] = rows[0, d]
+        for g in range(len(packed.values)):
+            first = g * COLUMNS
+            for d in range(min(COLUMNS, view.width - first)):
+                packed.values[g, s, d] = rows[1, first + d]
+
+
+@part
+def attend_tile(view: HeadView, packed: Packed, begin: int, end: int) -> None:
+    """Compute attention of the queries from `begin` to `end`, which fit into one matrix product."""
+    query, out, left, width, total = view.query, view.out, view.left, view.width, view.total
+    kind, scores, words = packed.kind, packed.scores, packed.left_side.view(np.int32)
+    count, paired = query.shape[0], packed.per_word == 2
+    max_keys = total - (count - end) if view.causal else total
+    padded_keys = (max_keys + packed.unit - 1) // packed.unit * packed.unit
+    a, a_stride = query.ctypes.data + begin * query.strides[0] + 4 * left, query.strides[0]
+    if paired:
         for i in range(begin, end):
-            seen = total - (count - 1 - i) if causal else total
-            factors[i - begin] = exponentials(scores[i - begin, :seen], scale)
-            scores[i - begin, seen : value_steps * per_word] = ZERO
-        a, a_stride = scores.ctypes.data, scores.strides[0]
-        if paired:
-            for i in range(end - begin):
-                pair(scores[i, : value_steps * per_word], words[i])
-            a, a_stride = left_side.ctypes.data, left_side.strides[0]
-        for group in range(down):
-            w = packed_values[group].ctypes.data
-            multiply(kind, end - begin, a, a_stride, w, value_steps, mixed.ctypes.data, mixed.strides[0],
-                     w, 0)  # fmt: skip
-            columns_here = min(COLUMNS, width - group * COLUMNS)
-            for i in range(begin, end):
-                line = floats_at(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), columns_here)
-                for d in range(columns_here):
-                    line[d] = mixed[i - begin, d] * factors[i - begin]
+            pair(query[i, left : left + width], words[i - begin])
+        a, a_stride = words.ctypes.data, words.strides[0]
+    for group in range((max_keys + COLUMNS - 1) // COLUMNS):
+        w = packed.keys[group].ctypes.data
+        multiply(kind, end - begin, a, a_stride, w, packed.keys.shape[1], scores.ctypes.data + 4 * COLUMNS * group,
+                 scores.strides[0], w, 0)  # fmt: skip
+    for i in range(begin, end):
+        seen = total - (count - 1 - i) if view.causal else total
+        packed.factors[i - begin] = exponentials(scores[i - begin, :seen], view.scale)
+        scores[i - begin, seen:padded_keys] = ZERO
+    a, a_stride = scores.ctypes.data, scores.strides[0]
+    if paired:
+        for i in range(end - begin):
+            pair(scores[i, :padded_keys], words[i])
+        a, a_stride = words.ctypes.data, words.strides[0]
+    for group in range(len(packed.values)):
+        w = packed.values[group].ctypes.data
+        multiply(kind, end - begin, a, a_stride, w, padded_keys // packed.per_word, packed.mixed.ctypes.data,
+                 packed.mixed.strides[0], w, 0)  # fmt: skip
+        columns = min(COLUMNS, width - group * COLUMNS)
+        for i in range(begin, end):
+            line = floats_at(out.ctypes.data + i * out.strides[0] + 4 * (left + group * COLUMNS), columns)
+            for d in range(columns):
+                line[d] = packed.mixed[i - begin, d] * packed.factors[i - begin]
 
 
 @kernel
@@ -179,8 +213,17 @@ def take(work: Any, shape: Any) -> Any:
     return work[size:], carray(pointer(work.ctypes.data), shape, np.float32)
 
 
+@part
+def fetch(view: HeadView, position: int, rows: Any) -> None:
+    """Write the key and the value at a position to two rows of float32 numbers, (2, width)."""
+    at = (view.slots[position] * view.slot if view.slot else 0) + position * view.step
+    shift = at * (2 if view.halves else 4)
+    copy(view.keys + shift, view.halves, rows[0])
+    copy(view.values + shift, view.halves, rows[1])
+
+
 @kernel
-def fetch(address: int, halves: bool, out: Any) -> None:
+def copy(address: int, halves: bool, out: Any) -> None:
     """Convert a vector of float32 or bf16 numbers to a vector of float32 numbers."""
     if halves:
         shorts = carray(pointer(address), (len(out),), np.uint16)

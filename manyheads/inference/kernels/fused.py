@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from manyheads.inference.kernels import amx
-from manyheads.inference.kernels.arguments import Memory, Scratch, Sizes, Weights
+from manyheads.inference.kernels.arguments import HeadView, Memory, Scratch, Sizes, Weights
 from manyheads.inference.kernels.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels.operations import NONE, activate, kernel, normalize, product, quantize_row, wait
 from manyheads.inference.kernels.processor import COLUMNS, HAS_AMX
@@ -101,8 +101,9 @@ def self_attention(
             if memory.slots.shape[1] > 1:
                 slot = memory.strides[0]
                 keys, values = keys - size * sequence * slot, values - size * sequence * slot
-        attend(sizes.kind, rows, count, left, width, keys, values, halves, memory.slots[sequence], slot, stride, step,
-               total, causal, weights.scales[0], scratch.mixed[begin:end], scratch.work[thread])  # fmt: skip
+        view = HeadView(rows, scratch.mixed[begin:end], left, width, keys, values, halves, memory.slots[sequence], slot,
+                        stride, step, total, causal, weights.scales[0])  # fmt: skip
+        attend(sizes.kind, view, scratch.work[thread])
 
 
 @kernel
@@ -138,9 +139,10 @@ def cross_attention(
         source = memory.slots[sequence]
         halves = memory.halves[0]
         shift = (2 if halves else 4) * (source[0] * memory.strides[0] + head * memory.strides[1])
-        attend(sizes.kind, query[begin:end], end - begin, head * width, width, memory.addresses[layer, 0] + shift,
-               memory.addresses[layer, 1] + shift, halves, source, FIRST, memory.strides[1], memory.strides[2],
-               memory.lengths[sequence], FALSE, weights.scales[1], query[begin:end], scratch.work[thread])  # fmt: skip
+        rows, keys, values = query[begin:end], memory.addresses[layer, 0] + shift, memory.addresses[layer, 1] + shift
+        view = HeadView(rows, rows, head * width, width, keys, values, halves, source, FIRST, memory.strides[1],
+                        memory.strides[2], memory.lengths[sequence], FALSE, weights.scales[1])  # fmt: skip
+        attend(sizes.kind, view, scratch.work[thread])
 
 
 @kernel

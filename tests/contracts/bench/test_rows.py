@@ -34,6 +34,7 @@ from benchmarks.training import Batch
 from benchmarks.work import Side, Work
 from benchmarks.workers import workers
 from manyheads.core.runtime import prepare
+from manyheads.inference import CompiledModel
 from tests.support import made_up
 from tests.support.made_up import MADE_UP
 
@@ -83,7 +84,7 @@ def test_all_sides_of_a_benchmark_agree(name: str) -> None:
 )  # fmt: skip
 def test_the_limit_counts_only_products_of_decoding(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = decode_gpt2 if isinstance(case, Decoding) else decode_translation
-    monkeypatch.setattr(module, "compiled", lambda model, setting, threads: (model.eval(), prepare("float32", 1)))
+    monkeypatch.setattr(module, "compiled", lambda model, *_: CompiledModel(model.eval(), prepare("float32", 1)))
     prepared = module.WORK.ours.prepare(case, "float32", 1)
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
