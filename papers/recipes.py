@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks import registry
+from papers.directions.recipes import RECIPES as DIRECTIONS
 from papers.universal.recipes import RECIPES as UNIVERSAL
 
-RECIPES: dict[str, Recipe] = {**UNIVERSAL}
+RECIPES: dict[str, Recipe] = {**DIRECTIONS, **UNIVERSAL}
 ALL = {**registry.RECIPES, **RECIPES}  # with those of the package
