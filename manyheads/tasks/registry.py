@@ -51,9 +51,6 @@ FAMILIES = {
         "cifar10": "classifiers of small photos: ResNets, Vision Transformers, and mixtures",
         "deit": "DeiT for ImageNet, and its ablation table on CIFAR-10",
     },
-    "run an experiment of a paper without any data": {
-        "moving-digits": "a non-local network for clips of moving digits",
-    },
 }
 
 
