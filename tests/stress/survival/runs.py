@@ -153,7 +153,7 @@ def prepare() -> None:
         "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_agg",
         "sklearn.datasets", "sacrebleu", "pyarrow", "manyheads.analysis.figures.token_similarity",
         "manyheads.data.images.loader",
-        *(f"manyheads.tasks.{room}.{part}" for room in ROOMS for part in ("run", "task")),
+        *(f"manyheads.tasks.{room}.{part}" for room in ROOMS for part in ("task", "objective")),
         *(f"papers.{paper}.{part}" for paper in PAPERS for part in ("run", "task")),
     ):  # fmt: skip
         importlib.import_module(name)
