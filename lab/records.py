@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from manyheads.tasks.translation.recipes import RIVAL_ROWS, RIVALS
+from papers.rivals.recipes import RIVAL_ROWS, RIVALS
 
 RESULTS = Path(__file__).parent / "results"
 PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metrics are fractions or losses

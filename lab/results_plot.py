@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.records import records
-from manyheads.tasks.registry import find
+from papers.recipes import RECIPES
 from papers.universal import length_curve
 
 COMPARED = {"cifar10/resnet": "3 x 3 convolution", "cifar10/local-attention": "5 x 5 self-attention"}
@@ -102,7 +102,7 @@ def draw_hunger(out: Path) -> Path | None:
 
 def readings() -> list[tuple[int, dict[str, float]]]:
     """Draw the entity F1 of features of three encoders against the steps of pretraining."""
-    usual = find("reading").config.training.steps
+    usual = RECIPES["reading"].config.training.steps
     return sorted(
         (record["overrides"].get("training.steps", usual), {n: record["readings"][n]["entity_f1"] for n in READINGS})
         for record in records()

@@ -159,12 +159,6 @@ FIRST = (
         "en-fr, bf16",
         "bleu_moses_lc",
     ),
-    (
-        "compare eight kinds of translators for 2,600 steps; the best, ConvS2S",
-        "translation/rivals",
-        "en-fr, rows=convs2s, bf16",
-        "bleu_moses_lc",
-    ),
     ("name the language of a phrase, one of 60", "text-classification", "default settings", "accuracy"),
     ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
     ("classify sentences, fine-tuned from MiniLM", "sst2", "from all-MiniLM-L6-v2", "accuracy"),

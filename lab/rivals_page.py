@@ -17,7 +17,7 @@ from typing import Any
 
 from lab.complexity_page import markdown
 from lab.records import RESULTS, STUDENT, matching
-from manyheads.tasks.translation.recipes import RIVAL_ROWS
+from papers.rivals.recipes import RIVAL_ROWS
 
 FIGURE = Path("docs/images/rivals.png")
 METRIC = "bleu_moses_lc"

@@ -28,8 +28,8 @@ from manyheads.data.text.store import TokenStore
 from manyheads.files import read_json, write_json
 from manyheads.tasks.loading import load
 from manyheads.tasks.translation.objective import Corpus, TranslationObjective
-from manyheads.tasks.translation.recipes import RIVALS
 from manyheads.training.record import hardware
+from papers.rivals.recipes import RIVALS
 
 ROUNDS, BATCHES = 5, 6
 SENTENCES, BEAMS = 100, (1, 5)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks import registry
+from papers.directions.recipes import RECIPES as DIRECTIONS
+from papers.nonlocal_net.recipes import RECIPES as NONLOCAL_NET
+from papers.rivals.recipes import RECIPES as RIVALS
 from papers.universal.recipes import RECIPES as UNIVERSAL
 
-RECIPES: dict[str, Recipe] = {**UNIVERSAL}
+RECIPES: dict[str, Recipe] = {**DIRECTIONS, **NONLOCAL_NET, **RIVALS, **UNIVERSAL}
 ALL = {**registry.RECIPES, **RECIPES}  # with those of the package

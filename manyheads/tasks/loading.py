@@ -13,7 +13,6 @@ from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES, IMAGES, TRANSLATORS
-from manyheads.tasks.evaluation import record_of
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
@@ -53,13 +52,11 @@ class PredictorRow(NamedTuple):
                without the code for images.
     families   model families, named as in `models/presets.py`, such as "bert"
     heads      names of the task heads that the predictor accepts, for a family whose models have different heads
-    data       key that must occur in the record of the training data; None: any data
     """
 
     predictor: str
     families: tuple[str, ...]
     heads: tuple[str | None, ...] = (None,)
-    data: str | None = None
 
 
 # The first row whose conditions hold for a model determines the predictor class.
@@ -72,7 +69,6 @@ PREDICTORS = (
     PredictorRow("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
     PredictorRow("language.predictor:LanguageModel", ("gpt", "gpt2"), ("language",)),
     PredictorRow("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
-    PredictorRow("images.clip_task:ClipClassifier", ("nonlocal",), data="frames"),
     PredictorRow("images.predictor:ImageClassifier", IMAGES),
     PredictorRow("images.predictor:ImageEncoder", IMAGES, ("none",)),
     PredictorRow("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
@@ -98,9 +94,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     head = loaded.model.head_name
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]
-        if type(loaded.model).__name__ not in models or head not in row.heads:
-            continue
-        if row.data is None or row.data in _trained_on(loaded.path):
+        if type(loaded.model).__name__ in models and head in row.heads:
             module, name = row.predictor.split(":")
             predictor: type[LoadedModel] = getattr(import_module(f"manyheads.tasks.{module}"), name)
             return predictor(loaded, prepare(precision, threads))
@@ -108,14 +102,3 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
     raise UserError(
         f"{model}: a {kind} makes no predictions by itself. Use it as the start of a training run, with --init."
     )
-
-
-def _trained_on(path: Path) -> dict[str, Any]:
-    """Return the description of the training data in result.json, or an empty description if the file is damaged.
-
-    The damage is no error here, because only the evaluation needs the description. It reports the error.
-    """
-    try:
-        return record_of(path).get("data", {})
-    except UserError:
-        return {}

@@ -9,7 +9,6 @@ from manyheads.errors import UserError
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks.answering.recipes import RECIPES as ANSWERING
 from manyheads.tasks.classification.recipes import RECIPES as CLASSIFICATION
-from manyheads.tasks.directions.recipes import RECIPES as DIRECTIONS
 from manyheads.tasks.images.recipes import RECIPES as IMAGES
 from manyheads.tasks.language.recipes import RECIPES as LANGUAGE
 from manyheads.tasks.masked_words.recipes import RECIPES as MASKED_WORDS
@@ -20,7 +19,6 @@ RECIPES: dict[str, Recipe] = {
     **TRANSLATION,
     **MASKED_WORDS,
     **CLASSIFICATION,
-    **DIRECTIONS,
     **TAGGING,
     **ANSWERING,
     **LANGUAGE,
@@ -52,10 +50,6 @@ FAMILIES = {
         "mnist": "a Vision Transformer for handwritten digits",
         "cifar10": "classifiers of small photos: ResNets, Vision Transformers, and mixtures",
         "deit": "DeiT for ImageNet, and its ablation table on CIFAR-10",
-    },
-    "run an experiment of a paper without any data": {
-        "reading": "three encoders that read in one or both directions",
-        "moving-digits": "a non-local network for clips of moving digits",
     },
 }
 

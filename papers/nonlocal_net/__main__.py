@@ -1,6 +1,8 @@
-"""Figure 3 of Wang, Girshick, Gupta & He 2018, as described in docs/papers/nonlocal.md.
+"""Clips and figure 3 of Wang, Girshick, Gupta & He 2018, as described in docs/papers/nonlocal.md.
 
-    python -m papers.nonlocal_net RUN CLIP --at T,Y,X --out arrows.png
+python -m papers.nonlocal_net moving-digits [key=value ...] --out RUN     train on clips of moving digits
+python -m papers.nonlocal_net evaluate RUN                                loss and accuracy on the test clips of the run
+python -m papers.nonlocal_net RUN CLIP --at T,Y,X --out arrows.png        draw figure 3
 
 The arrows lead from one position of an image or a clip to the 20 positions with the largest attention weights.
 """
@@ -13,12 +15,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from manyheads.cli.output import print_scores
 from manyheads.data.images.clips import read_clip
-from papers.command import about, image_model, pixel, run
+from papers.command import about, image_model, pixel, run, train
 from papers.nonlocal_net import arrows
+from papers.nonlocal_net.recipes import RECIPES
+from papers.nonlocal_net.task import load
 
 
 def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["evaluate"]:
+        return _evaluate(arguments[1:])
+    if "--resume" in arguments or {*RECIPES} & {*arguments}:
+        return train(RECIPES, arguments)
     parser = argparse.ArgumentParser(prog="python -m papers.nonlocal_net", description=about(__doc__))
     parser.add_argument("model", metavar="RUN", help="run of a network with non-local blocks")
     parser.add_argument("clip", metavar="CLIP", help="an image, an animation or a folder of frames")
@@ -37,6 +46,12 @@ def main(arguments: list[str]) -> None:
     title = f"{encoder.path.name}: {Path(options.clip).name}"
     arrows.draw(strongest, options.out, numbers=clip.indices, title=title)
     print(options.out)
+
+
+def _evaluate(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m papers.nonlocal_net evaluate")
+    parser.add_argument("run", metavar="RUN", help="run of the recipe moving-digits")
+    print_scores({"test": load(parser.parse_args(arguments).run).outcome().metrics})
 
 
 if __name__ == "__main__":

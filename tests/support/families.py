@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import manyheads.runs.run
-import manyheads.tasks.directions.run
+import papers.directions.run
 from manyheads.runs.result import RunResult
 from manyheads.tasks.train import train
 from manyheads.training import selection
@@ -114,7 +114,7 @@ def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, 
 def score_nothing() -> None:
     manyheads.runs.run._recorded = lambda *_: RunResult()
     for name in ("probe", "_compare"):
-        setattr(manyheads.tasks.directions.run, name, lambda *_, **__: {})
+        setattr(papers.directions.run, name, lambda *_, **__: {})
 
 
 def main() -> None:

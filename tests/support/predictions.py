@@ -10,7 +10,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import manyheads.tasks.images.clip_task
 import manyheads.tasks.images.objective
 import manyheads.tasks.images.predictor
 import manyheads.tasks.language.objective

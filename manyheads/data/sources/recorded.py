@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 from manyheads.core.config import check_fields
-from manyheads.data.embedded.moving_digits import ClipSource
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
@@ -22,7 +21,7 @@ KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
         ParallelSource, LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
-        ImageSource, ClipSource,
+        ImageSource,
     )
 }  # fmt: skip
 

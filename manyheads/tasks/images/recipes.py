@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Config, Count, Positive, Range, Rate
+from manyheads.core.config import Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
 from manyheads.errors import UserError
-from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Threads
+from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig
 from manyheads.training.config import TrainingConfig
 
 TASK = "manyheads.tasks.images.task:ImageClassification"
@@ -75,36 +75,6 @@ class ImageConfig(TargetConfig):
             raise UserError("sampling and augmentation.repeats: expected one of them, because both repeat images")
         if self.class_weights and (self.augmentation.mixes or self.teacher):
             raise UserError("class_weights: no effect on mixed images or with a teacher; use sampling=balanced")
-
-
-@dataclass(frozen=True)
-class ClipConfig(Config):
-    """Settings of a training run on video clips of moving digits.
-
-    size         number of training clips
-    tested       number of validation clips, which is also the number of test clips
-    frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
-    slit         number of a digit's 8 columns that a frame shows
-    side         height and width of a frame in pixels
-    model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks
-    batch_items  number of clips in a micro-batch
-    threads      number of CPU threads; None: PyTorch's default
-    """
-
-    size: Count = 10_000
-    tested: Count = 1000
-    frames: Annotated[int, Range(1, 1000)] = 8
-    side: Annotated[int, Range(8, 1000)] = 16
-    slit: Annotated[int, Range(1, 8)] = 3
-    model: dict[str, Any] = field(default_factory=dict)
-    batch_items: Annotated[int, Range(1, 100_000)] = 32
-    threads: Threads | None = None
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(
-            steps=1200, optimizer="adamw", schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999),
-            eps=1e-8, weight_decay=0.05, clip=1.0, log_every=50, validate_every=400,
-        )
-    )  # fmt: skip
 
 
 def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:
@@ -218,16 +188,5 @@ RECIPES = {
         with SGD, 79.6 without RandAugment. The paper trains for 300 epochs; regularization that helps a long
         run may not help a short one.""",
         options="[training.epochs=N] [items=N]", requires=CIFAR_DATA,
-    ),
-    "moving-digits": Recipe(
-        "a classifier of clips in which a digit moves behind a slit", "Wang et al. 2018",
-        ClipConfig(model={
-            "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
-        }),
-        "manyheads.tasks.images.clips:MovingDigits",
-        """The clips are generated. A convolution sees a single frame, which shows a part of the digit; a
-        non-local block sees all frames. Without these blocks (model.stages=[]), only the final mean combines
-        the frames. It takes a few minutes on one core.""",
-        options="[model.stages=[]] [model.kind=dot]",
     ),
 }  # fmt: skip

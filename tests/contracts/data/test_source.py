@@ -16,9 +16,10 @@ from manyheads.data.sources.corpora import LabeledSource, ParallelSource, Questi
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
+from papers.nonlocal_net.moving_digits import ClipSource
 from papers.universal.source import DigitSource
 
-OF_PAPERS = (DigitSource,)
+OF_PAPERS = (DigitSource, ClipSource)
 RUNS = sorted((lab.records.RESULTS / "runs").glob("*.json"))
 
 
@@ -209,14 +210,6 @@ def test_a_record_without_data_has_no_source() -> None:
     assert source_of({}) is None
     assert source_of({"data": {}}) is None
     assert source_of({"data": {"kind": "nonsense"}}) is None
-
-
-def test_a_record_with_huge_sizes_is_refused() -> None:
-    for kind, settings, fault in (
-        ("clips", {"size": 10_000_000, "frames": 1000, "side": 1000}, "in all clips together, found 10,"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=fault):
-            source_of({"data": {"kind": kind, **settings}})
 
 
 @pytest.mark.parametrize("kind", [ParallelSource, LabeledSource, TaggedSource])

@@ -17,6 +17,7 @@ from manyheads.data.images.decoding import decode, plain_image
 from manyheads.data.readers.memory import Rows, split_mapping
 from manyheads.data.readers.squad import read_squad
 from manyheads.data.sources.corpora import QuestionSource
+from papers.recipes import RECIPES
 
 datasets = pytest.importorskip("datasets")
 polars = pytest.importorskip("polars")
@@ -221,7 +222,7 @@ def test_normalized_pixels_are_refused() -> None:
 
 def test_recipes_that_generate_their_data_refuse_others() -> None:
     with pytest.raises(ValueError, match="moving-digits generates its own data: leave out train"):
-        manyheads.train("moving-digits", train=PAIRS)
+        manyheads.train("moving-digits", train=PAIRS, recipes=RECIPES)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import build, preset
-from manyheads.tasks.directions.task import DirectionsTask
 from manyheads.tasks.translation.objective import Corpus, TranslationObjective
 from manyheads.training import distributed_map as division
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.objective import Objective
+from papers.directions.task import DirectionsTask
 
 
 @dataclass(frozen=True)

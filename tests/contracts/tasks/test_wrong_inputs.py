@@ -79,14 +79,12 @@ def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     vit: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2}
     translator = services.translator(folder / "translator")
-    small: dict[str, Any] = {"image_size": 8, "channels": 1, "widths": (8, 16), "depths": (1, 1), "stem_width": 8}
     paths = [
         translator, services.language_model(folder / "gpt", max_positions=32),
         services.bert(folder / "filler", head="masked_lm"), services.bert(folder / "answerer", head="question"),
         services.bert(folder / "classifier", head="sequence", labels=("a", "b")), services.bert(folder / "encoder"),
         services.bert(folder / "tagger", head="token", labels=("O", "B-X")),
         image_model("vit", "vit/2-8", labels=("a", "b"), **vit), image_model("eyes", "vit/2-8", labels=(), **vit),
-        image_model("clips", "nonlocal/18-small", {"frames": 2}, labels=("a", "b"), stages=(2,), every=1, **small),
     ]  # fmt: skip
     found = {type(predictor).__name__: predictor for predictor in map(load, paths)}
     assert {*found} == {*KINDS}

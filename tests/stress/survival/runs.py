@@ -39,8 +39,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "seq2seq-rnn": {"average": 1, "patience": 2},
     "vit": {"average": 1, "patience": 2, "ema": 0.9},
 }
-ROOMS = ("classification", "directions", "images", "language", "masked_words", "tagging", "translation")
-PAPERS = ("universal",)
+ROOMS = ("classification", "images", "language", "masked_words", "tagging", "translation")
+PAPERS = ("directions", "universal")
 START, STEPS, VALIDATION, END = "before the first step", "between checkpoints", "validation", "averaging at the end"
 PHASES = (START, STEPS, VALIDATION, END)
 TIMES = ("seconds", "tokens_per_second", "waiting")
@@ -153,7 +153,7 @@ def prepare() -> None:
         "torch._dynamo", "torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_agg",
         "sklearn.datasets", "sacrebleu", "pyarrow", "manyheads.analysis.figures.token_similarity",
         "manyheads.data.images.loader",
-        *(f"manyheads.tasks.{room}.{part}" for room in ROOMS for part in ("run", "task")),
+        *(f"manyheads.tasks.{room}.{part}" for room in ROOMS for part in ("task", "objective")),
         *(f"papers.{paper}.{part}" for paper in PAPERS for part in ("run", "task")),
     ):  # fmt: skip
         importlib.import_module(name)

@@ -31,7 +31,6 @@ TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
     "text-classification": LABELED,
     "bert": {"train.txt": DOCUMENTS, "val.txt": DOCUMENTS},
     "tagging": TAGGED,
-    "reading": TAGGED,
 }
 
 

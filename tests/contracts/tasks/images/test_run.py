@@ -378,8 +378,6 @@ def test_settings_without_effect_are_refused(run: Path, data: Path, tmp_path: Pa
               out=tmp_path / "x2")  # fmt: skip
     with pytest.raises(ValueError, match="distillation, temperature: no effect without a teacher"):
         train("image-classification", {"distillation": "soft", "temperature": 9.0}, out=tmp_path / "x5")
-    with pytest.raises(ValueError, match="cannot start from another model"):
-        train("moving-digits", {}, out=tmp_path / "x3", init=str(run))
 
 
 @pytest.mark.parametrize(

@@ -68,15 +68,12 @@ QUESTIONS = [
     {"context": f"In {city}.", "question": "Where?", "answers": {"text": [city], "answer_start": [3]}}
     for city in ("Paris", "Rome")
 ]
-EMBEDDED: dict[str, dict[str, Any]] = {
-    "clips": {"size": 20},
-}
 ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "parallel": PAIRS,
     "tagged": TAGGED,
     "questions": QUESTIONS,
     "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
-    **dict.fromkeys(("labeled", "texts", "documents", *EMBEDDED), ROWS),
+    **dict.fromkeys(("labeled", "texts", "documents"), ROWS),
 }
 
 
@@ -90,8 +87,8 @@ def _records(_: Path) -> list[Files]:
     """Return records of every kind of data, with fingerprints that match no data."""
     made: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for name, kind in KINDS.items():
-        given = EMBEDDED.get(name, {"data": "a.jsonl", "test": "a.jsonl"})
-        known = {key: value for key, value in as_dict(kind(**given)).items() if key not in UNRECORDED}
+        source = kind(data="a.jsonl", test="a.jsonl")
+        known = {key: value for key, value in as_dict(source).items() if key not in UNRECORDED}
         digits = {"test": "0" * 16, "validation": "1" * 16}
         record = {"data": {"kind": name, **known, "fingerprints": digits}}
         made.append((record, rows_of(name)))

@@ -16,11 +16,12 @@ from manyheads.runs.options import Run
 from manyheads.runs.overrides import apply, from_mapping
 from manyheads.runs.resuming import last_checkpoint
 from manyheads.runs.run import carry_out
-from manyheads.tasks.translation.recipes import RIVAL_ROWS, RivalsConfig, TranslationConfig
+from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.tasks.translation.task import Translation
 from manyheads.training.distributed import distributed_context
+from papers.rivals.recipes import RIVAL_ROWS, RivalsConfig
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("manyheads")  # The command prints the messages of this logger.
 
 CHECKPOINTS = 10  # number of checkpoints that are scored
 SPAN = 26  # ratio of the steps of the last checkpoint to those of the first

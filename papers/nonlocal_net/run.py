@@ -6,16 +6,16 @@ import torch
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.embedded.moving_digits import LABELS, Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.readers.splits import SplitData
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan
 from manyheads.runs.task import Job, Task
-from manyheads.tasks.images.clip_task import ClipClassifier, ClipTask
-from manyheads.tasks.images.recipes import ClipConfig
 from manyheads.training.record import Metrics
+from papers.nonlocal_net.moving_digits import LABELS, Clips, ClipSource
+from papers.nonlocal_net.recipes import ClipConfig
+from papers.nonlocal_net.task import ClipClassifier, ClipTask
 
 
 class MovingDigits(Task[ClipConfig, Clips]):

@@ -26,11 +26,11 @@ from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.options import Run
 from manyheads.runs.run import carry_out, log_splits
 from manyheads.runs.task import Job, Task
-from manyheads.tasks.directions.recipes import DirectionsConfig
-from manyheads.tasks.directions.task import DirectionsTask, probe
 from manyheads.tasks.masked_words.task import wordpiece
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics, write_result
+from papers.directions.recipes import DirectionsConfig
+from papers.directions.task import DirectionsTask, probe
 
 
 def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:

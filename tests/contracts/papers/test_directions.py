@@ -12,13 +12,15 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from manyheads import directory, train
+import manyheads
+from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special, TokenizedDocuments
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
-from manyheads.tasks.directions.task import Batch, DirectionsTask, linear_probe, probe, word_features
+from papers.directions.recipes import RECIPES
+from papers.directions.task import Batch, DirectionsTask, linear_probe, probe, word_features
 
 ROUTE = ComputeConfig("cpu", "float32", 1, "highest", False)
 TEXTS = ["two dogs see one cat", "one cat sleeps", "two cats see", "some dogs sleep here today"]
@@ -135,7 +137,7 @@ def test_homographs_are_distinguished_by_context() -> None:
 def test_mistakes_are_reported_before_reading_data(tmp_path: Path) -> None:
     for setting, message in (("layer", "unknown settings layer"), ("vocab", "cannot set vocab: the data and the task")):
         with pytest.raises(ValueError, match=message):
-            train("reading", {"data": "absent", f"model.{setting}": 3}, out=tmp_path / "out")
+            manyheads.train("reading", {"data": "absent", f"model.{setting}": 3}, out=tmp_path / "out", recipes=RECIPES)
 
 
 def test_the_recipe_compares_all_and_resumes(tmp_path: Path) -> None:
@@ -149,10 +151,10 @@ def test_the_recipe_compares_all_and_resumes(tmp_path: Path) -> None:
         "training.checkpoint_every": 2, "training.validate_every": 4,
         "model": {"width": 8, "heads": 2, "feed_forward": 8, "layers": 1},
     }  # fmt: skip
-    assert not train("reading", settings, out=out, max_minutes=1e-9)
+    assert not manyheads.train("reading", settings, out=out, max_minutes=1e-9, recipes=RECIPES)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    table: Any = train("reading", settings, out=out)
+    table: Any = manyheads.train("reading", settings, out=out, recipes=RECIPES)
     torch.set_num_threads(threads)
     rows = [line.split()[0] for line in table.splitlines()]
     assert rows == ["features", "words", *DIRECTIONS]
@@ -165,4 +167,4 @@ def test_the_recipe_compares_all_and_resumes(tmp_path: Path) -> None:
     assert record["metrics"]["accuracy"]["value"] == record["readings"]["bidirectional"]["accuracy"]
     for reading in DIRECTIONS:
         assert directory.load(out / reading).model.config.reading == reading
-    assert train("reading", settings, out=out) == table
+    assert manyheads.train("reading", settings, out=out, recipes=RECIPES) == table

@@ -1,6 +1,7 @@
 """Training run on clips whose label depends on the order of frames: learning, recording, evaluation."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +9,26 @@ import numpy as np
 import pytest
 import torch
 
-import manyheads
 from manyheads import cli
-from manyheads.data.embedded.moving_digits import Clips, ClipSource
+from manyheads.data.sources.recorded import source_of
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset
 from manyheads.runs.options import Run
+from manyheads.runs.overrides import apply, from_arguments
+from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
-from manyheads.tasks.images.clip_task import Batch, ClipClassifier
-from manyheads.tasks.images.clips import MovingDigits
-from manyheads.tasks.registry import RECIPES
-from manyheads.tasks.train import train
 from manyheads.training.distributed import distributed_context
 from manyheads.training.faults import BatchTooLargeError, reraise_oom
+from papers.command import run as run_command
+from papers.nonlocal_net.__main__ import main
+from papers.nonlocal_net.moving_digits import Clips, ClipSource
+from papers.nonlocal_net.recipes import RECIPES
+from papers.nonlocal_net.run import MovingDigits
+from papers.nonlocal_net.task import Batch, load
 
 pytest.importorskip("sklearn")
+train = partial(training.train, recipes=RECIPES)
 SMALL: dict[str, Any] = {
     "size": 64, "tested": 40, "frames": 4, "side": 10, "slit": 4, "threads": 1, "batch_items": 16,
     "training.steps": 40, "training.warmup": 5, "training.validate_every": 20, "training.log_every": 10,
@@ -43,15 +48,14 @@ def test_a_run_is_recorded_and_reevaluated(run: Path, capsys: pytest.CaptureFixt
     losses = [entry["loss"] for entry in entries if "loss" in entry]
     assert losses[-1] < losses[0], "the training clips are being learnt"
     assert result["data"]["items"] == {"train": 64, "validation": 40, "test": 40}
-    model = manyheads.load(str(run))
-    assert isinstance(model, ClipClassifier)
+    model = load(run)
     assert evaluate(model) == {name: result["metrics"][name] for name in ("loss", "accuracy")}
     assert compare(model, model)["most_changed"] == []
-    assert cli.main(["evaluate", str(run), "--by-label", "--json"]) == 0
-    labels = json.loads(capsys.readouterr().out)["labels"]
-    assert sum(row["items"] for row in labels) == 40
-    assert cli.main(["evaluate", str(run), "--data", "clips"]) == 2
-    assert "data of the kind clips cannot be read from files" in capsys.readouterr().err
+    assert sum(row["items"] for row in model.outcome().by_label()) == 40
+    assert run_command(main, ["evaluate", str(run)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["loss", "accuracy"]
+    assert cli.main(["evaluate", str(run)]) == 2
+    assert "found no result.json that names its test data" in capsys.readouterr().err
 
 
 def test_a_run_continues_where_it_stopped(run: Path, tmp_path: Path) -> None:
@@ -90,12 +94,19 @@ def test_without_blocks_the_frames_of_a_clip_are_independent() -> None:
 
 def test_the_baseline_has_no_blocks_and_the_command_says_so() -> None:
     config = RECIPES["moving-digits"].config
-    assert MovingDigits(config, Run("moving-digits", Path())).planned_model().config.stages == (2,)
-    options = cli._parse(["train", "moving-digits", "model.stages=[]"])
-    settings = manyheads.runs.overrides.from_arguments(options.rest)
-    rival = MovingDigits(manyheads.runs.overrides.apply(config, settings), Run("moving-digits", Path())).planned_model()
+    run = Run("moving-digits", Path())
+    assert MovingDigits(config, run).planned_model().config.stages == (2,)
+    rival = MovingDigits(apply(config, from_arguments(["model.stages=[]"])), run).planned_model()
     assert rival.config.stages == ()
     assert not [name for name, _ in rival.named_modules() if name.endswith("theta")]
+
+
+def test_impossible_clips_are_refused(run: Path, tmp_path: Path) -> None:
+    record = {"data": {"kind": "clips", "size": 10_000_000, "frames": 1000, "side": 1000}}
+    with pytest.raises(ValueError, match="in all clips together, found 10,"):
+        source_of(record, ClipSource)
+    with pytest.raises(ValueError, match="cannot start from another model"):
+        train("moving-digits", {}, out=tmp_path / "x", init=str(run))
 
 
 def test_clips_are_described() -> None:

@@ -48,11 +48,11 @@ class DirectionsConfig(Config):
 RECIPES = {
     "reading": Recipe(
         "the encoders of the paper's figure 3, bidirectional, left to right and two LSTMs, and compares their features",
-        "Devlin et al. 2018", DirectionsConfig(), "manyheads.tasks.directions.run:train",
+        "Devlin et al. 2018", DirectionsConfig(), "papers.directions.run:train",
         """Three encoders learn from the same texts. The first predicts masked words, the second the next word,
         and the third both neighbors of a word with two LSTMs. Then a linear classifier tags each word from
         their frozen features. Each encoder has its own directory below --out and can be resumed. It takes about
         eight minutes on one core.""",
-        options="[data=DIR] [training.steps=N]",
+        options="[data=DIR] [training.steps=N]", program="python -m papers.directions",
     ),
 }  # fmt: skip

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.calls import checked_methods
-from manyheads.core.runtime import ComputeConfig
+from manyheads.core.config import Precision
+from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.batching import Lazy
-from manyheads.data.embedded.moving_digits import Clips, ClipSource
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.tasks.evaluation import LabelEvaluation, scored_data, values
@@ -26,6 +26,7 @@ from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss
 from manyheads.training.record import Metrics
+from papers.nonlocal_net.moving_digits import Clips, ClipSource
 
 EVALUATION_BATCH = 64  # number of video clips in an evaluation batch
 
@@ -120,7 +121,7 @@ def clip_metrics(scores: Tensor, truth: Tensor) -> Metrics:
 
 @checked_methods
 class ClipClassifier(ImageClassifier):
-    """Classifier of video clips, as returned by `manyheads.load` for a run on video clips.
+    """Classifier of video clips, as returned by `load` for a run on video clips.
 
     If the input is an image, the model reads it as a clip of one frame.
     """
@@ -139,3 +140,8 @@ class ClipClassifier(ImageClassifier):
         The data are generated, so no other data can be given.
         """
         return self.evaluate_clips(scored_data(self.path, data, ClipSource(), skip_bad_lines=skip_bad_lines))
+
+
+def load(run: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> ClipClassifier:
+    """Load a run on video clips. The options are those of `manyheads.load`."""
+    return ClipClassifier(directory.load(run), prepare(precision, threads))

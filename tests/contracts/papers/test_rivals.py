@@ -1,16 +1,25 @@
 """The recipe `translation/rivals`: each row is trained in stages, which do not change its weights."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from manyheads.tasks.train import train
-from manyheads.tasks.translation import rivals
-from manyheads.tasks.translation.recipes import RIVAL_ROWS
+from manyheads.tasks import train as training
 from manyheads.tasks.translation.task import Translation
+from papers.rivals import run as rivals
+from papers.rivals.recipes import RECIPES, RIVAL_ROWS
+from tests.contracts.tasks.translation.conftest import write_corpus
 from tests.contracts.tasks.translation.test_run import SMALL
+
+train = partial(training.train, recipes=RECIPES)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("data") / "corpus")
 
 
 def settings(corpus: Path, **more: Any) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def test_a_setting_of_the_user_precedes_that_of_a_row(
     command = json.loads((tmp_path / "a" / "transformer" / "state" / "command.json").read_text())
     assert "training.learning_rate=0.0005" in command
     assert "warmup" not in command
-    with pytest.raises(ValueError, match="is a part of a run, which is resumed as a whole: manyheads train transl"):
+    with pytest.raises(ValueError, match="is a part of a run, which is resumed as a whole: python -m papers.rivals"):
         train(out=tmp_path / "a" / "transformer", resume=True)
     checkpoint = json.loads(next((tmp_path / "a" / "transformer" / "state").glob("checkpoint-*.json")).read_text())
     assert checkpoint["content"]["config"]["learning_rate"] == 5e-4

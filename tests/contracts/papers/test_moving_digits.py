@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyheads.data.embedded.moving_digits import DIGIT, LABELS, MAX_SPEED, ClipSource
 from manyheads.data.images.labeled_images import digits
+from papers.nonlocal_net.moving_digits import DIGIT, LABELS, MAX_SPEED, ClipSource
 
 pytest.importorskip("sklearn")
 SOURCE = ClipSource(size=60, tested=40, frames=6, side=14, slit=3, seed=3)

@@ -1,0 +1,55 @@
+"""Recipe for clips of moving digits, which a network with non-local blocks classifies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from manyheads.core.config import Config, Count, Range
+from manyheads.runs.recipe import Recipe, Threads
+from manyheads.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class ClipConfig(Config):
+    """Settings of a training run on video clips of moving digits.
+
+    size         number of training clips
+    tested       number of validation clips, which is also the number of test clips
+    frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
+    slit         number of a digit's 8 columns that a frame shows
+    side         height and width of a frame in pixels
+    model        overrides fields of the non-local network; model.stages=[] removes the non-local blocks
+    batch_items  number of clips in a micro-batch
+    threads      number of CPU threads; None: PyTorch's default
+    """
+
+    size: Count = 10_000
+    tested: Count = 1000
+    frames: Annotated[int, Range(1, 1000)] = 8
+    side: Annotated[int, Range(8, 1000)] = 16
+    slit: Annotated[int, Range(1, 8)] = 3
+    model: dict[str, Any] = field(default_factory=dict)
+    batch_items: Annotated[int, Range(1, 100_000)] = 32
+    threads: Threads | None = None
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            steps=1200, optimizer="adamw", schedule="cosine", learning_rate=3e-3, warmup=100, betas=(0.9, 0.999),
+            eps=1e-8, weight_decay=0.05, clip=1.0, log_every=50, validate_every=400,
+        )
+    )  # fmt: skip
+
+
+RECIPES = {
+    "moving-digits": Recipe(
+        "a classifier of clips in which a digit moves behind a slit", "Wang et al. 2018",
+        ClipConfig(model={
+            "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
+        }),
+        "papers.nonlocal_net.run:MovingDigits",
+        """The clips are generated. A convolution sees a single frame, which shows a part of the digit; a
+        non-local block sees all frames. Without these blocks (model.stages=[]), only the final mean combines
+        the frames. It takes a few minutes on one core.""",
+        options="[model.stages=[]] [model.kind=dot]", program="python -m papers.nonlocal_net",
+    ),
+}  # fmt: skip
