@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
 from manyheads.core.runtime import prepare
 from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
-from manyheads.models.presets import FAMILIES, IMAGES, TRANSLATORS
+from manyheads.models.presets import FAMILIES
+from manyheads.tasks.table import PREDICTORS
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
@@ -43,36 +44,6 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     evaluate: Callable[..., Any]
     score: Callable[..., Any]
     perplexity: Callable[..., Any]
-
-
-class PredictorRow(NamedTuple):
-    """Row in the table of predictor classes: a class, and conditions for the models that use it.
-
-    predictor  "module.below.tasks:Class". It is imported on first use, so that a translator, for example, starts
-               without the code for images.
-    families   model families, named as in `models/presets.py`, such as "bert"
-    heads      names of the task heads that the predictor accepts, for a family whose models have different heads
-    """
-
-    predictor: str
-    families: tuple[str, ...]
-    heads: tuple[str | None, ...] = (None,)
-
-
-# The first row whose conditions hold for a model determines the predictor class.
-PREDICTORS = (
-    PredictorRow("translation.predictor:Translator", TRANSLATORS),
-    PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
-    PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
-    PredictorRow("tagging.predictor:Tagger", ("bert", "bert-features"), ("token",)),
-    PredictorRow("answering.predictor:QuestionAnswerer", ("bert",), ("question",)),
-    PredictorRow("masked_words.predictor:MaskedLanguageModel", ("bert",), ("masked_lm", "pretraining")),
-    PredictorRow("language.predictor:LanguageModel", ("gpt", "gpt2"), ("language",)),
-    PredictorRow("language.predictor:LanguageModel", ("universal-sequence",), ("decoder",)),
-    PredictorRow("images.predictor:ImageClassifier", IMAGES),
-    PredictorRow("images.predictor:ImageEncoder", IMAGES, ("none",)),
-    PredictorRow("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
-)
 
 
 @checked

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from manyheads.tasks.table import TASKS
+
 # These commands read one input per line and write one output line each.
-PREDICTIONS = ("translate", "classify", "tag", "answer", "fill", "generate")
+PREDICTIONS = tuple(dict.fromkeys(task.verb for task in TASKS))
 SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare"),

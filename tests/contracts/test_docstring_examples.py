@@ -19,7 +19,8 @@ from PIL import Image
 import manyheads
 from manyheads import directory
 from manyheads.models.presets import build
-from manyheads.tasks.loading import PREDICTORS, load
+from manyheads.tasks.loading import load
+from manyheads.tasks.table import PREDICTORS
 from tests.paths import ROOT
 from tests.support import services
 

@@ -16,7 +16,8 @@ from manyheads.data.text.text_faults import CHARACTERS, ItemError
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
-from manyheads.tasks.loading import PREDICTORS, load
+from manyheads.tasks.loading import load
+from manyheads.tasks.table import PREDICTORS
 from tests.support import reference
 
 ROOM = 16

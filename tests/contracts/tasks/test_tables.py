@@ -11,14 +11,16 @@ from typing import Any, get_args
 
 import pytest
 
-from manyheads import service
+from manyheads import service, tasks
 from manyheads.data.sources.recorded import KINDS
 from manyheads.data.sources.source import Source
 from manyheads.interop.bert import _BERT, _DISTILBERT, _ROBERTA
 from manyheads.models.bert import Head
+from manyheads.runs.task import Task
 from manyheads.service.app import ENDPOINTS
 from manyheads.service.registry import WARM_UP
-from manyheads.tasks.loading import PREDICTORS
+from manyheads.tasks.registry import FAMILIES, RECIPES, variants
+from manyheads.tasks.table import PREDICTORS, TASKS
 from manyheads.tasks.verbs import COMMANDS, SERVED
 from tests.stress.fuzzing.targets.runs import rows_of
 
@@ -37,6 +39,21 @@ def test_each_declared_verb_has_a_method(predictor: type[Any]) -> None:
     for verb in predictor.verbs:
         assert verb in {*COMMANDS, *SERVED}, f"{verb} is in no table: add it to manyheads/tasks/verbs.py"
         assert callable(getattr(predictor, METHODS.get(verb, verb)))
+
+
+def test_each_task_is_described_once() -> None:
+    assert {task.name for task in TASKS} == {file.parent.name for file in Path(tasks.__path__[0]).glob("*/recipes.py")}
+    for families in FAMILIES.values():
+        for family in families:
+            assert family in RECIPES or variants(family), f"{family} is no recipe and has no variants"
+
+
+def test_each_task_class_defines_the_methods_of_a_run() -> None:
+    for kind in {recipe.load() for recipe in RECIPES.values()}:
+        if isinstance(kind, type):
+            names = ("planned_model", "plan", "data", "build", "example")
+            lacking = [name for name in names if getattr(kind, name) is getattr(Task, name)]
+            assert not lacking, f"{kind.__name__} lacks {', '.join(lacking)}"
 
 
 def test_each_served_verb_has_a_route_a_warm_up_and_a_form_on_the_page() -> None:
@@ -74,7 +91,7 @@ def test_fuzzing_an_unknown_data_kind_names_the_table() -> None:
 
 def test_each_head_of_bert_has_a_predictor() -> None:
     predicted = {head for row in PREDICTORS if "bert" in row.families for head in row.heads}
-    assert predicted == set(get_args(Head)), "add the head to PREDICTORS in manyheads/tasks/loading.py"
+    assert predicted == set(get_args(Head)), "add the head to the predictors of a task, in its recipes.py"
 
 
 @pytest.mark.parametrize("names", [_BERT, _ROBERTA, _DISTILBERT], ids=lambda names: names.prefix)

@@ -22,8 +22,9 @@ from manyheads import directory
 from manyheads.errors import UserError
 from manyheads.generation import Sampling
 from manyheads.models.presets import build
-from manyheads.tasks.loading import PREDICTORS, load
+from manyheads.tasks.loading import load
 from manyheads.tasks.registry import RECIPES, is_for_any_data
+from manyheads.tasks.table import PREDICTORS
 from tests.support import services
 
 TEXT, PICTURE = "the cat sat on the [MASK]", Image.new("L", (8, 8), 90)

@@ -1,0 +1,43 @@
+"""Description of a task: its verb, recipes and predictors. All tables of tasks follow from it, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# Headings of the list of recipes. Recipes below the first two are for any data of the user.
+OWN_DATA = "train on your data, or on small built-in data"
+FINE_TUNED = "fine-tune a model on your data"
+PUBLISHED = "reproduce results on published data sets"
+
+
+class PredictorRow(NamedTuple):
+    """Class of predictors, and conditions for the models that use it.
+
+    predictor  "module.below.tasks:Class". It is imported on first use, so that a translator, for example, starts
+               without the code for images.
+    families   model families, named as in `models/presets.py`, such as "bert"
+    heads      names of the task heads that the predictor accepts, for a family whose models have different heads
+    """
+
+    predictor: str
+    families: tuple[str, ...]
+    heads: tuple[str | None, ...] = (None,)
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Description of a task.
+
+    verb        command that applies its models, such as "translate"
+    name        name of the folder of the task, whose module `recipes` has its recipes
+    families    families of recipes, with a description, by heading. A family is a recipe, its variants
+                (`FAMILY/...`), or both
+    predictors  classes of predictors. The first row of all tasks that fits a model determines its class
+    """
+
+    verb: str
+    name: str
+    families: Mapping[str, Mapping[str, str]]
+    predictors: tuple[PredictorRow, ...]
