@@ -63,9 +63,9 @@ def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool |
     pool  as in `embed_tokens`; None: the features that a classification head reads, from the last layer
     """
     if layer is None and pool is None:
-        model, compute = predictor.compiled.module, predictor.compiled.compute
-        with torch.inference_mode(), compute.autocast():
-            vectors = F.normalize(model.features(images.to(compute.device)).float(), dim=-1).cpu()
+        model = predictor.compiled
+        with torch.inference_mode(), model.compute.autocast():
+            vectors = F.normalize(model.module.features(images.to(model.compute.device)).float(), dim=-1).cpu()
         return [Embedded(vector.numpy(), 1) for vector in vectors]
     states, compute = _states(predictor, layer)
     with torch.inference_mode(), compute.autocast():

@@ -105,7 +105,8 @@ class QuestionAnswerer(TextPredictor[Bert]):
             for name, text in zip(("question", "context"), pair, strict=True):
                 check_text(text, f"{name} {number}")
         windows = passages(self.tokenizer, pairs, **self._reading)
-        logits = passage_logits(self.compiled.module, windows, self.compiled.compute)
+        model = self.compiled
+        logits = passage_logits(model.module, windows, model.compute)
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
     def evaluate(self, questions: Any = None) -> EvaluationResult:

@@ -150,7 +150,8 @@ class Classifier(TextPredictor[Model[Config]]):
         )
 
     def _logits(self, encoded: Encoded) -> Tensor:
-        return label_logits(self.compiled.module, encoded, self.compiled.compute)
+        model = self.compiled
+        return label_logits(model.module, encoded, model.compute)
 
     def _encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None, truncate: bool,

@@ -256,7 +256,8 @@ class ImageClassifier(ImageEncoder):
         if not isinstance(data, ImageData):
             return self.outcome(data)
         loader = evaluation_loader(data, self.target, self.preprocessing)
-        logits = image_logits(self.compiled.module, loader, self.compiled.compute)  # (N, L)
+        model = self.compiled
+        logits = image_logits(model.module, loader, model.compute)  # (N, L)
         places = [data.place(i) for i in range(len(data))]
         metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)

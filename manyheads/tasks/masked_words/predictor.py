@@ -95,13 +95,14 @@ class MaskedLanguageModel(TextPredictor[Bert]):
             if count * top > MAX_TOTAL_WORDS:
                 fault = f"has {count:,} masks and top is {top:,}: expected at most {MAX_TOTAL_WORDS:,} words in all"
                 raise ItemError(index, fault)
-        model, compute = self.compiled.module, self.compiled.compute
+        compiled = self.compiled
+        model = compiled.module
 
         def fill_rows(rows: range) -> list[list[Fill]]:
             batch_texts, ids = lines[rows.start : rows.stop], encoded[rows.start : rows.stop]
             batch = torch.from_numpy(pad(ids, self.model.config.pad)).to(self.compute.device)
             masked = batch == self.special.mask
-            with torch.inference_mode(), compute.autocast():
+            with torch.inference_mode(), compiled.compute.autocast():
                 states = model.encode(batch, torch.tensor([len(i) for i in ids], device=batch.device))
                 # logits of all masks (N, V), in the order of the texts and of the masks in a text
                 logits = model.words(states[masked]).float()
@@ -143,7 +144,8 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         The words to mask are selected by the settings of the training run.
         """
         epoch = self._masked_data(data, skip_bad_lines)
-        examples = list(scores(self.compiled.module, epoch, self.compiled.compute, 128 * MAX_TEXTS))
+        model = self.compiled
+        examples = list(scores(model.module, epoch, model.compute, 128 * MAX_TEXTS))
         values = mean_scores(examples)
         rules = f"{sum(len(score.words) for score in examples):,} masked words, at most {epoch.lengths.max()} tokens"
         return EvaluationResult(

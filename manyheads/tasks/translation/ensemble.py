@@ -49,7 +49,7 @@ class Ensemble:
         is_fused = all(model.precision is not None for model in models)
         self._first = first if is_fused else CompiledModel(first.module, first.compute)
 
-    def start(self, source: Tensor, lengths: Tensor, capacity: int) -> EnsembleCache:
+    def start(self, source: Tensor, lengths: Tensor | None, capacity: int) -> EnsembleCache:
         parts = []
         for model in self._models:
             with model.compute.autocast():

@@ -14,6 +14,7 @@ from manyheads.core.runtime import prepare
 from manyheads.inference import CompiledModel, compile_model
 from manyheads.models.presets import build, preset
 from manyheads.tasks.translation import decoding
+from manyheads.tasks.translation.ensemble import Ensemble
 
 if importlib.util.find_spec("numba") is None:
     pytest.skip("the kernels are compiled by Numba (extra `fast`)", allow_module_level=True)
@@ -47,6 +48,26 @@ def test_workers_decode_the_same(beam: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == [2]
     assert decoding.decode(fast, SOURCES[:1], beam=beam) == together[:1]
     assert seen == [2]  # too few rows for two workers
+
+
+def test_workers_decode_for_an_ensemble_if_all_models_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(preset("transformer/tiny", source_vocab=40, target_vocab=40, end=1, start=0, pad=0)).eval()
+    fast = compile_model(model, prepare("float32", 2, device="cpu"))
+    seen: list[int] = []
+    work = packed.Team.work
+
+    def counted(team: packed.Team, function: Any, workers: int) -> None:
+        seen.append(workers)
+        work(team, function, workers)
+
+    monkeypatch.setattr(packed.Team, "work", counted)
+    monkeypatch.setattr(decoding, "WORKER_ROWS", 4)
+    alone = [[h.tokens for h in ranked] for ranked in decoding.decode(fast, SOURCES)]
+    for others, workers in ((fast, [2]), (CompiledModel(model, prepare("float32", 2, device="cpu")), [])):
+        seen.clear()
+        ranked = decoding.decode(Ensemble([fast, others]), SOURCES)
+        assert [[h.tokens for h in hypotheses] for hypotheses in ranked] == alone
+        assert seen == workers
 
 
 def test_a_model_without_kernels_has_no_workers() -> None:
