@@ -7,12 +7,12 @@ weight, 16 steps at once, in bf16 or 8 bits. The layout of the weights is the on
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from manyheads.inference.kernels.llvm import Builder, Context, Value
 from manyheads.inference.kernels.processor import AMX_ROWS, AMX_STEPS, BF16, COLUMNS, INT8, LINE
 from manyheads.inference.kernels.tile import switch
 
@@ -22,14 +22,15 @@ _INT8, _INT64 = ir.IntType(8), ir.IntType(64)
 
 @intrinsic
 def multiply(
-    typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any
-) -> Any:  # fmt: skip
+    typing: Context, kind: Value, rows: Value, a: Value, a_stride: Value, w: Value, steps: Value, out: Value,
+    out_stride: Value
+) -> Value:  # fmt: skip
     """Multiply up to AMX_ROWS rows of activations with 32 columns of a weight, in bf16 or 8 bits, on tile registers.
 
     The arguments are those of `tile.multiply`. `steps` is a multiple of AMX_STEPS.
     """
 
-    def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, arguments: Value) -> Value:
         kind, rows, *rest = arguments
         _instruction(b, "ldtilecfg", b.add(_tile_shapes(b), b.mul(rows, _INT64(LINE))))
         has_second = b.zext(b.icmp_signed(">", rows, _INT64(AMX_ROWS // 2)), _INT64)
@@ -45,17 +46,17 @@ def multiply(
 
 
 @intrinsic
-def release(typing: Any) -> Any:
+def release(typing: Context) -> Value:
     """Reset the tile registers of this thread. The system then no longer saves them when it switches threads."""
 
-    def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, arguments: Value) -> Value:
         _instruction(b, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), write
 
 
-def _instruction(b: Any, name: str, *arguments: Any) -> None:
+def _instruction(b: Builder, name: str, *arguments: Value) -> None:
     """Generate an AMX instruction. Its arguments are numbers of tiles (int), an address, and the distance of rows."""
     given = [_INT8(value) if isinstance(value, int) else value for value in arguments]
     at = next((i for i, value in enumerate(arguments) if not isinstance(value, int)), None)
@@ -65,7 +66,7 @@ def _instruction(b: Any, name: str, *arguments: Any) -> None:
     b.call(b.module.declare_intrinsic(PREFIX + name, (), ir.FunctionType(ir.VoidType(), kinds)), given)
 
 
-def _tile_shapes(b: Any) -> Any:
+def _tile_shapes(b: Builder) -> Value:
     """Return the address of the configurations of the tile registers, 64 bytes for each number of rows.
 
     Tiles 0 to 3 are sums, tiles 4 and 5 activations of up to 16 rows each, and tiles 6 and 7 weights of 16 columns.
@@ -89,7 +90,7 @@ def _tile_shapes(b: Any) -> Any:
 
 
 def _write_loop(
-    b: Any, name: str, tiles: int, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any
+    b: Builder, name: str, tiles: int, a: Value, a_stride: Value, w: Value, steps: Value, out: Value, out_stride: Value
 ) -> None:
     """Generate the loop over the steps for one or two tiles of rows. `ldtilecfg` has set the sums to zero."""
     before = b.block

@@ -5,9 +5,14 @@ The module does not import Numba, like all modules that only call kernels.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from manyheads.inference.kernels.processor import AMX_STEPS, COLUMNS, MAX_ROWS
+
+Array: TypeAlias = NDArray[Any]  # of the type that the function's docstring states, mostly float32
 
 RELU, SILU, GELU, GELU_TANH = range(4)
 
@@ -38,13 +43,13 @@ class Weights(NamedTuple):
     scales   factors of the attention scores of self-attention and cross-attention, (2,)
     """
 
-    packed: Any
-    floats: Any
-    sums: Any
-    places: Any
-    norm: Any
-    eps: Any
-    scales: Any
+    packed: Array
+    floats: Array
+    sums: Array
+    places: Array
+    norm: Array
+    eps: Array
+    scales: Array
 
 
 class Memory(NamedTuple):
@@ -57,26 +62,26 @@ class Memory(NamedTuple):
     lengths    number of cached positions of each sequence, (B,)
     """
 
-    addresses: Any
-    halves: Any
-    strides: Any
-    slots: Any
-    lengths: Any
+    addresses: Array
+    halves: Array
+    strides: Array
+    slots: Array
+    lengths: Array
 
 
 class Scratch(NamedTuple):
     """Scratch memory of all threads for a given number of rows. `work` and `tiles` have one part per thread."""
 
-    left: Any  # (rows, bytes)
-    scales: Any  # (rows,)
-    zeros: Any  # (rows,)
-    qkv: Any  # queries, keys and values of all rows, (rows, 3 * inner)
-    mixed: Any  # (rows, inner)
-    query: Any  # queries of cross-attention, (rows, inner)
-    hidden: Any  # (rows, feed-forward)
-    normed: Any  # (threads, width)
-    work: Any  # (threads, numbers)
-    tiles: Any  # (threads, MAX_ROWS, COLUMNS)
+    left: Array  # (rows, bytes)
+    scales: Array  # (rows,)
+    zeros: Array  # (rows,)
+    qkv: Array  # queries, keys and values of all rows, (rows, 3 * inner)
+    mixed: Array  # (rows, inner)
+    query: Array  # queries of cross-attention, (rows, inner)
+    hidden: Array  # (rows, feed-forward)
+    normed: Array  # (threads, width)
+    work: Array  # (threads, numbers)
+    tiles: Array  # (threads, MAX_ROWS, COLUMNS)
 
 
 class HeadView(NamedTuple):
@@ -89,20 +94,20 @@ class HeadView(NamedTuple):
     scale          factor of the attention scores
     """
 
-    query: Any
-    out: Any
-    left: Any
-    width: Any
-    keys: Any
-    values: Any
-    halves: Any
-    slots: Any
-    slot: Any
-    head: Any
-    step: Any
-    total: Any
-    causal: Any
-    scale: Any
+    query: Array
+    out: Array
+    left: int
+    width: int
+    keys: int
+    values: int
+    halves: bool | np.bool
+    slots: Array
+    slot: int | np.int64
+    head: int
+    step: int
+    total: int
+    causal: bool | np.bool
+    scale: float
 
 
 class Packed(NamedTuple):
@@ -119,15 +124,15 @@ class Packed(NamedTuple):
     per_word   number of values in 32 bits
     """
 
-    kind: Any
-    keys: Any
-    values: Any
-    scores: Any
-    left_side: Any
-    mixed: Any
-    factors: Any
-    unit: Any
-    per_word: Any
+    kind: int
+    keys: Array
+    values: Array
+    scores: Array
+    left_side: Array
+    mixed: Array
+    factors: Array
+    unit: int
+    per_word: int
 
 
 def work_size(total: int, width: int) -> int:

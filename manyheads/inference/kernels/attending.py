@@ -6,13 +6,11 @@ weights of two matrix products.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import carray
 
 from manyheads.inference.kernels import tile
-from manyheads.inference.kernels.arguments import HeadView, Packed
+from manyheads.inference.kernels.arguments import Array, HeadView, Packed
 from manyheads.inference.kernels.operations import (
     ONE,
     ZERO,
@@ -29,7 +27,7 @@ from manyheads.inference.kernels.tile import bits_of, float_of, pointer, to_bf16
 
 
 @kernel
-def exponentials(scores: Any, scale: Any) -> Any:
+def exponentials(scores: Array, scale: float) -> np.float32:
     """Compute the exponentials of one row of attention scores, times `scale`, in place.
 
     Returns the factor that makes their sum one (softmax).
@@ -48,7 +46,7 @@ def exponentials(scores: Any, scale: Any) -> Any:
 
 
 @kernel
-def float_memory() -> Any:
+def float_memory() -> Array:
     """Return the whole memory of the process as an array of float32.
 
     The index of a number is its address divided by 4.
@@ -57,13 +55,13 @@ def float_memory() -> Any:
 
 
 @kernel
-def bf16_memory() -> Any:
+def bf16_memory() -> Array:
     """Return the whole memory of the process as an array of bf16. The index of a number is its address divided by 2."""
     return carray(pointer(0), (1 << 60,), np.uint16)
 
 
 @kernel
-def attend(kind: int, view: HeadView, work: Any) -> None:
+def attend(kind: int, view: HeadView, work: Array) -> None:
     """Compute attention of one head over one sequence: softmax(q k^T * scale) v.
 
     kind  precision of the model's products. If it is lower than float32, products of many queries use bf16
@@ -82,7 +80,7 @@ def attend(kind: int, view: HeadView, work: Any) -> None:
 
 
 @part
-def attend_directly(view: HeadView, vectors: int, work: Any) -> None:
+def attend_directly(view: HeadView, vectors: int, work: Array) -> None:
     """Compute attention of a few queries, with keys and values read directly from memory.
 
     vectors  number of vector registers for the numbers of a head
@@ -103,7 +101,7 @@ def attend_directly(view: HeadView, vectors: int, work: Any) -> None:
 
 
 @part
-def attend_by_products(kind: int, view: HeadView, work: Any) -> None:
+def attend_by_products(kind: int, view: HeadView, work: Array) -> None:
     """Compute attention of many queries, with keys and values packed like the weights of two matrix products."""
     count, total, width = view.query.shape[0], view.total, view.width
     paired = HAS_BF16 and kind != FLOAT32 and width % 2 == 0
@@ -132,7 +130,7 @@ def attend_by_products(kind: int, view: HeadView, work: Any) -> None:
 
 
 @part
-def pack_pairs(view: HeadView, packed: Packed, rows: Any) -> None:
+def pack_pairs(view: HeadView, packed: Packed, rows: Array) -> None:
     """Pack keys and values in bf16. Pairs of numbers that a product adds are in one word."""
     width, words = view.width, packed.left_side.view(np.int32)
     keys, values = packed.keys.view(np.int32), packed.values.view(np.int32)
@@ -155,7 +153,7 @@ def pack_pairs(view: HeadView, packed: Packed, rows: Any) -> None:
 
 
 @part
-def pack_floats(view: HeadView, packed: Packed, rows: Any) -> None:
+def pack_floats(view: HeadView, packed: Packed, rows: Array) -> None:
     """Pack keys and values in float32."""
     for s in range(view.total):
         fetch(view, s, rows)
@@ -205,7 +203,7 @@ def attend_tile(view: HeadView, packed: Packed, begin: int, end: int) -> None:
 
 
 @kernel
-def take(work: Any, shape: Any) -> Any:
+def take(work: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Split off the first part of the scratch memory as an array; return the rest and the array."""
     size = 1
     for length in shape:
@@ -214,7 +212,7 @@ def take(work: Any, shape: Any) -> Any:
 
 
 @part
-def fetch(view: HeadView, position: int, rows: Any) -> None:
+def fetch(view: HeadView, position: int, rows: Array) -> None:
     """Write the key and the value at a position to two rows of float32 numbers, (2, width)."""
     at = (view.slots[position] * view.slot if view.slot else 0) + position * view.step
     shift = at * (2 if view.halves else 4)
@@ -223,7 +221,7 @@ def fetch(view: HeadView, position: int, rows: Any) -> None:
 
 
 @kernel
-def copy(address: int, halves: bool, out: Any) -> None:
+def copy(address: int, halves: bool, out: Array) -> None:
     """Convert a vector of float32 or bf16 numbers to a vector of float32 numbers."""
     if halves:
         shorts = carray(pointer(address), (len(out),), np.uint16)
@@ -236,7 +234,7 @@ def copy(address: int, halves: bool, out: Any) -> None:
 
 
 @kernel
-def pair(x: Any, out: Any) -> None:
+def pair(x: Array, out: Array) -> None:
     """Convert an even number of float32 values to bf16, two per 32 bits."""
     halves = out.view(np.uint16)
     for i in range(len(x)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import Any
 
 import numba
 from llvmlite import ir
@@ -13,12 +12,13 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from manyheads.inference.kernels.llvm import Builder, Context, Value
 from manyheads.inference.kernels.operations import kernel
 
 WORD = ir.IntType(64)
 
 
-def compile_kernel(name: str, arguments: Iterable[Any]) -> bytes:
+def compile_kernel(name: str, arguments: Iterable[Value]) -> bytes:
     """Return the object code of a kernel for the types of these arguments.
 
     It begins with a line of names: the function, and the external functions that it calls. The function returns a
@@ -30,8 +30,8 @@ def compile_kernel(name: str, arguments: Iterable[Any]) -> bytes:
     kinds = types.Tuple([numba.typeof(argument) for argument in arguments])
 
     @intrinsic
-    def read(typing: Any, address: Any) -> Any:
-        def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+    def read(typing: Context, address: Value) -> Value:
+        def write(context: Context, b: Builder, signature: Value, given: Value) -> Value:
             return _read(context, b, kinds, _loads(b, given[0]))
 
         return kinds(types.int64), write
@@ -48,14 +48,14 @@ def compile_kernel(name: str, arguments: Iterable[Any]) -> bytes:
     return " ".join([compiled.fndesc.llvm_func_name, *external]).encode() + b"\n" + objects
 
 
-def _loads(b: Any, address: Any) -> Iterator[Any]:
+def _loads(b: Builder, address: Value) -> Iterator[Value]:
     """Yield LLVM values: the 64-bit words in memory from an address on."""
     while True:
         yield b.load(b.inttoptr(address, WORD.as_pointer()))
         address = b.add(address, WORD(8))
 
 
-def _read(context: Any, b: Any, kind: Any, words: Iterator[Any]) -> Any:
+def _read(context: Context, b: Builder, kind: Value, words: Iterator[Value]) -> Value:
     """Return the LLVM value of one argument. Arrays are read from NumPy's array objects."""
     if isinstance(kind, types.BaseTuple):
         return context.make_tuple(b, kind, [_read(context, b, part, words) for part in kind])

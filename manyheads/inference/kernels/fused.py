@@ -6,12 +6,10 @@ matrix product, the rows of each norm and the heads of each attention. They sync
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from manyheads.inference.kernels import amx
-from manyheads.inference.kernels.arguments import HeadView, Memory, Scratch, Sizes, Weights
+from manyheads.inference.kernels.arguments import Array, HeadView, Memory, Scratch, Sizes, Weights
 from manyheads.inference.kernels.attending import attend, bf16_memory, float_memory
 from manyheads.inference.kernels.operations import NONE, activate, kernel, normalize, product, quantize_row, wait
 from manyheads.inference.kernels.processor import COLUMNS, HAS_AMX
@@ -32,7 +30,7 @@ FALSE, TRUE = np.bool_(False), np.bool_(True)
 @kernel
 def linear(
     which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
-    out: Any,
+    out: Array,
 ) -> None:  # fmt: skip
     """Compute the output columns of this thread in a matrix product over all rows."""
     place = weights.places[which]
@@ -49,7 +47,7 @@ def linear(
 
 @kernel
 def prepare(
-    x: Any, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
+    x: Array, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
     """Write the rows of this thread in the format that a matrix product requires for its left factor.
@@ -72,7 +70,7 @@ def prepare(
 
 @kernel
 def self_attention(
-    layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, cached: bool, memory: Memory,
+    layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Array, cached: bool, memory: Memory,
     causal: bool, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Compute self-attention for the heads of this thread. With a cache, new keys and values are added to it."""
@@ -107,7 +105,7 @@ def self_attention(
 
 
 @kernel
-def store(vectors: Any, address: int, halves: bool, step: int) -> None:
+def store(vectors: Array, address: int, halves: bool, step: int) -> None:
     """Write vectors (positions, width) of keys or values to an address in a cache."""
     if halves:
         shorts, at = bf16_memory(), address // 2
@@ -123,7 +121,7 @@ def store(vectors: Any, address: int, halves: bool, step: int) -> None:
 
 @kernel
 def cross_attention(
-    layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Any, memory: Memory,
+    layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, starts: Array, memory: Memory,
     scratch: Scratch,
 ) -> None:  # fmt: skip
     """Compute cross-attention over the encoder output for the heads of this thread.
@@ -147,7 +145,7 @@ def cross_attention(
 
 @kernel
 def run(
-    thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, starts: Any, causal: bool,
+    thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Array, starts: Array, causal: bool,
     cached: bool, memory: Memory, source: Memory, scratch: Scratch,
 ) -> None:  # fmt: skip
     """Apply all layers of the stack to x (rows, width), in place.
@@ -210,7 +208,7 @@ def run(
 
 @kernel
 def run_linear(
-    thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Any, out: Any, scratch: Scratch
+    thread: int, threads: int, counter: int, sizes: Sizes, weights: Weights, x: Array, out: Array, scratch: Scratch
 ) -> None:
     """Compute one matrix product: x (rows, width) -> out (rows, columns)."""
     prepare(x, NONE, FIRST, FALSE, thread, threads, sizes, weights, scratch)

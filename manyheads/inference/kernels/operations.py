@@ -8,20 +8,19 @@ are in float32.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numba
 import numpy as np
 from numba import carray, types
 
 from manyheads.inference.kernels import amx, tile
-from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU
+from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU, Array
 from manyheads.inference.kernels.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
 from manyheads.inference.kernels.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
 # Compile a function with Numba when another one calls it. Sums may be reordered and fused with products; infinities and
 # NaN keep their meaning. Python calls only the functions that `compiled.Kernel` names.
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, bool | str | set[str]] = {
     "nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy", "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }  # fmt: skip
@@ -85,13 +84,13 @@ def wait(counter: int, turns: int, threads: int) -> int:
 
 
 @kernel
-def exp(x: Any) -> Any:
+def exp(x: np.float32) -> np.float32:
     """Return e^x in float32 (Cephes' polynomial), for vectorized loops. Beyond +-87 it returns 0 or a large value."""
     return exp_bounded(MAX_EXPONENT if x > MAX_EXPONENT else x)
 
 
 @kernel
-def exp_bounded(x: Any) -> Any:
+def exp_bounded(x: np.float32) -> np.float32:
     """Return e^x in float32 for x up to 87."""
     x = MIN_EXPONENT if x < MIN_EXPONENT else x
     n = np.floor(x * LOG2_E + HALF)
@@ -101,7 +100,7 @@ def exp_bounded(x: Any) -> Any:
 
 
 @kernel
-def activate(activation: int, x: Any) -> None:
+def activate(activation: int, x: Array) -> None:
     """Apply the activation function of a feed-forward network to x (N,), in place."""
     if activation == RELU:
         for i in range(len(x)):
@@ -125,7 +124,7 @@ def activate(activation: int, x: Any) -> None:
 
 
 @kernel
-def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
+def normalize(x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
     """Compute the layer norm of one row, and write the result to `out`, which may be x."""
     total = ZERO
     for i in range(len(x)):
@@ -140,13 +139,13 @@ def normalize(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
 
 
 @kernel
-def order(bits: Any) -> Any:
+def order(bits: Array) -> Array:
     """Convert the bits of a float32 number to an integer that sorts as the number does, or such an integer back."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @kernel
-def quantize_row(kind: int, x: Any, out: Any, scales: Any, zeros: Any, row: int) -> None:
+def quantize_row(kind: int, x: Array, out: Array, scales: Array, zeros: Array, row: int) -> None:
     """Convert one row to the precision of a matrix product, and write it into the bytes `out`.
 
     Bytes after the row stay zero.
@@ -216,8 +215,8 @@ CACHED_BYTES = 1 << 20 if HAS_AMX else 1 << 19
 
 @kernel
 def product(
-    kind: int, a: Any, scales: Any, zeros: Any, rows: int, weight: int, steps: int, first: int, last: int,
-    bias: Any, factors: Any, sums: Any, add: bool, out: Any, scratch: Any,
+    kind: int, a: Array, scales: Array, zeros: Array, rows: int, weight: int, steps: int, first: int, last: int,
+    bias: Array, factors: Array, sums: Array, add: bool, out: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """Compute a W^T + bias for the groups of columns from `first` to `last`, and write it to out (rows, N), or add it.
 
@@ -264,6 +263,6 @@ def product(
 
 
 @kernel
-def floats_at(address: int, count: int) -> Any:
+def floats_at(address: int, count: int) -> Array:
     """Return `count` float32 numbers at an address as an array. Faster than a slice of an array."""
     return carray(pointer(address), (count,), np.float32)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from manyheads.inference.kernels.arguments import Array
 from manyheads.inference.kernels.operations import ZERO, exp_bounded, floats_at, kernel
 
 
 @kernel
 def reduce_rows(
-    thread: int, threads: int, counter: int, logits: Any, suppress: Any, block: int, maxima: Any, log_sums: Any
+    thread: int, threads: int, counter: int, logits: Array, suppress: Array, block: int, maxima: Array, log_sums: Array
 ) -> None:
     """Set suppressed columns of logits (R, V) to -inf, in place.
 

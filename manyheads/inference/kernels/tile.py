@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from manyheads.inference.kernels.llvm import Builder, Context, Value
 from manyheads.inference.kernels.processor import (
     BF16,
     COLUMNS,
@@ -55,7 +55,7 @@ class _BFloat16(ir.Type):
         return hash(_BFloat16)
 
 
-def _instruction(kind: int) -> tuple[str, Any, Any]:
+def _instruction(kind: int) -> tuple[str, Value, Value]:
     """Return the LLVM instruction for products in a precision, and the types of the accumulator and of the factors."""
     bits = LANES * 32
     if kind == FLOAT32:
@@ -67,7 +67,7 @@ def _instruction(kind: int) -> tuple[str, Any, Any]:
     return f"llvm.x86.avx512.vpdpbusd.{bits}", ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, LANES * 4)
 
 
-def switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None:
+def switch(b: Builder, number: Value, cases: Mapping[int, Callable[[], None]]) -> None:
     """Generate the LLVM code of a switch over a number: run the case with this value, or nothing."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
@@ -81,9 +81,10 @@ def switch(b: Any, number: Any, cases: Mapping[int, Callable[[], None]]) -> None
 
 @intrinsic
 def multiply(
-    typing: Any, kind: Any, rows: Any, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, out_stride: Any,
-    ahead: Any, ahead_step: Any,
-) -> Any:  # fmt: skip
+    typing: Context, kind: Value, rows: Value, a: Value, a_stride: Value, w: Value, steps: Value, out: Value,
+    out_stride: Value,
+    ahead: Value, ahead_step: Value,
+) -> Value:  # fmt: skip
     """Multiply a tile of up to ROWS rows of activations with COLUMNS columns of a weight; strides are in bytes.
 
     out    result, (rows, COLUMNS) numbers of 32 bits
@@ -94,7 +95,7 @@ def multiply(
     # The function `lower` has already rejected other precisions.
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
 
-    def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, arguments: Value) -> Value:
         kind, rows, *rest = arguments
         loops = {ROWS * k + r: partial(_write_loop, b, k, r, *rest) for k in kinds for r in range(1, ROWS + 1)}
         switch(b, b.add(b.mul(kind, _INT64(ROWS)), rows), loops)
@@ -103,7 +104,7 @@ def multiply(
     return types.void(*[types.intp] * 10), write
 
 
-def _prefetch(b: Any, address: Any) -> None:
+def _prefetch(b: Builder, address: Value) -> None:
     """Load a cache line into the cache in advance (prefetch). The address may be invalid."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
@@ -113,14 +114,15 @@ def _prefetch(b: Any, address: Any) -> None:
 
 
 def _write_loop(
-    b: Any, kind: int, rows: int, a: Any, a_stride: Any, w: Any, steps: Any, out: Any, stride: Any, ahead: Any,
-    ahead_step: Any,
+    b: Builder, kind: int, rows: int, a: Value, a_stride: Value, w: Value, steps: Value, out: Value, stride: Value,
+    ahead: Value,
+    ahead_step: Value,
 ) -> None:  # fmt: skip
     name, accumulator, factor = _instruction(kind)
     multiply = b.module.declare_intrinsic(name, (), ir.FunctionType(accumulator, [accumulator, factor, factor]))
     lanes = ir.VectorType(_INT32, LANES)
 
-    def at(address: Any, offset: Any, kind_at: Any) -> Any:
+    def at(address: Value, offset: Value, kind_at: Value) -> Value:
         return b.inttoptr(b.add(address, offset), kind_at.as_pointer())
 
     before = b.block
@@ -176,10 +178,11 @@ def _make_gather(mixes: bool) -> Callable[..., None]:
 
     @intrinsic
     def gather(
-        typing: Any, vectors: Any, halves: Any, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any,
-        step: Any, count: Any, out: Any, ahead: Any,
-    ) -> Any:  # fmt: skip
-        def write(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        typing: Context, vectors: Value, halves: Value, given: Value, vectors_at: Value, slots: Value,
+        slot_step: Value, slot: Value,
+        step: Value, count: Value, out: Value, ahead: Value,
+    ) -> Value:  # fmt: skip
+        def write(context: Context, b: Builder, signature: Value, arguments: Value) -> Value:
             vectors, halves, *rest = arguments
             loops = {
                 2 * v + half: partial(_write_gather, b, v, mixes, bool(half), *rest) for v in WIDTHS for half in (0, 1)
@@ -193,8 +196,9 @@ def _make_gather(mixes: bool) -> Callable[..., None]:
 
 
 def _write_gather(
-    b: Any, vectors: int, mixes: bool, halves: bool, given: Any, vectors_at: Any, slots: Any, slot_step: Any, slot: Any,
-    step: Any, count: Any, out: Any, ahead: Any,
+    b: Builder, vectors: int, mixes: bool, halves: bool, given: Value, vectors_at: Value, slots: Value,
+    slot_step: Value, slot: Value,
+    step: Value, count: Value, out: Value, ahead: Value,
 ) -> None:  # fmt: skip
     floats, whole = ir.VectorType(_FLOAT32, LANES), ir.VectorType(_INT32, LANES)
     fma = b.module.declare_intrinsic(f"llvm.fma.v{LANES}f32", (), ir.FunctionType(floats, [floats] * 3))
@@ -202,13 +206,13 @@ def _write_gather(
         f"llvm.vector.reduce.fadd.v{LANES}f32", (), ir.FunctionType(_FLOAT32, [_FLOAT32, floats])
     )
 
-    def at(address: Any, kind_at: Any) -> Any:
+    def at(address: Value, kind_at: Value) -> Value:
         return b.inttoptr(address, kind_at.as_pointer())
 
-    def vector(address: Any, i: int) -> Any:
+    def vector(address: Value, i: int) -> Value:
         return b.load(at(b.add(address, _INT64(4 * LANES * i)), floats), align=4)
 
-    def stored(address: Any, i: int) -> Any:
+    def stored(address: Value, i: int) -> Value:
         if not halves:
             return vector(address, i)
         short = b.load(at(b.add(address, _INT64(2 * LANES * i)), ir.VectorType(_INT16, LANES)), align=2)
@@ -253,22 +257,22 @@ scores, mix = _make_gather(mixes=False), _make_gather(mixes=True)
 
 
 @intrinsic
-def float_of(typing: Any, bits: Any) -> Any:
+def float_of(typing: Context, bits: Value) -> Value:
     """Return the float32 number that these 32 bits represent."""
     return types.float32(types.int32), lambda context, b, signature, given: b.bitcast(given[0], _FLOAT32)
 
 
 @intrinsic
-def bits_of(typing: Any, number: Any) -> Any:
+def bits_of(typing: Context, number: Value) -> Value:
     """Return the 32 bits that represent a float32 number."""
     return types.int32(types.float32), lambda context, b, signature, given: b.bitcast(given[0], _INT32)
 
 
 @intrinsic
-def to_bf16(typing: Any, number: Any) -> Any:
+def to_bf16(typing: Context, number: Value) -> Value:
     """Round a float32 number to the 16 bits of bf16, to nearest even."""
 
-    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, given: Value) -> Value:
         if HAS_BF16:
             return b.bitcast(b.fptrunc(given[0], _BFloat16()), _INT16)
         bits = b.bitcast(given[0], _INT32)
@@ -279,16 +283,16 @@ def to_bf16(typing: Any, number: Any) -> Any:
 
 
 @intrinsic
-def pointer(typing: Any, address: Any) -> Any:
+def pointer(typing: Context, address: Value) -> Value:
     """Return an address as the pointer type that `numba.carray` expects."""
     return types.voidptr(types.intp), lambda context, b, signature, given: b.inttoptr(given[0], _INT8.as_pointer())
 
 
 @intrinsic
-def arrive(typing: Any, counter: Any) -> Any:
+def arrive(typing: Context, counter: Value) -> Value:
     """Add 1 to the 64-bit counter at this address, atomically."""
 
-    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, given: Value) -> Value:
         b.atomic_rmw("add", b.inttoptr(given[0], _INT64.as_pointer()), _INT64(1), "acq_rel")
         return context.get_dummy_value()
 
@@ -296,10 +300,10 @@ def arrive(typing: Any, counter: Any) -> Any:
 
 
 @intrinsic
-def arrived(typing: Any, counter: Any) -> Any:
+def arrived(typing: Context, counter: Value) -> Value:
     """Return the value of the 64-bit counter at this address."""
 
-    def write(context: Any, b: Any, signature: Any, given: Any) -> Any:
+    def write(context: Context, b: Builder, signature: Value, given: Value) -> Value:
         return b.load_atomic(b.inttoptr(given[0], _INT64.as_pointer()), "acquire", 8)
 
     return types.int64(types.intp), write
