@@ -19,9 +19,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping
+
+Hint: TypeAlias = Any  # a type, or a form such as `int | None`; types themselves have no common type
+
+
+class DataclassInstance(Protocol):
+    """Instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
 
 MAX_PARAMETERS = 10**12  # maximum number of parameters of a model; for comparison, GPT-3 has 1.75e11
 
@@ -44,7 +66,7 @@ class Range:
     above: bool = False
     below: bool = False
 
-    def violation(self, value: float, config: Any) -> str:
+    def violation(self, value: float, config: DataclassInstance) -> str:
         above_minimum = value > self.minimum if self.above else value >= self.minimum
         return "" if above_minimum and (value < self.maximum if self.below else value <= self.maximum) else str(self)
 
@@ -63,7 +85,7 @@ class Below:
 
     field: str
 
-    def violation(self, value: int, config: Any) -> str:
+    def violation(self, value: int, config: DataclassInstance) -> str:
         size = getattr(config, self.field)
         return "" if 0 <= value < size else f"from 0 to below {self.field} ({size})"
 
@@ -74,7 +96,7 @@ class Divides:
 
     field: str
 
-    def violation(self, value: int, config: Any) -> str:
+    def violation(self, value: int, config: DataclassInstance) -> str:
         dividend = getattr(config, self.field)
         return f"that divides {self.field} ({dividend})" if dividend % value else ""
 
@@ -83,7 +105,7 @@ class Divides:
 class Odd:
     """Check that a number is odd: a kernel reads the same number of positions before and after its own."""
 
-    def violation(self, value: int, config: Any) -> str:
+    def violation(self, value: int, config: DataclassInstance) -> str:
         return "" if value % 2 else "that is odd, so that it reaches equally far to both sides"
 
 
@@ -93,7 +115,7 @@ class Distinct:
 
     min_length: int = 0
 
-    def violation(self, value: tuple[str, ...], config: Any) -> str:
+    def violation(self, value: tuple[str, ...], config: DataclassInstance) -> str:
         # A model that predicts a number has one label, and a model with several labels per item may have one.
         min_length = self.min_length if getattr(config, "target", "classes") == "classes" else 1
         fits = len(value) >= min_length and len(set(value)) == len(value)
@@ -106,8 +128,8 @@ class Distinct:
 class FitsLabels:
     """Check that a target fits the number of labels in the configuration."""
 
-    def violation(self, value: str, config: Any) -> str:
-        count = len(config.labels)
+    def violation(self, value: str, config: DataclassInstance) -> str:
+        count = len(vars(config)["labels"])
         fits = value == "classes" or (count == 1 if value == "regression" else count > 0)
         return "" if fits else f"that fits the number of labels, {count} (a regression has one)"
 
@@ -161,13 +183,12 @@ class LabelConfig(Config):
     target: Annotated[TargetKind, FitsLabels()] = field(default="classes", kw_only=True)
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: DataclassInstance) -> None:
     """Raise FieldError (a UserError) for the first field whose value has a wrong type or is out of range.
 
     Lists, as read from JSON, become tuples if the field is declared as a tuple.
     """
-    config_type: Any = type(config)
-    for name, hint in _hints(config_type).items():
+    for name, hint in _hints(type(config)).items():
         value = getattr(config, name)
         if isinstance(value, list) and tuple in _types(hint):
             object.__setattr__(config, name, value := tuple(value))
@@ -175,45 +196,50 @@ def check_fields(config: Any) -> None:
             raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
 
 
-def missing_fields(config: Any, saved: Mapping[str, Any]) -> list[str]:
+def is_config(value: object) -> TypeGuard[DataclassInstance]:
+    """Return True for a configuration, which may be a part of another one."""
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def missing_fields(config: DataclassInstance, saved: JsonMapping) -> list[str]:
     """Return the dotted names of the fields of a configuration that its saved form lacks."""
     missing = []
     for f in fields(config):
         value = getattr(config, f.name)
         if f.name not in saved:
             missing.append(f.name)
-        elif is_dataclass(value) and isinstance(saved[f.name], Mapping):
+        elif is_config(value) and isinstance(saved[f.name], Mapping):
             missing += [f"{f.name}.{name}" for name in missing_fields(value, saved[f.name])]
     return missing
 
 
 @cache
-def _hints(config: Any) -> dict[str, Any]:
+def _hints(config: type[DataclassInstance]) -> dict[str, Hint]:
     hints = get_type_hints(config, include_extras=True)
     return {f.name: hints[f.name] for f in fields(config)}
 
 
-def _types(hint: Any) -> list[Any]:
+def _types(hint: Hint) -> list[Hint]:
     """Return the types that a type hint allows; a union allows several.
 
     For `tuple[Size, ...]` the result is `tuple`.
     """
-    if get_origin(hint) in (Union, types.UnionType):
+    origin: Hint = get_origin(hint)
+    if origin in (Union, types.UnionType):
         return [member_type for member in get_args(hint) for member_type in _types(member)]
-    if get_origin(hint) is Annotated:
-        return _types(get_args(hint)[0])
-    return [get_origin(hint) or hint]
+    return _types(get_args(hint)[0]) if origin is Annotated else [origin or hint]
 
 
-_NAMES: dict[Any, str] = {
+_NAMES: dict[Hint, str] = {
     int: "an integer", float: "a number", bool: "true or false", str: "a name", tuple: "a list", dict: "a mapping",
     Path: "a path", type(None): "none", Literal: "a value",
 }  # fmt: skip
 
 
-def _expected(value: Any, hint: Any, config: Any) -> str:
+def _expected(value: object, hint: Hint, config: DataclassInstance) -> str:
     """Return a description of the value that was expected, or an empty string if the value is valid."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin: Hint = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
         lists = [member for member in arguments if isinstance(value, tuple) and tuple in _types(member)]
         expected = [_expected(value, member, config) for member in lists or arguments]
@@ -234,14 +260,14 @@ def _expected(value: Any, hint: Any, config: Any) -> str:
         return _expected_items(value, arguments, config)
     if hint is Any:
         return ""
-    accepted_types = {float: (int, float), Path: (str, Path)}.get(hint, origin or hint)
+    accepted_types: Hint = {float: (int, float), Path: (str, Path)}.get(hint, origin or hint)
     fits = isinstance(value, accepted_types) and (hint not in (int, float) or not isinstance(value, bool))
-    if hint is float and fits:
+    if hint is float and isinstance(value, float):
         fits = abs(value) < math.inf
     return "" if fits else _NAMES.get(origin or hint) or f"a {hint.__name__}"
 
 
-def _expected_items(value: Any, arguments: tuple[Any, ...], config: Any) -> str:
+def _expected_items(value: object, arguments: tuple[Hint, ...], config: DataclassInstance) -> str:
     """Return a description of the tuple that was expected, or an empty string if the value is valid.
 
     A tuple hint has either one type for any number of items (`tuple[Size, ...]`) or one type for each item.

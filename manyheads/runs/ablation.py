@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from manyheads.files import JsonObject
 from manyheads.runs.options import Run
 from manyheads.runs.overrides import apply, from_mapping
+from manyheads.runs.recipe import RunConfig
 from manyheads.training.distributed import distributed_context
 
-C = TypeVar("C")
+C = TypeVar("C", bound=RunConfig)
 # For each table row, the settings that differ from the base configuration, by dotted key such as model.heads.
-Rows = dict[str, dict[str, Any]]
+Rows = dict[str, JsonObject]
 
 
 def ablate(
@@ -26,7 +27,7 @@ def ablate(
     train: Callable[[C, Run], JsonObject | None],
     columns: Mapping[str, str],
     sizes: Mapping[str, str] = MappingProxyType({"parameters": "parameters"}),
-) -> str | dict[str, Any] | None:
+) -> str | JsonObject | None:
     """Train a model for each row of the ablation table, and return the table of all results.
 
     Each row is a run that can be resumed, in its own subdirectory of `run.out`.

@@ -14,6 +14,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.directory import family_of
 from manyheads.errors import UserError
 from manyheads.runs.overrides import nearest
+from manyheads.runs.recipe import RunConfig
 from manyheads.training.config import TrainingConfig
 from manyheads.training.record import METRICS
 from manyheads.training.tuning import select_trained
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
 
 
-def check_settings(config: Any, *, resume: bool) -> None:
+def check_settings(config: RunConfig, *, resume: bool) -> None:
     """Raise UserError for settings of training and validation that are unknown, exclude each other or are too large.
 
     resume  True: the settings are those of the resumed run, which were checked when it was started
@@ -41,16 +42,16 @@ def check_settings(config: Any, *, resume: bool) -> None:
                 "them, because each selects the final weights; add training.metric=none or "
                 f"training.{name}={'none' if off is None else off}"
             )
-    fraction = getattr(config, "held_out", None)
+    fraction = vars(config).get("held_out")
     if fraction is not None and fraction > MAX_HELD_OUT:
         raise UserError(f"held_out is {fraction}: expected a fraction of at most {MAX_HELD_OUT}, such as 0.1")
 
 
-def check_held_out(config: Any, splits: SplitData[Any]) -> None:
+def check_held_out(config: RunConfig, splits: SplitData[Any]) -> None:
     """Raise UserError if the user has set the fraction to hold out, but nothing was held out."""
-    if getattr(config, "held_out", None) is not None and not splits.held_out:
+    if (fraction := vars(config).get("held_out")) is not None and not splits.held_out:
         raise UserError(
-            f"held_out is {config.held_out}: no effect, because there are validation data; omit it, or give the "
+            f"held_out is {fraction}: no effect, because there are validation data; omit it, or give the "
             "training file alone: data=FILE"
         )
 

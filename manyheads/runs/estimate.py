@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from manyheads.analysis import costs
 from manyheads.core.config import TRAINING_PRECISIONS, Config
 from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.planning import batch_shape
+from manyheads.runs.recipe import RunConfig
 from manyheads.runs.simulation import Machine, simulate
 from manyheads.training.config import TrainingConfig
 from manyheads.training.optimizers import state_numbers
@@ -36,8 +37,13 @@ class Plan:
 
 
 def estimate(
-    recipe: str, config: Any, plan: Plan, compute: ComputeConfig, epoch: int | None = None, items: int | None = None
-) -> dict[str, Any]:
+    recipe: str,
+    config: RunConfig,
+    plan: Plan,
+    compute: ComputeConfig,
+    epoch: int | None = None,
+    items: int | None = None,
+) -> JsonObject:
     """Return the whole configuration of a run, and its estimated training cost.
 
     epoch  number of steps in an epoch; None if no data were read
@@ -49,7 +55,7 @@ def estimate(
     steps = training.steps if epoch is None else run_length(training, epoch)
     total = None if steps is None else steps * training.accumulate * plan.batch
     if total and items and training.epochs and unit == "image":  # The last batch of an epoch may be smaller.
-        total = min(total, training.epochs * items * (plan.batch // config.batch_items))
+        total = min(total, training.epochs * items * (plan.batch // vars(config)["batch_items"]))
     rate = compute.products_per_second()
     seconds = flops / rate / UTILIZATION
     return {
@@ -73,7 +79,7 @@ def estimate(
     }
 
 
-def _memory(model: Model[Config], config: Any, compute: ComputeConfig) -> dict[str, float]:
+def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> dict[str, float]:
     """Return the bytes of memory by purpose. Activations are those of a batch as `manyheads plan` assumes it."""
     held = costs.memory(model, state_numbers(config.training))
     weights, state = held["weights"], held["optimizer"]
@@ -98,7 +104,7 @@ def _memory(model: Model[Config], config: Any, compute: ComputeConfig) -> dict[s
     return {**purposes, "sum": sum(purposes.values())}
 
 
-def _truncate_labels(config: dict[str, Any]) -> dict[str, Any]:
+def _truncate_labels(config: JsonObject) -> JsonObject:
     """Return a copy of a model configuration whose list of labels is cut after `MAX_LABELS` labels, to keep the
     output short.
     """

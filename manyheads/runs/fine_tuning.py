@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from manyheads.directory import Loaded, load
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, Head
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
@@ -86,7 +87,7 @@ def tokenizer_of(loaded: Loaded) -> Tokenizer:
     return loaded.tokenizer
 
 
-def dropout_rates(run: Run) -> dict[str, Any]:
+def dropout_rates(run: Run) -> JsonObject:
     """Return the dropout rates among the user's settings.
 
     Raises UserError for other model settings, because the loaded model determines them. This includes settings that
@@ -98,7 +99,7 @@ def dropout_rates(run: Run) -> dict[str, Any]:
     return rates
 
 
-def model_settings(run: Run) -> dict[str, Any]:
+def model_settings(run: Run) -> JsonObject:
     """Return the user's settings whose keys begin with `model.`."""
     return {key.removeprefix("model."): value for key, value in run.given.items() if key.startswith("model.")}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
+from manyheads.core.config import DataclassInstance, Hint, is_config
 from manyheads.errors import UserError
-from manyheads.files import parse_json, regular
+from manyheads.files import JsonMapping, parse_json, regular
 
-Config = TypeVar("Config")
+C = TypeVar("C", bound=DataclassInstance)
 
 # names of settings in other training tools, and our names for the same settings, for hints in error messages
 OTHER_NAMES = {
@@ -49,7 +50,7 @@ class Setting:
     """
 
     key: str
-    value: Any
+    value: object
     place: str = ""
 
     def error(self, message: str, key: str | None = None) -> UserError:
@@ -71,7 +72,7 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
     return settings
 
 
-def from_mapping(values: Mapping[str, Any]) -> list[Setting]:
+def from_mapping(values: JsonMapping) -> list[Setting]:
     """Convert a dictionary of Python values, nested or with dotted keys, as passed to `manyheads.train`."""
     return [Setting(key, value) for key, value in leaves(_to_plain(values))]
 
@@ -120,7 +121,7 @@ def _find_unbounded(text: str) -> yaml.Token | None:
     return None
 
 
-def apply(config: Config, settings: Iterable[Setting]) -> Config:
+def apply(config: C, settings: Iterable[Setting]) -> C:
     """Return a copy of `config` with the settings applied; later settings take precedence over earlier ones.
 
     Raises a UserError that names the key, its location and a possible correction.
@@ -131,7 +132,7 @@ def apply(config: Config, settings: Iterable[Setting]) -> Config:
     return rebuild(config, "", settings)
 
 
-def with_full_keys(config: Any, settings: Iterable[Setting]) -> list[Setting]:
+def with_full_keys(config: DataclassInstance, settings: Iterable[Setting]) -> list[Setting]:
     """Return the settings with full keys: `steps` becomes `training.steps`, if no other key ends in `.steps`.
 
     Raises UserError if several keys match.
@@ -148,14 +149,14 @@ def with_full_keys(config: Any, settings: Iterable[Setting]) -> list[Setting]:
     return full
 
 
-def as_dict(config: Any) -> Any:
+def as_dict(config: object) -> Any:
     """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
-    if is_dataclass(config) and not isinstance(config, type):
+    if is_config(config) and not isinstance(config, type):
         return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
     return _to_plain(config)
 
 
-def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(settings: JsonMapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each setting of a configuration as a pair of dotted key and value."""
     for key, value in settings.items():
         if isinstance(value, dict) and value:
@@ -164,7 +165,7 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + key, value
 
 
-def setting_words(value: Any) -> str:
+def setting_words(value: object) -> str:
     """Format a setting's value as text that `key=value` can parse.
 
     A list of fewer than two items requires brackets. A nested list, or a list of words with separators, requires
@@ -178,7 +179,7 @@ def setting_words(value: Any) -> str:
     return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
-def _needs_quotes(item: Any) -> bool:
+def _needs_quotes(item: object) -> bool:
     return isinstance(item, str) and (not item or item != item.strip() or not set(item).isdisjoint("[](),'\""))
 
 
@@ -206,13 +207,13 @@ def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
         yield Setting(prefix[:-1], _text(node), place)
 
 
-def _text(node: yaml.Node) -> Any:
+def _text(node: yaml.Node) -> object:
     if isinstance(node, yaml.SequenceNode):
         return [_text(item) for item in node.value]
     return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -220,21 +221,21 @@ def _to_plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+def _keys(config: DataclassInstance, prefix: str = "") -> Iterator[str]:
     for f in fields(config):
         value = getattr(config, f.name)
-        yield from _keys(value, f"{prefix}{f.name}.") if is_dataclass(value) else [f"{prefix}{f.name}"]
+        yield from _keys(value, f"{prefix}{f.name}.") if is_config(value) else [f"{prefix}{f.name}"]
 
 
-def _check_key(config: Any, setting: Setting) -> None:
-    node: Any = config
+def _check_key(config: DataclassInstance, setting: Setting) -> None:
+    node: object = config
     for part in setting.key.split("."):
         if isinstance(node, dict):
             return
-        if not is_dataclass(node) or part not in {f.name for f in fields(node)}:
+        if not is_config(node) or part not in {f.name for f in fields(node)}:
             raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
         node = getattr(node, part)
-    if is_dataclass(node) and setting.value not in ("{}", {}):
+    if is_config(node) and setting.value not in ("{}", {}):
         raise setting.error(f"is a group of settings; set one of {', '.join(_keys(node, setting.key + '.'))}")
 
 
@@ -250,14 +251,14 @@ def _suggest(key: str, valid: list[str]) -> str:
     return nearest(key, valid)
 
 
-def rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
+def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
     """Return a copy of the configuration with all changes applied at once, so that its checks see all new values
     together.
 
     prefix  beginning of the keys of this configuration among the settings
     """
     hints = get_type_hints(type(config))
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     applied: list[Setting] = []
     for f in fields(config):
         key = prefix + f.name
@@ -267,7 +268,8 @@ def rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
             f.name == "model"
             and isinstance(value, dict)
             and any(
-                s.key == f"{prefix}preset" and setting_words(s.value) != setting_words(config.preset) for s in settings
+                s.key == f"{prefix}preset" and setting_words(s.value) != setting_words(vars(config)["preset"])
+                for s in settings
             )
         ):
             # if the user selects another model preset, the recipe's settings for its own model are discarded
@@ -275,7 +277,7 @@ def rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         if not matching:
             continue
         applied += matching
-        if is_dataclass(value):
+        if is_config(value):
             changes[f.name] = rebuild(value, f"{key}.", matching)
             continue
         for setting in matching:
@@ -294,12 +296,13 @@ def rebuild(config: Any, prefix: str, settings: list[Setting]) -> Any:
         ) from error
 
 
-def _convert(setting: Setting, value: Any, hint: Any) -> Any:
+def _convert(setting: Setting, value: object, hint: Hint) -> object:
     """Convert text, or a list of texts, to the type of a field.
 
     Python values are checked later by the dataclass itself.
     """
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin: Hint = get_origin(hint)
+    arguments = get_args(hint)
     if not isinstance(value, str | list):
         return (value,) if origin is tuple else value  # The user gave a single number for a field that expects a tuple.
     if origin in (Union, types.UnionType):
@@ -336,9 +339,8 @@ def _convert(setting: Setting, value: Any, hint: Any) -> Any:
         raise setting.error(f"expected {_PLAIN.get(hint, hint.__name__)}, found {value!r}") from error
 
 
-def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, ...]) -> Any:
-    if isinstance(value, str):
-        value = _items(value)
+def _sequence(setting: Setting, value: str | list[object], origin: Hint, arguments: tuple[Hint, ...]) -> object:
+    value = _items(value) if isinstance(value, str) else value
     fixed = origin is tuple and Ellipsis not in arguments
     if fixed and len(value) != len(arguments):
         raise setting.error(f"expected {len(arguments)} values, found {len(value)}")
@@ -346,7 +348,7 @@ def _sequence(setting: Setting, value: Any, origin: type, arguments: tuple[Any, 
     return origin(_convert(setting, item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
-def _items(text: str) -> list[Any]:
+def _items(text: str) -> list[object]:
     """Split the text of a list `a,b`, with or without brackets. The words of a JSON list may contain any characters."""
     try:
         words = parse_json(text)
@@ -370,7 +372,7 @@ def _strip_enclosing(text: str, *pairs: str) -> str:
     return inner.strip() if around else text
 
 
-def _load(setting: Setting, value: Any) -> Any:
+def _load(setting: Setting, value: object) -> object:
     if isinstance(value, list):
         return [_load(setting, item) for item in value]
     if not isinstance(value, str):
@@ -386,7 +388,7 @@ def _load(setting: Setting, value: Any) -> Any:
     raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
-def _convert_numeric_strings(loaded: Any) -> Any:
+def _convert_numeric_strings(loaded: object) -> object:
     """Convert text to a number. YAML 1.1 reads numbers such as 1e-3 as text."""
     if isinstance(loaded, dict):
         return {key: _convert_numeric_strings(item) for key, item in loaded.items()}

@@ -10,13 +10,17 @@ the weights of the current block and the next. Data that are sent or received ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from manyheads.analysis.costs import LENGTH
 from manyheads.core.block import Stack
+from manyheads.core.config import Config
+from manyheads.core.interface import Model, ReadsImages
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
+from manyheads.models.encoder_decoder import EncoderDecoder
+from manyheads.runs.recipe import RunConfig
 from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
@@ -68,32 +72,32 @@ def sizes(model: nn.Module) -> Sizes:
 
 
 def batch_shape(
-    model: Any, config: Any, batch: int | None = None, length: int | None = None
+    model: Model[Config], config: RunConfig | None, batch: int | None = None, length: int | None = None
 ) -> tuple[int, tuple[int, ...]]:
     """Return the number of texts or images in a micro-batch, and the number of tokens in each text of a source and a
     target. Images have no lengths.
 
     batch, length  the user's numbers; None: those of the recipe's configuration
     """
-    longest = getattr(model.config, "max_positions", None)
-    length = length or getattr(config, "block", None) or min(LENGTH, longest or LENGTH)
+    longest, given = model.max_positions, {} if config is None else vars(config)
+    length = length or given.get("block") or min(LENGTH, longest or LENGTH)
     if longest and length > longest:
         raise UserError(f"a length of {length} tokens: the maximum length of the model is {longest}")
-    if batch is None and hasattr(config, "batch_tokens"):
-        batch = max(1, config.batch_tokens // length)
-        batch = min(batch, getattr(config, "batch_items", None) or batch)
-    batch = batch or getattr(config, "batch_items", None) or getattr(config, "rows", None)
+    if batch is None and "batch_tokens" in given:
+        batch = max(1, given["batch_tokens"] // length)
+        batch = min(batch, given.get("batch_items") or batch)
+    batch = batch or given.get("batch_items") or given.get("rows")
     if batch is None:
         raise UserError("expected --batch N, since only recipes define a batch size")
-    if hasattr(model.config, "image_size"):
+    if isinstance(model, ReadsImages):
         return batch, ()
-    return batch, (length, length) if hasattr(model.config, "start") else (length,)
+    return batch, (length, length) if isinstance(model, EncoderDecoder) else (length,)
 
 
 def plan(
-    model: nn.Module, rows: int, lengths: tuple[int, ...], hardware: Hardware, *, precision: str = "float32",
+    model: Model[Config], rows: int, lengths: tuple[int, ...], hardware: Hardware, *, precision: str = "float32",
     accumulate: int = 1, checkpointing: bool = False, state: int = ADAM,
-) -> dict[str, Any]:  # fmt: skip
+) -> JsonObject:  # fmt: skip
     """Estimate memory and time for training a model on `rows` texts or images per device.
 
     lengths  tokens per text, for the source and the target
@@ -130,7 +134,7 @@ def plan(
 
 def _strategy_plan(
     strategy: str, weights: Sizes, step: Step, hardware: Hardware, is_bf16: bool, accumulate: int, state: int
-) -> dict[str, Any]:
+) -> JsonObject:
     sharded = strategy == "fsdp"
     shards = hardware.devices if sharded else 1
     gathered_fraction = 0.5 if is_bf16 else 1.0  # size of a gathered weight, as a fraction of its size in float32

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from manyheads.core.config import Config, Range, Rate, TargetKind
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.config import TrainingConfig
 from manyheads.training.run_directory import TRAIN
 
@@ -93,7 +94,7 @@ class TargetConfig(DataConfig):
             raise UserError(f"positive is {self.positive!r}: expected one of the names {', '.join(self.names)}")
 
     @property
-    def target_record(self) -> dict[str, Any]:
+    def target_record(self) -> JsonObject:
         """Return the settings that the trained model needs for its predictions and scores, for result.json."""
         if self.target == "multi-label":
             return {"threshold": self.threshold}
@@ -120,7 +121,7 @@ class Recipe:
 
     summary: str
     paper: str
-    config: Any
+    config: Any  # a `RunConfig`; its class depends on the task
     task: str
     about: str = ""
     options: str = ""

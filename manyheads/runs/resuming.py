@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from manyheads.core.config import missing_fields
+from manyheads.core.config import DataclassInstance, is_config, missing_fields
 from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.errors import UserError, shown
-from manyheads.files import read_json
+from manyheads.files import JsonMapping, JsonObject, read_json
 from manyheads.runs.overrides import Setting, rebuild
+from manyheads.runs.recipe import RunConfig
 from manyheads.training.budgets import refuse_exceeded, spent
 from manyheads.training.config import BUDGETS
 from manyheads.training.resume import refuse_differences
@@ -21,12 +22,12 @@ from manyheads.training.run_directory import RUN, resume_command, run_status, sa
 from manyheads.training.state import Counters
 from manyheads.versions import EarlierVersion, check_complete, upgrade
 
-Config = TypeVar("Config")
+C = TypeVar("C", bound=DataclassInstance)
 
 PATHS = ("data", "validation", "test")
 
 
-def saved_options(out: Path) -> dict[str, Any]:
+def saved_options(out: Path) -> JsonObject:
     """Return the recipe and the options of the run in `out`, as `options_to_save` returned them.
 
     The result is empty for a run of several parts, and for a run that was killed before it read its data. Raises
@@ -49,7 +50,7 @@ def saved_options(out: Path) -> dict[str, Any]:
     return {}
 
 
-def options_to_save(recipe: str, settings: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+def options_to_save(recipe: str, settings: JsonMapping, **options: object) -> JsonObject:
     """Return the entries of state/run.json from which a run can be resumed.
 
     settings  all settings, as `as_dict` returns them
@@ -58,7 +59,7 @@ def options_to_save(recipe: str, settings: Mapping[str, Any], **options: Any) ->
     return {"recipe": recipe, "settings": dict(settings), "directory": os.getcwd(), **options}
 
 
-def _from_here(content: Mapping[str, Any]) -> dict[str, Any]:
+def _from_here(content: JsonMapping) -> JsonObject:
     """Return the settings, with data paths that are valid in the current directory."""
     settings, started = dict(content["settings"]), content["directory"]
     if started != os.getcwd():
@@ -68,7 +69,7 @@ def _from_here(content: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def last_checkpoint(out: Path) -> dict[str, Any]:
+def last_checkpoint(out: Path) -> JsonObject:
     """Return the JSON content of the last readable checkpoint of a run; empty if there is none.
 
     A resumed run keeps its settings, and divides the data into the same splits as before. The training loop checks the
@@ -89,7 +90,7 @@ def last_checkpoint(out: Path) -> dict[str, Any]:
 
 
 def refuse_changes(
-    out: Path, config: Any, settings: Mapping[str, Any], before: Mapping[str, Any], *, given: Mapping[str, Any],
+    out: Path, config: RunConfig, settings: JsonMapping, before: JsonMapping, *, given: JsonMapping,
     changed: Collection[str],
 ) -> None:  # fmt: skip
     """Raise UserError if a resumed run has other settings, or is of an earlier version, before any data are read.
@@ -110,7 +111,7 @@ def refuse_changes(
     refuse_differences(out, differences)
 
 
-def refuse_other_data(out: Path, description: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+def refuse_other_data(out: Path, description: JsonMapping, before: JsonMapping) -> None:
     """Raise UserError if the data of a resumed run differ from the data that it was started with.
 
     description  description of the data that were read now (`Source.describe`)
@@ -125,16 +126,16 @@ def refuse_other_data(out: Path, description: Mapping[str, Any], before: Mapping
         )
 
 
-def restored(config: Config, saved: Mapping[str, Any], out: Path) -> Config:
+def restored(config: C, saved: JsonMapping, out: Path) -> C:
     """Return a copy of `config` with the values of the configuration that the run in `out` saved (`as_dict`)."""
     check_complete(out, missing_fields(config, saved))
     return rebuild(config, "", list(_values(config, saved, "")))
 
 
-def _values(config: Any, saved: Mapping[str, Any], prefix: str) -> Iterator[Setting]:
+def _values(config: DataclassInstance, saved: JsonMapping, prefix: str) -> Iterator[Setting]:
     for f in fields(config):
         key, value = f"{prefix}{f.name}", getattr(config, f.name)
-        if is_dataclass(value):
+        if is_config(value):
             yield from _values(value, saved[f.name], f"{key}.")
         else:
             yield Setting(key, saved[f.name])

@@ -23,8 +23,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from manyheads.analysis import costs
 from manyheads.core.attention import Attention
 from manyheads.core.block import Stack
+from manyheads.core.config import Config
+from manyheads.core.interface import Generates, Model
 from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
+from manyheads.models.bert import Bert
 from manyheads.training.loss import upcast, vocabulary_loss
 
 MASKED_FRACTION = 0.15  # fraction of the tokens that BERT predicts in pretraining (Devlin 2018, section 3.1)
@@ -33,11 +36,11 @@ ATEN = torch.ops.aten
 IDLE = {ATEN.empty, ATEN.empty_like, ATEN.empty_strided, ATEN.new_empty, ATEN._unsafe_view}
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> int:
     return sdpa_flop_count(query.shape, key.shape, value.shape)
 
 
-def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> int:
     return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
 
 
@@ -141,7 +144,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def simulate(
-    model: Any, rows: int, lengths: tuple[int, ...], machine: Machine, *, precision: str, fused: bool,
+    model: Model[Config], rows: int, lengths: tuple[int, ...], machine: Machine, *, precision: str, fused: bool,
     checkpointing: bool = False, narrow_blocks: bool = False,
 ) -> Step:  # fmt: skip
     """Simulate one training step of a model on `rows` texts or images.
@@ -182,17 +185,18 @@ def simulate(
     return Step(forward, counter.seconds - forward, counter.products, counter.flops, counter.activations, counter.peak)
 
 
-def step_loss(model: Any, inputs: tuple[Any, ...]) -> Tensor:
+def step_loss(model: Model[Config], inputs: tuple[Tensor | None, ...]) -> Tensor:
     """Compute the loss in the same way as the training task of the model.
 
     The cross-entropy over a vocabulary is computed in chunks, and for BERT only at masked words.
     """
-    if getattr(model.config, "head", None) == "masked_lm":
-        states = model.encode(*inputs).flatten(0, 1)
+    tokens = inputs[0]
+    if isinstance(model, Bert) and model.head_name == "masked_lm" and tokens is not None:
+        states = model.encode(tokens).flatten(0, 1)
         words = model.transform_states(states[: max(1, round(MASKED_FRACTION * len(states)))])
         return _of_words(words, model.embedding.weight, model.output_bias)
-    if hasattr(model, "hidden"):
-        return _of_words(model.hidden(*inputs).flatten(0, 1), model.output_weight, getattr(model, "output_bias", None))
+    if isinstance(model, Generates):
+        return _of_words(model.hidden(*inputs).flatten(0, 1), model.output_weight, model.output_bias)
     return torch.stack([upcast(part).sum() for part in _tensors(model(*inputs))]).sum()
 
 
