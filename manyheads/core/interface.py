@@ -62,7 +62,12 @@ class Model(nn.Module, Generic[C_co]):
 
 
 class Encodes(Model[C_co]):
-    """Model with a stack of layers whose states, one for each token or image patch, describe the input."""
+    """Model with a stack of layers whose states, one for each token or image patch, describe the input.
+
+    encode  method that returns the states of the last layer after the final norm, without the head; None: no method
+    """
+
+    encode: Callable[..., Tensor] | None = None
 
     @property
     def stack(self) -> Stack:
@@ -74,6 +79,8 @@ class Encodes(Model[C_co]):
 
         layer  index of the layer; None: the last one, with the final norm
         """
+        if layer is None and self.encode is not None:
+            return self.encode(*inputs)
         found: list[Tensor] = []
         module = self.stack if layer is None else self.stack.blocks[layer]
         handle = module.register_forward_hook(lambda module, given, output: found.append(output))

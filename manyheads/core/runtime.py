@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import PRECISIONS, TRAINING_PRECISIONS, Precision
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 R = TypeVar("R")
 
@@ -97,7 +98,7 @@ class ComputeConfig:
         """
         return torch.compile(function, dynamic=True) if self.compiled else function
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a description of the machine, which is saved in every checkpoint.
 
         A resumed run is bit-identical only with the same configuration, PyTorch version and processor.

@@ -41,6 +41,7 @@ from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable, sinusoidal
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 # Kernel sizes of the two depthwise convolutions that replace the feed-forward network with the setting `transition`
 # "separable", as in the published code.
@@ -202,7 +203,7 @@ class StepCache(KVCache):
     """
 
     def __init__(self, c: RecurrenceConfig, batch: int, capacity: int, like: Tensor) -> None:
-        kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+        kind: JsonObject = {"dtype": like.dtype, "device": like.device}
         super().__init__(c.steps, batch, c.heads, capacity, c.width // c.heads, **kind)
         width = c.width if c.transition == "separable" else 0
         self._inputs = torch.zeros(c.steps, batch, capacity, width, **kind)

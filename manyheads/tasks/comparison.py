@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from manyheads.calls import checked, shown
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.tasks.evaluation import Predictor
 from manyheads.tasks.loading import load
 
@@ -19,8 +19,8 @@ MIN_BOOTSTRAP_ITEMS = 10
 
 @checked
 def compare(
-    first: Predictor | str | Path, second: Predictor | str | Path, data: Any = None, *, skip_bad_lines: bool = False
-) -> dict[str, Any]:
+    first: Predictor | str | Path, second: Predictor | str | Path, data: object = None, *, skip_bad_lines: bool = False
+) -> JsonObject:
     """Compare two models, given as predictors or as their directories, on the same test data.
 
     Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and

@@ -7,7 +7,9 @@ length, so the dot product of two vectors is their cosine similarity (Reimers an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, get_args
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -15,10 +17,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyheads.core.block import Stack
+from manyheads.core.config import Config
+from manyheads.core.interface import Encodes, Model
+from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError, extra
+from manyheads.inference import CompiledModel
 from manyheads.interop.sentences import Pool
-from manyheads.models.gpt import GPT
 from manyheads.tasks.outputs import outputs
 from manyheads.training.record import Metrics
 
@@ -32,13 +36,21 @@ class Embedded(NamedTuple):
     tokens: int
 
 
-def can_embed(model: Any) -> bool:
-    """Return True if a model has hidden states of tokens, or pooled features of images."""
-    return hasattr(model, "features") or isinstance(_stack(model), Stack)
+class Embedder(Protocol):
+    """Predictor with a model, as loaded and compiled."""
+
+    path: Path
+
+    @property
+    def model(self) -> Model[Config]: ...
+    @property
+    def compute(self) -> ComputeConfig: ...
+    @property
+    def compiled(self) -> CompiledModel[Any]: ...
 
 
 def embed_tokens(
-    predictor: Any, ids: Sequence[NDArray[np.int32]], layer: int | None, pool: Pool, normalize: bool = True
+    predictor: Embedder, ids: Sequence[NDArray[np.int32]], layer: int | None, pool: Pool, normalize: bool = True
 ) -> list[Embedded]:
     """Return the embedding of each text, given as token ids.
 
@@ -52,12 +64,12 @@ def embed_tokens(
         vectors = _pooled(states(tokens, lengths), lengths, _checked(pool))
         return F.normalize(vectors, dim=-1) if normalize and pool != "tokens" else vectors
 
-    vectors = dict(outputs(pooled, compute, ids, getattr(predictor.model.config, "pad", None) or 0))
+    vectors = dict(outputs(pooled, compute, ids, predictor.model.pad or 0))
     rows = (vectors[i][: len(text)] if pool == "tokens" else vectors[i] for i, text in enumerate(ids))
     return [Embedded(row.numpy(), len(text)) for row, text in zip(rows, ids, strict=True)]
 
 
-def embed_pixels(predictor: Any, images: Tensor, layer: int | None, pool: Pool | None) -> list[Embedded]:
+def embed_pixels(predictor: Embedder, images: Tensor, layer: int | None, pool: Pool | None) -> list[Embedded]:
     """Return the embedding of each image of a preprocessed batch (B, C, Y, X).
 
     pool  as in `embed_tokens`; None: the features that a classification head reads, from the last layer
@@ -104,33 +116,17 @@ def label_scores(
     }
 
 
-def _stack(model: Any) -> Any:
-    return getattr(model, "encoder", getattr(model, "decoder", None))
-
-
-def _states(predictor: Any, layer: int | None) -> tuple[Callable[..., Tensor], Any]:
+def _states(predictor: Embedder, layer: int | None) -> tuple[Callable[..., Tensor], ComputeConfig]:
     """Return a function from model inputs to hidden states (B, T, D), and the compute settings."""
-    if layer is None:
-        model = predictor.compiled
-        if method := getattr(model.module, "hidden" if isinstance(predictor.model, GPT) else "encode", None):
-            return method, model.compute
-    model, stack = predictor.model, _stack(predictor.model)
-    if not isinstance(stack, Stack):
+    model = predictor.model
+    if not isinstance(model, Encodes):
         raise UserError(f"{predictor.path}: this model has no layers of tokens: leave layer and pool out")
-    if layer is not None and not 0 <= layer < len(stack.blocks):
-        raise UserError(f"layer is {layer}: expected 0 to {len(stack.blocks) - 1}")
-    module = stack if layer is None else stack.blocks[layer]
-
-    def states(*inputs: Tensor) -> Tensor:
-        kept: list[Tensor] = []
-        handle = module.register_forward_hook(lambda module, given, output: kept.append(output))
-        try:
-            model(*inputs)
-        finally:
-            handle.remove()
-        return kept[0]
-
-    return states, predictor.compute
+    if layer is None and model.encode is not None:
+        compiled = predictor.compiled
+        return compiled.module.states, compiled.compute
+    if layer is not None and not 0 <= layer < len(model.stack.blocks):
+        raise UserError(f"layer is {layer}: expected 0 to {len(model.stack.blocks) - 1}")
+    return partial(model.states, layer=layer), predictor.compute
 
 
 def _checked(pool: Pool) -> Pool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
 from manyheads.errors import UserError
-from manyheads.files import replacing
+from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
 from manyheads.training import own_runs
 from manyheads.training.record import Metrics
@@ -108,7 +108,7 @@ class EvaluationResult:
         """
         return self.quality
 
-    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
+    def bootstrap(self, other: EvaluationResult) -> JsonObject:
         """Compare this result with `other` by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
         Returns the mean quality score of both results, their difference and its p-value. The p-value is the fraction of
@@ -157,7 +157,7 @@ class LabelEvaluation(EvaluationResult):
     def ranks(self) -> list[float]:
         return self.probabilities
 
-    def by_label(self) -> list[dict[str, Any]]:
+    def by_label(self) -> list[JsonObject]:
         """Return the item count, precision, recall and F1 of each label. A ratio without items has the value 0.
 
         The recall of a label is also its accuracy: the fraction of its items that the model recognizes.
@@ -179,7 +179,7 @@ class LabelEvaluation(EvaluationResult):
         return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
 
 
-def ratios(label: str, right: int, found: int, expected: int) -> dict[str, Any]:
+def ratios(label: str, right: int, found: int, expected: int) -> JsonObject:
     """Return the item count, precision, recall and F1 of a label. A ratio whose denominator is zero has the value 0."""
     return {
         "label": label, "items": expected, "precision": right / max(found, 1), "recall": right / max(expected, 1),
@@ -194,7 +194,7 @@ class Predictor(Protocol):
     @property
     def path(self) -> Path: ...
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`: a path, or data in memory.
 
         Raises UserError if there is no test data.
@@ -202,7 +202,7 @@ class Predictor(Protocol):
         ...
 
 
-def record_of(model: Path) -> dict[str, Any]:
+def record_of(model: Path) -> JsonObject:
     """Return the content of result.json if the model was trained by Manyheads, otherwise an empty dictionary."""
     path = model / "result.json"
     try:
@@ -231,7 +231,7 @@ def trust(model: str | Path) -> None:
 
 def scored_data(
     model: Path,
-    data: Any,
+    data: object,
     unrecorded: Source[D],
     *,
     skip_bad_lines: bool = False,
@@ -282,6 +282,6 @@ def scored_data(
     return items
 
 
-def evaluate(predictor: Predictor, data: Any = None) -> Metrics:
+def evaluate(predictor: Predictor, data: object = None) -> Metrics:
     """Return the metrics of a model on the test data of its training run, or on `data`."""
     return predictor.outcome(data).metrics

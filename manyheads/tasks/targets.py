@@ -21,6 +21,7 @@ from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.directory import Loaded
 from manyheads.errors import UserError, shown
+from manyheads.files import JsonMapping
 from manyheads.interop.labels import typed_labels
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
@@ -214,7 +215,7 @@ class Target:
             raise UserError(f"{path}: this model predicts {predicts}")
 
 
-def trained_target(loaded: Loaded, record: Mapping[str, Any]) -> Target:
+def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
     """Return the target of a model, with the threshold and the positive label in the record of its run."""
     config = loaded.model.config
     typed_labels(config.labels, loaded.label_type)

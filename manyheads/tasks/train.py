@@ -17,6 +17,7 @@ from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.options import Run
 from manyheads.runs.overrides import (
     Setting,
@@ -43,7 +44,7 @@ MAX_PROCESSES = 1024
 
 def train(
     recipe: str | None = None,
-    overrides: Mapping[str, Any] | list[Setting] | None = None,
+    overrides: JsonMapping | list[Setting] | None = None,
     *,
     train: Any = None,
     validation: Any = None,
@@ -112,7 +113,7 @@ def train(
     selected = find(name, recipes)
     if memory and not hasattr(selected.config, "data"):
         raise UserError(f"{name} generates its own data: leave out {', '.join(memory)}")
-    options: dict[str, Any] = {
+    options: JsonObject = {
         "init": init or saved.get("init"), "precision": precision or saved.get("precision"),
         "skip_bad_lines": skip_bad_lines or saved.get("skip_bad_lines", False),
         "compile": compile or saved.get("compile", False), "processes": processes, "program": selected.program,
@@ -173,7 +174,7 @@ def _check_arguments(
         raise UserError(f"callbacks: expected a list of functions, found {wrong!r}; write callbacks=[FUNCTION]")
 
 
-def _data(given: Mapping[str, Any], own: Sequence[Setting]) -> tuple[dict[str, str], dict[str, Any]]:
+def _data(given: JsonMapping, own: Sequence[Setting]) -> tuple[dict[str, str], JsonObject]:
     """Return the settings for data in files, and the data in memory by split.
 
     Raises UserError if data are given twice. `own` contains the settings of this call.
@@ -213,8 +214,8 @@ def _check_path(name: str, path: str) -> None:
 
 
 def _configured(
-    recipe: Recipe, settings: list[Setting], options: Mapping[str, Any], saved: Mapping[str, Any], out: Path
-) -> tuple[Any, dict[str, Any]]:
+    recipe: Recipe, settings: list[Setting], options: JsonMapping, saved: JsonMapping, out: Path
+) -> tuple[Any, JsonObject]:
     """Return the configuration of a run, and the fields of `Run` with the user's settings of all sessions."""
     start = recipe.starting_config(options["init"])
     settings = with_full_keys(start, settings)
@@ -232,7 +233,7 @@ def _configured(
     return resolved, {"given": {**saved.get("given", {}), **now}, "overrides": overrides, "changed": changed}
 
 
-def _recipe_of(out: Path, recipe: str | None, saved: Mapping[str, Any]) -> str:
+def _recipe_of(out: Path, recipe: str | None, saved: JsonMapping) -> str:
     """Return the name of a run's recipe. Raises UserError if the run has another one, or if none is known."""
     if recipe is None and "recipe" not in saved:
         raise UserError(f"{out}: the run has not saved its command; give the whole command with --out {out} --resume")

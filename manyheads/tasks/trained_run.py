@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
+from manyheads.files import JsonObject
 from manyheads.runs.result import RunResult
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.loading import LoadedModel, load
 from manyheads.training.progress import read_metrics
 
 
-class History(list[dict[str, Any]]):
+class History(list[JsonObject]):
     """Entries of metrics.jsonl, a list of dictionaries. If pandas is installed, notebooks show them as a frame.
 
     The names of validation metrics begin with `validation_`, so that they differ from those of the training batches.
     """
 
-    def __init__(self, entries: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, entries: Iterable[JsonObject]) -> None:
         for entry in entries:
             validation = entry.pop("validation", {})
             self.append(entry | {f"validation_{name}": value for name, value in validation.items()})

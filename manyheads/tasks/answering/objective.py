@@ -8,8 +8,8 @@ first token, [CLS].
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.squad import Answer, Questions
+from manyheads.models.bert import Bert
 from manyheads.tasks.answering.metrics import squad_metrics
 from manyheads.tasks.answering.passages import (
     MAX_ANSWER,
@@ -67,7 +68,7 @@ class AnsweringObjective:
     unit: ClassVar = "passages"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "squad_f1": "higher", "squad_em": "higher"}
 
-    model: Any
+    model: Bert
     tokenizer: Tokenizer
     train: Questions
     validation: Questions
@@ -78,6 +79,8 @@ class AnsweringObjective:
     stride: int
     max_query: int
     seed: int
+
+    _forward: Callable[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)

@@ -109,7 +109,7 @@ class QuestionAnswerer(TextPredictor[Bert]):
         logits = passage_logits(model.module, windows, model.compute)
         return best_answers(windows, logits, [context for _, context in pairs], nbest, max_answer, null_threshold)
 
-    def evaluate(self, questions: Any = None) -> EvaluationResult:
+    def evaluate(self, questions: object = None) -> EvaluationResult:
         """Answer the questions of a data set, and score the best answer to each question.
 
         The data are a `Questions`, or any data that the method `outcome` reads. The model may answer "no answer" only
@@ -128,7 +128,7 @@ class QuestionAnswerer(TextPredictor[Bert]):
             squad_metrics(outputs, truths), unit="F1 of an answer",
         )  # fmt: skip
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a JSON file in SQuAD's format, or a directory with a test file.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from manyheads.core.config import Count, Range
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -30,7 +31,7 @@ class AnsweringConfig(DataConfig):
     """
 
     preset: str = "base-uncased"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     batch_tokens: Count = 3072
     max_length: Annotated[int, Range(9, 10**6)] = 384
     stride: Count = 128

@@ -9,8 +9,8 @@ sections 3.2, 3.3).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,9 +21,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, balanced_rows, token_batches
 from manyheads.data.readers.labeled import Labeled
+from manyheads.models.gpt import GPT
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs
@@ -68,7 +71,7 @@ class ClassificationObjective:
 
     unit: ClassVar = "texts"
 
-    model: Any
+    model: Model[Any]
     tokenizer: Tokenizer
     train: Labeled
     validation: Labeled
@@ -83,11 +86,14 @@ class ClassificationObjective:
     balanced: bool = False
     auxiliary: float = 0.0
 
+    _forward: Callable[..., Tensor] = field(init=False, repr=False)
+
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)
         self._texts, self._labels = self._encoded(self.train), self.target.truth(self.train)
         self._validation_texts, self._targets = self._encoded(self.validation), self.target.truth(self.validation)
-        self._forward = self.compute.compile(self.model.hidden if self.auxiliary else self.model.forward)
+        forward = self.model.hidden if isinstance(self.model, GPT) and self.auxiliary else self.model.forward
+        self._forward = self.compute.compile(forward)
 
     def _encoded(self, data: Labeled) -> Encoded:
         texts = encode(
@@ -123,6 +129,7 @@ class ClassificationObjective:
         device = self.compute.device
         ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
         if self.auxiliary:
+            assert isinstance(self.model, GPT)
             hidden = self._forward(ids, lengths)  # (B, T, D)
             logits = self.model.classify(hidden, lengths)
             next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, ids, lengths)
@@ -143,7 +150,7 @@ class ClassificationObjective:
         return directory.save(out, self.model, self.tokenizer, label_type=self.target.label_type)
 
 
-def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+def _next_token_loss(model: GPT, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
     """Return the sum of the next-token cross-entropies, without padding.
 
     hidden  hidden states after the last layer, (B, T, D)
@@ -156,12 +163,12 @@ def _next_token_loss(model: Any, hidden: Tensor, ids: Tensor, lengths: Tensor) -
     )
 
 
-def padding_id(model: Any) -> int:
+def padding_id(model: Model[Config]) -> int:
     """Return the padding id of a model.
 
     A model without padding id ignores padding tokens, so the result is then an arbitrary id.
     """
-    return getattr(model.config, "pad", None) or 0
+    return model.pad or 0
 
 
 def label_logits(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:

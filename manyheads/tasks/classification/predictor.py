@@ -17,6 +17,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError, shown
+from manyheads.files import JsonObject
 from manyheads.tasks.classification.objective import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -116,7 +117,7 @@ class Classifier(TextPredictor[Model[Config]]):
         answers = [prediction if text.strip() else blank for text, prediction in zip(firsts, found, strict=True)]
         return answers[0] if single else answers
 
-    def evaluate(self, data: Any = None, *, truncate: bool = False) -> EvaluationResult:
+    def evaluate(self, data: object = None, *, truncate: bool = False) -> EvaluationResult:
         """Predict the labels or numbers of a data set, and compare them with the true ones.
 
         `data` is a `Labeled`, or any data that the method `outcome` reads.
@@ -128,7 +129,7 @@ class Classifier(TextPredictor[Model[Config]]):
         return self.target.evaluation(data.inputs, data, logits, self.target.measure(logits, truth))
 
     def outcome(
-        self, data: Any = None, *, skip_bad_lines: bool = False, truncate: bool = False,
+        self, data: object = None, *, skip_bad_lines: bool = False, truncate: bool = False,
         columns: Columns | None = None,
     ) -> EvaluationResult:  # fmt: skip
         """Evaluate the model on the test data of its training run, or on `data`.
@@ -166,7 +167,7 @@ class Classifier(TextPredictor[Model[Config]]):
     def _test_data(self, data: Any, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         from manyheads.data.sources.corpora import LabeledSource
 
-        settings: dict[str, Any] = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
+        settings: JsonObject = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
             self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels, **settings
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from manyheads.core.config import Count, Range, Vocabulary
 from manyheads.data.readers.labeled import Columns
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig, Tuned
 from manyheads.training.config import TrainingConfig
 
@@ -51,7 +52,7 @@ class ClassificationConfig(TargetConfig):
     size: Count = 48_000
     items: Count | None = None
     preset: str | None = None
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     tokens: Literal["words", "pieces"] = "words"
     vocabulary: Vocabulary = 20_000
     max_length: Annotated[int, Range(2, 10**6)] | None = None

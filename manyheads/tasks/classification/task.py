@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -22,6 +21,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, full_name, preset_for_data
@@ -215,6 +215,6 @@ def _build_model(
 def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Model[Config]:
     assert config.preset is not None
     name = full_name(config.preset, *FAMILIES)
-    special: dict[str, Any] = {"unknown": unknown} if name == "tfidf" else {}
+    special: JsonObject = {"unknown": unknown} if name == "tfidf" else {}
     special |= {} if name == "tfidf" else {"target": config.target}
     return build(preset_for_data(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))

@@ -23,6 +23,7 @@ from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
 from manyheads.analysis.heads.stanford import PUBLISHED, stanford
 from manyheads.data.readers.treebank import Sentence, Treebank, read_treebank
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.tasks.heads.word_maps import LoadedModel, WordReader, Words
 
 WINDOW = 128  # maximum number of tokens in a window of a document, for coreference, as in Clark et al. 2019
@@ -79,7 +80,7 @@ class Probe:
         rows = {row.group: row for row in self.stanford.table(minimum)}
         return [rows[name] for name in PUBLISHED if name in rows]
 
-    def document(self, minimum: int = MINIMUM) -> dict[str, Any]:
+    def document(self, minimum: int = MINIMUM) -> JsonObject:
         """Return all results as JSON data.
 
         minimum  syntactic relations with fewer words than this number are left out
@@ -245,6 +246,6 @@ def _score(attached: list[list[bool]]) -> Score:
     return Score(float(hits.mean()), *interval(hits, texts), len(hits))
 
 
-def _row(row: Best) -> dict[str, Any]:
+def _row(row: Best) -> JsonObject:
     values = row._asdict()
     return {**values, "held_out": None if isnan(row.held_out) else row.held_out}

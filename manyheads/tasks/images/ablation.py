@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from manyheads.files import JsonObject
 from manyheads.runs.ablation import Rows, ablate
 from manyheads.runs.options import Run
 from manyheads.runs.run import carry_out
@@ -27,7 +26,7 @@ ROWS: Rows = {
 }
 
 
-def train(config: ImageConfig, run: Run) -> str | dict[str, Any] | None:
+def train(config: ImageConfig, run: Run) -> str | JsonObject | None:
     """Train a small model for every row of the table, and return the table of results."""
     return ablate(
         ROWS, config, run, lambda row, run: carry_out(ImageClassification(row, run)), {"loss": "loss", "top1": "top1"}

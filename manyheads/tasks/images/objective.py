@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.core.config import Config
+from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.augmentation import Augmentation
 from manyheads.data.images.labeled_images import ImageData
@@ -48,7 +49,7 @@ class ImageClassificationObjective:
 
     def __init__(
         self,
-        model: Any,
+        model: ReadsImages[Config],
         preprocessing: Preprocessing,
         train: ImageData,
         validation: ImageData,
@@ -66,7 +67,7 @@ class ImageClassificationObjective:
         self.target, self.teacher = target, teacher
         if teacher is not None:
             teacher.model.to(compute.device)
-        labels = model.config.labels
+        labels = model.labels
         self._train = ImageLoader(
             train, labels, preprocessing, batch_items=batch_items, augmentation=augmentation, seed=seed,
             workers=workers, truth=truth_of(target, train), balanced=balanced,
@@ -144,13 +145,14 @@ def evaluation_loader(images: ImageData, target: Target, preprocessing: Preproce
 
 
 @torch.inference_mode()
-def image_logits(model: Any, images: ImageLoader, compute: ComputeConfig) -> Tensor:
+def image_logits(model: ReadsImages[Config], images: ImageLoader, compute: ComputeConfig) -> Tensor:
     """Return the logits of all images (N, L), in the order of the images, in float32 on the CPU."""
     model.eval()
 
     def logits(batch: ImageBatch) -> Tensor:  # (B, L)
         with compute.autocast():
-            return model(torch.from_numpy(batch.images).to(compute.device)).float().cpu()
+            found: Tensor = model(torch.from_numpy(batch.images).to(compute.device))
+            return found.float().cpu()
 
     return torch.cat([*distributed_map(images.epoch(), logits)])
 

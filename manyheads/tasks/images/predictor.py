@@ -248,7 +248,7 @@ class ImageClassifier(ImageEncoder):
             logits = model(batch.to(model.compute.device)).float().cpu()  # (B, L)
         return self.target.predictions(logits, top, threshold)
 
-    def evaluate(self, data: Any = None) -> EvaluationResult:
+    def evaluate(self, data: object = None) -> EvaluationResult:
         """Predict the labels or numbers of the images of a data set, and compare them with the true ones.
 
         `data` is an `ImageData`, or any data that the method `outcome` reads.
@@ -262,7 +262,7 @@ class ImageClassifier(ImageEncoder):
         metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is in any image format that training reads, or a directory with a test split.
@@ -311,7 +311,7 @@ def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Prepr
     return preprocessing
 
 
-def _resize_positions(model: Any, size: int) -> Any:
+def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Config]:
     """Return a ViT with its position embeddings resized for images of `size` pixels.
 
     Models of other types are returned unchanged. DINOv2, for example, was pretrained on images of 518 pixels but is

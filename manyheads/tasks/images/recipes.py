@@ -12,6 +12,7 @@ from manyheads.core.config import Count, Positive, Range, Rate
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, Recipe, TargetConfig
 from manyheads.training.config import TrainingConfig
 
@@ -50,7 +51,7 @@ class ImageConfig(TargetConfig):
     columns: Columns = field(default_factory=Columns)
     items: Count | None = None
     preset: str = "vit/ti16"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     mean: tuple[float, ...] = (0.5,)
     std: tuple[Positive, ...] = (0.5,)
     crop: Annotated[float, Range(0, 1, above=True)] = 1.0
@@ -78,7 +79,7 @@ class ImageConfig(TargetConfig):
 
 
 def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "epochs": epochs, "optimizer": "adamw", "schedule": "cosine", "learning_rate": learning_rate, "warmup": warmup,
         "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05, "log_every": 20,
     }  # fmt: skip

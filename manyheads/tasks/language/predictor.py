@@ -230,11 +230,11 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         with model.compute.autocast():
             return [token for step in steps for _, token in step]
 
-    def evaluate(self, data: Any = None) -> EvaluationResult:
+    def evaluate(self, data: object = None) -> EvaluationResult:
         """Evaluate the model, as `outcome` does."""
         return self.outcome(data)
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model in bits per byte on the test texts of its training run, or on `data`.
 
         The result has one value for each piece of the test text, so that two models can be compared piece by piece.

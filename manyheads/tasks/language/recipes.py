@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from manyheads.core.config import Count, Length, Range, Vocabulary
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -43,7 +44,7 @@ class LanguageModelingConfig(DataConfig):
     tokenizer: Literal["byte-bpe", "character"] = "byte-bpe"
     vocabulary: Vocabulary = 1024
     preset: str = "gpt2/nano"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     block: Length = 128
     rows: Count = 8
     random: bool = False

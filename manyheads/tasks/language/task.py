@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from manyheads import directory
 from manyheads.analysis import costs
+from manyheads.core.config import Config
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.texts import Texts
@@ -115,7 +115,7 @@ def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], c
     return tokenizer
 
 
-def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | None) -> Any:
+def _model_config(config: LanguageModelingConfig, vocabulary: int, end: int | None) -> Config:
     if config.model.get("head", "decoder") != "decoder":
         raise UserError(f"model.head is {config.model['head']!r}: expected decoder, which hides later tokens")
     families = ("gpt2", "gpt", "universal-sequence")

@@ -134,11 +134,11 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
 
-    def evaluate(self, data: Any = None) -> EvaluationResult:
+    def evaluate(self, data: object = None) -> EvaluationResult:
         """Evaluate the model, as `outcome` does."""
         return self.outcome(data)
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the prediction of masked words on the validation data of the training run, or on `data`.
 
         The words to mask are selected by the settings of the training run.

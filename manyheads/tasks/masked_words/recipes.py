@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.core.config import Config, Count, Vocabulary
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, Recipe, Threads
 from manyheads.training.config import TrainingConfig
 
@@ -20,7 +21,7 @@ TASK = "manyheads.tasks.masked_words.task:Pretraining"
 
 def _paper_config(**settings: Any) -> TrainingConfig:
     """Return the training settings of Devlin 2018, appendix A.2, with the original code's optimizer."""
-    paper: dict[str, Any] = {
+    paper: JsonObject = {
         "optimizer": "bert_adam", "schedule": "linear", "learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6,
         "weight_decay": 0.01, "clip": 1.0, "validate_every": 10_000,
     }  # fmt: skip
@@ -56,7 +57,7 @@ class PretrainingConfig(Config):
     validation: str | None = None
     column: str = "text"
     preset: str = "tiny"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     vocabulary: Vocabulary = 4000
     lowercase: bool = True
     next_sentence: bool = True

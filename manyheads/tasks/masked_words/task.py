@@ -18,7 +18,7 @@ from manyheads.data.sources.running_text import DocumentSource
 from manyheads.data.text.pretraining import PretrainingData, Special, TokenizedDocuments, continuations
 from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
 from manyheads.errors import UserError
-from manyheads.models.bert import Bert, Head
+from manyheads.models.bert import Bert, BertConfig, Head
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
@@ -63,7 +63,7 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
         return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
 
 
-def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> Any:
+def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> BertConfig:
     return preset_for_data(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
 
 

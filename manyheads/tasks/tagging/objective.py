@@ -7,8 +7,8 @@ Each word is tagged in the window where it has the most context.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,8 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.windows import WordWindow, word_windows
+from manyheads.models.bert import Bert
+from manyheads.models.bert_features import BertFeatures
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
@@ -58,7 +60,7 @@ class TaggingObjective:
     unit: ClassVar = "words"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "entity_f1": "higher", "accuracy": "higher"}
 
-    model: Any
+    model: Bert | BertFeatures
     tokenizer: Tokenizer
     train: Tagged
     validation: Tagged
@@ -67,6 +69,8 @@ class TaggingObjective:
     batch_tokens: int
     max_length: int
     seed: int
+
+    _forward: Callable[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.model.to(self.compute.device)

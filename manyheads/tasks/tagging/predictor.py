@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import ClassVar, NamedTuple, overload
 
 from manyheads import directory
 from manyheads.calls import checked_methods
@@ -12,6 +12,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
+from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures
 from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
@@ -79,7 +80,7 @@ class EntityEvaluation(EvaluationResult):
 
     counts: dict[str, Counts]
 
-    def by_label(self) -> list[dict[str, Any]]:
+    def by_label(self) -> list[JsonObject]:
         """Return the entity count, precision, recall and F1 of each entity type, then their averages.
 
         The macro average weights all types alike, the weighted average each type by its number of entities.
@@ -149,7 +150,7 @@ class Tagger(TextPredictor[Bert | BertFeatures]):
             tagged.append(TaggedText(text, [TaggedWord(text[a:b], labels[i], p, a, b) for (a, b), p, i in rows]))
         return tagged
 
-    def evaluate(self, tagged: Any = None) -> EvaluationResult:
+    def evaluate(self, tagged: object = None) -> EvaluationResult:
         """Tag the sentences of a data set, and compare the predicted tags with the right tags.
 
         The data are a `Tagged`, or any data that the method `outcome` reads.
@@ -174,7 +175,7 @@ class Tagger(TextPredictor[Bert | BertFeatures]):
             counts_by_kind, unit="entity F1 of a sentence",
         )  # fmt: skip
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         `data` is a file in CoNLL's column format, or a directory with a test file.

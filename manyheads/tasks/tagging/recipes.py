@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from manyheads.core.config import Count, Range, Vocabulary
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe, Tuned
 from manyheads.training.config import TrainingConfig
 
@@ -36,7 +37,7 @@ class TaggingConfig(DataConfig):
     locale: str = "en"
     size: Count = 8000
     preset: str = "tiny"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     vocabulary: Vocabulary = 2000
     lowercase: bool = False
     batch_tokens: Count = 1024

@@ -15,7 +15,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import TaggedSource
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.errors import UserError
-from manyheads.models.bert import Bert
+from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
@@ -87,6 +87,6 @@ def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) 
     return build(_model_config(config, tokenizer.get_vocab_size(), labels, pad=pad)), tokenizer
 
 
-def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> Any:
+def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> BertConfig:
     decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
     return preset_for_data(config.preset, ("bert",), config.model, decided)

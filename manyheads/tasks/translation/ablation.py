@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from manyheads.files import JsonObject
 from manyheads.models.presets import PRESETS, full_name
 from manyheads.runs.ablation import Rows, ablate
 from manyheads.runs.options import Run
@@ -45,7 +44,7 @@ def rows(config: TranslationConfig) -> Rows:
     return changes
 
 
-def train(config: TranslationConfig, run: Run) -> str | dict[str, Any] | None:
+def train(config: TranslationConfig, run: Run) -> str | JsonObject | None:
     """Train a small model for every row of the table, and return the table of results."""
     return ablate(
         rows(config),

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
+from manyheads.files import JsonObject
 from manyheads.generation import Hypothesis, Sampling, beam_search, greedy
 from manyheads.generation.constraints import Constraints, forced_search
+from manyheads.models.encoder_decoder import EncoderDecoderConfig, TranslationModel
 from manyheads.training.distributed_map import distributed_map
 
 R = TypeVar("R")
@@ -32,7 +34,7 @@ class DecodingModel(Protocol):
     """Model that decodes: a `CompiledModel` of an encoder-decoder, or an `Ensemble`."""
 
     @property
-    def config(self) -> Any: ...
+    def config(self) -> EncoderDecoderConfig: ...
     @property
     def source_pad(self) -> int: ...
     @property
@@ -118,9 +120,7 @@ def decode_batch(
     return beam_search(model.step, cache, **options, beam=beam, nbest=nbest)
 
 
-def _options(
-    model: DecodingModel, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS
-) -> dict[str, Any]:
+def _options(model: DecodingModel, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS) -> JsonObject:
     """Return the arguments that all searches have in common, for sources with lengths (B,)."""
     c = model.config
     return {
@@ -152,12 +152,12 @@ def _sampled(
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
 
-def max_target_length(model: Any, length: int) -> int:
+def max_target_length(model: DecodingModel | TranslationModel, length: int) -> int:
     """Return the maximum number of tokens in a translation whose source has `length` tokens, without the end token."""
     return min(length + MAX_EXTRA_TOKENS, model.config.max_positions - 1)
 
 
-def never_written(model: Any) -> list[int]:
+def never_written(model: DecodingModel | TranslationModel) -> list[int]:
     """Return the ids of tokens that must not occur in a translation.
 
     They are the padding token, and the start token unless it is also the end token.
@@ -167,7 +167,7 @@ def never_written(model: Any) -> list[int]:
 
 
 def source_batches(
-    model: Any, sources: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
+    model: DecodingModel | TranslationModel, sources: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
 ) -> Iterator[list[int]]:
     """Yield the indices of the sources in each batch: sources of similar length, without empty sources.
 

@@ -94,6 +94,7 @@ def joined(first: Any, others: Sequence[Any]) -> Any:
     result.model = copy.copy(first.model)  # The copy shares the weights; only its limit may differ.
     limit = min(translator.model.config.max_positions for translator in (first, *others))
     result.model.config = replace(first.model.config, max_positions=limit)
+    result.model.max_positions = limit
     result.others = (*first.others, *others)
     return result
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.training.record import Metrics
 
@@ -69,12 +70,12 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[
     return {name: _score(metric, hypotheses, references)["value"] for name, metric in metrics.items()}
 
 
-def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> JsonObject:
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return {"value": round(result.score, 4), "signature": str(metric.get_signature())}
 
 
-def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Sequence[str]) -> JsonObject:
     """Compare two translation models by a paired bootstrap test with 1,000 resamples of the test set (Koehn 2004)."""
     from sacrebleu.metrics import BLEU, CHRF
     from sacrebleu.significance import PairedTest, Result
@@ -87,7 +88,7 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         n_samples=1000,
     )
     signatures, scores = test()
-    comparison: dict[str, Any] = {}
+    comparison: JsonObject = {}
     for name in ("BLEU", "chrF2"):
         one, two = scores[name]
         assert isinstance(one, Result)
@@ -117,11 +118,11 @@ class TranslationEvaluation(EvaluationResult):
     Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
     """
 
-    def bootstrap(self, other: EvaluationResult) -> dict[str, Any]:
+    def bootstrap(self, other: EvaluationResult) -> JsonObject:
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
-def data_languages(model: Path, record: Mapping[str, Any], data: Any) -> tuple[str, str]:
+def data_languages(model: Path, record: JsonMapping, data: Any) -> tuple[str, str]:
     """Return the source and target language, from the record of the training run or from the names of the test files.
 
     The file names end with the language, as in `test.en` and `test.de`.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.generation import Sampling
 from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.tasks.translation.wording import Wording
@@ -48,18 +49,16 @@ class Options(TypedDict, total=False):
     seed: int
 
 
-def decoding_of(
-    options: Options, count: int, defaults: Mapping[str, Any]
-) -> tuple[int, float, Wording, Sampling | None]:
+def decoding_of(options: Options, count: int, defaults: JsonMapping) -> tuple[int, float, Wording, Sampling | None]:
     """Return the beam width, length penalty, constraints and sampling for `count` translations of each text.
 
     Without sampling, translations are searched for. Raises UserError for invalid options.
 
     defaults  beam width and length penalty of the model
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given: JsonObject = {name: value for name, value in options.items() if value is not None}
     wording = Wording(**{f.name: given[f.name] for f in fields(Wording) if f.name in given})
-    drawn: dict[str, Any] = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
+    drawn: JsonObject = {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given}
     if drawn and "temperature" not in drawn:
         raise UserError("top_k and top_p apply to random translations: add temperature=1.0")
     if drawn and (idle := [name for name in ("beam", "alpha") if name in given]):
@@ -74,4 +73,5 @@ def decoding_of(
             raise UserError(f"{name} is {given[name]}: expected {int(name == 'beam')} to {limit}")
     if not 1 <= count <= (MAX_BEAMS if drawn else beam):
         raise UserError(f"{count} translations require a beam of at least {max(count, 1)}, found {beam}")
-    return beam, given.get("alpha", defaults["alpha"]), wording, Sampling(**drawn) if drawn else None
+    alpha: float = given["alpha"] if "alpha" in given else defaults["alpha"]
+    return beam, alpha, wording, Sampling(**drawn) if drawn else None

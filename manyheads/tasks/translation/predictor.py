@@ -18,6 +18,7 @@ from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.generation import Hypothesis, score
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -294,7 +295,9 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         decoder_input = [self.model.config.start, *output.ids[:-1]]
         return [torch.tensor([source.ids]), None, torch.tensor([decoder_input])]
 
-    def evaluate(self, pairs: Any = None, language: str | None = None, **options: Unpack[Options]) -> EvaluationResult:
+    def evaluate(
+        self, pairs: object = None, language: str | None = None, **options: Unpack[Options]
+    ) -> EvaluationResult:
         """Translate the source texts, and score the translations against the targets.
 
         `language` is the target language, and `Options` lists the options of decoding. Instead of `Pairs` with a
@@ -319,7 +322,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         quality = sentence_chrf(outputs, targets)
         return TranslationEvaluation(sources, outputs, targets, quality, metrics, unit="chrF")
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on `data`.
 
         Decoding uses the beam width and length penalty of the run's recipe.
@@ -335,7 +338,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         return self.evaluate(pairs, languages[1], truncate=truncate)
 
     @cached_property
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> JsonObject:
         """Beam width and length penalty with which the training run was scored; 4 and 0.6 for other models."""
         saved = self._saved_decoding
         # Without `alpha`, the number of beams is not from our scores, and its default is 1.

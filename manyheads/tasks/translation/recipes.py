@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from manyheads.core.config import Count, Range
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.recipe import FINE_TUNING, DataConfig, Recipe
 from manyheads.training.config import TrainingConfig
 
@@ -48,7 +49,7 @@ class TranslationConfig(DataConfig):
     target: str = "de"
     size: Count = 30_000
     preset: str = "tiny"
-    model: dict[str, Any] = field(default_factory=dict)
+    model: JsonObject = field(default_factory=dict)
     tokenizer: Literal["bpe", "unigram", "words"] = "bpe"
     vocabulary: tuple[Ids, Ids] | Ids = 2000
     joint: bool = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -20,8 +19,8 @@ from manyheads.data.text.bpe_dropout import BPEDropout
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import PAD, WORD_TOKENS, train_bpe, train_unigram, train_words
 from manyheads.errors import UserError
-from manyheads.files import fingerprint
-from manyheads.models.encoder_decoder import EncoderDecoder, TranslationModel
+from manyheads.files import JsonObject, fingerprint
+from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, TranslationModel
 from manyheads.models.presets import TRANSLATORS, build, preset_for_data
 from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
@@ -72,7 +71,7 @@ class Translation(DataTask[TranslationConfig, Pairs]):
         return Job(objective.model, training, objective, flops=flops, record={"decoding": self._decoding})
 
     @property
-    def _decoding(self) -> dict[str, Any]:
+    def _decoding(self) -> JsonObject:
         return {"beam": self.config.beam, "alpha": self.config.alpha, "truncate": self.config.truncate}
 
     def score(self, held: Pairs, compute: ComputeConfig) -> Metrics:
@@ -140,7 +139,7 @@ def _train_tokenizers(config: TranslationConfig, pairs: Pairs) -> tuple[Tokenize
         return learn(pairs.sources, sizes[0]), learn(pairs.targets, sizes[1])
 
 
-def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> Any:
+def _model_config(config: TranslationConfig, source: Tokenizer, target: Tokenizer) -> EncoderDecoderConfig:
     pad, end = target.token_to_id(PAD), target.encode("").ids[-1]
     start = target.token_to_id(WORD_TOKENS[2]) if config.tokenizer == "words" else pad
     sizes = {"source_vocab": source.get_vocab_size(), "target_vocab": target.get_vocab_size()}

@@ -27,7 +27,7 @@ class Fixed:
         items = [f"item {i}" for i in range(len(outputs))]
         self._outcome = LabelEvaluation(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
 
-    def outcome(self, data: str | None = None, *, skip_bad_lines: bool = False) -> Any:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome
 
 
