@@ -48,10 +48,10 @@ class ImageSource(ClassSource[ImageData]):
             clear(self.cache_folder)
         return super().read()
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
+            cache_folder=self.cache_folder, follows=self.follows, only=self._sampled(corpus, labels),
             target=self.target,
         )  # fmt: skip
         skip = labels and self.skip_bad_lines

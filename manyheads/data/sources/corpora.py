@@ -46,13 +46,12 @@ class ParallelSource(Source[Pairs]):
     size: int = 30_000
     cache_folder: Path | None = None
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Pairs:
         return read_parallel(
             corpus,
             self.source,
             self.target,
             skip_bad_lines=self.skip_bad_lines,
-            limit=limit,
             cache_folder=self.cache_folder,
         )
 
@@ -97,10 +96,10 @@ class LabeledSource(ClassSource[Labeled]):
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
         data = read_labeled(
-            corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, target=self.target
+            corpus, self.columns, names=names, skip_bad_lines=skip, target=self.target
         )  # fmt: skip
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
@@ -168,8 +167,8 @@ class TaggedSource(Source[Tagged]):
     locale: str = "en"
     size: int = 8000
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
-        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Tagged:
+        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
     def corpora(self, folder: Path) -> list[str]:
@@ -214,8 +213,8 @@ class QuestionSource(Source[Questions]):
     suffixes = squad.SUFFIXES
     report = staticmethod(question_report)
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
-        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Questions:
+        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
         return hold_out_questions(train, self.fraction_of(len(train)))

@@ -47,11 +47,10 @@ class TextSource(Source[Texts]):
         if not 0 < self.share < 1:
             raise UserError(f"expected share between 0 and 1 for the held-out data, found {self.share}")
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Texts:
         return read_texts(
-            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
-            cache_folder=None if limit is not None else self.cache_folder,
-        )  # fmt: skip
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, cache_folder=self.cache_folder
+        )
 
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
@@ -120,9 +119,9 @@ class DocumentSource(Source[Documents]):
     column: str = "text"
     cache_folder: Path | None = None
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Documents:
         return read_documents(
-            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, cache_folder=self.cache_folder
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, cache_folder=self.cache_folder
         )
 
     def embedded(self) -> SplitData[Documents]:

@@ -96,10 +96,9 @@ class Source(ABC, Generic[D]):
                 "or more, and a bool"
             )
 
-    # Subclasses override the following methods. `labels` are the labels that a model was trained on; `limit` is the
-    # maximum number of items to read.
+    # Subclasses override the following methods. `labels` are the labels that a model was trained on.
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> D:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> D:
         """Read all items of one corpus. Raises FileNotFoundError or a one-line UserError."""
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
