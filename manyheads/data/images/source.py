@@ -17,7 +17,7 @@ from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB
+from manyheads.data.sources.source import HUB, check_paths
 from manyheads.errors import shown
 
 
@@ -32,8 +32,7 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     tuples = (("image", "label"),)
     unit = "images"
-    directories = True
-    requires_every_label = False  # A label without images keeps its class index.
+    check_exists = staticmethod(check_paths)
 
     columns: Columns = field(default_factory=Columns)
     cache_folder: Path | None = None
@@ -56,6 +55,9 @@ class ImageSource(ClassSource[ImageData]):
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
+
+    def is_sufficient(self, labels: Sequence[str]) -> bool:
+        return len(labels) >= 2  # A label without images keeps its class index.
 
     def _sampled(self, corpus: str | Rows, labels: Sequence[str]) -> set[int] | None:
         """Return the positions of the sampled training images if they are known before images are checked, else None.

@@ -172,10 +172,10 @@ class Survey:
 _ARRAYS = ("hashes", "usable", "long", "starts")
 
 
-def files_of(path: str) -> list[Path]:
+def files_of(corpus: str) -> list[Path]:
     """Return the files of a corpus."""
     files: list[Path] = []
-    for name in parts_of(path):
+    for name in parts_of(corpus):
         if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
             raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of text files")

@@ -87,13 +87,13 @@ def read_documents(
     return Documents.collect(rows(), path, skips, "no text found", hint, folder=cache_folder)
 
 
-def document_files(data: str) -> list[Path]:
+def document_files(corpus: str) -> list[Path]:
     """Return the files of a corpus.
 
     It may be one file, several files joined by commas, or a directory of text files.
     """
     files: list[Path] = []
-    for path in parts_of(data):
+    for path in parts_of(corpus):
         inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]
         if not inside:
             raise FileNotFoundError(f"{path}: found no text files; expected files ending in {', '.join(SUFFIXES)}")

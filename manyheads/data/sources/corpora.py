@@ -23,7 +23,7 @@ from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
-from manyheads.data.sources.source import Source
+from manyheads.data.sources.source import Source, check_counts, check_paths
 from manyheads.errors import UserError
 
 
@@ -38,13 +38,16 @@ class ParallelSource(Source[Pairs]):
     kind = "parallel"
     tuples = (("source", "target"),)
     unit = "pairs"
-    first_test = True
     report = staticmethod(parallel_report)
 
     source: str = "en"
     target: str = "de"
     size: int = 30_000
     cache_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Pairs:
         return read_parallel(
@@ -70,6 +73,9 @@ class ParallelSource(Source[Pairs]):
     def splits_in(self, folder: Path) -> Splits:
         return splits_among(folder, self.corpora(folder), shards=PARTS)
 
+    def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:
+        return tests[0] if tests else None
+
     def files(self, corpus: str) -> list[Path]:
         return locate(corpus, self.source, self.target)
 
@@ -90,11 +96,15 @@ class LabeledSource(ClassSource[Labeled]):
 
     kind = "labeled"
     tuples = (("text", "label"), ("text", "text_pair", "label"))
-    directories = True
+    check_exists = staticmethod(check_paths)
     report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
@@ -166,6 +176,10 @@ class TaggedSource(Source[Tagged]):
 
     locale: str = "en"
     size: int = 8000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines)
