@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from manyheads.cli.output import print_scores
-from manyheads.data.images.clips import read_clip
 from papers.command import about, image_model, pixel, run, train
 from papers.nonlocal_net import arrows
+from papers.nonlocal_net.clips import read_clip
 from papers.nonlocal_net.recipes import RECIPES
 from papers.nonlocal_net.task import load
 

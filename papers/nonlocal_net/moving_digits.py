@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from manyheads.data.images.labeled_images import ImageData, digits
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import Source
+from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
@@ -64,6 +64,7 @@ class ClipSource(Source[Clips]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_counts(size=self.size, tested=self.tested)
         for name, minimum, maximum in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
             if not isinstance(value := getattr(self, name), int) or not minimum <= value <= maximum:
                 raise UserError(f"{name} is {value!r}; expected {minimum} to {maximum:,}")

@@ -9,7 +9,7 @@ from typing import get_args
 
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import MAX_ITEMS, Source
+from manyheads.data.sources.source import MAX_ITEMS, Source, check_counts
 from manyheads.errors import UserError
 from papers.universal.digit_strings import Algorithm, algorithmic_pairs
 
@@ -41,6 +41,7 @@ class DigitSource(Source[Pairs]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_counts(size=self.size, tested=self.tested, longest=self.longest)
         object.__setattr__(self, "lengths", tuple(self.lengths))
         if self.algorithm not in get_args(Algorithm):
             raise UserError(f"expected algorithm in {get_args(Algorithm)}, found {self.algorithm!r}")

@@ -17,7 +17,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -29,11 +29,9 @@ from manyheads.errors import UserError
 # Maximum number of pixels (360 MB decoded); cameras produce up to 108 million. The header of a file is checked before
 # decoding, because a file of a few bytes can claim a huge image.
 MOST_PIXELS = 120_000_000
-# maximum number of pixels in a frame of an animation, for which Pillow renders all preceding frames
-MAX_COMPOSED_PIXELS = 4 * MOST_PIXELS
 
 # EPS is not supported, because decoding it runs a program.
-_FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _DEFAULT_HINT = "save the image again, or remove it"
 
 
@@ -58,7 +56,7 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
     notes: list[str] = []
     try:
         with _warnings_into(notes):
-            image = Image.open(io.BytesIO(data), formats=_FORMATS)
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
         raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
@@ -70,32 +68,6 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
     if image.format == "PNG" and _may_lack_rows(image) and _lacks_rows(data, image.size):
         raise ImageFault("truncated or corrupt PNG image (it contains fewer rows than its header says)")
     return Decoded(plain, mode, notes)
-
-
-def decode_frames(data: bytes, choose: Callable[[int], list[int]]) -> tuple[list[Image.Image], list[int]]:
-    """Decode selected frames of a file. The argument `choose` is a function from the number of frames to frame indices.
-
-    Returns the frames (in mode L or RGB) and their indices. Raises ImageFault.
-    """
-    first, notes = decode(data).image, list[str]()
-    try:
-        with _warnings_into(notes), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            indices = choose(getattr(image, "n_frames", 1))
-            frames, pixels = [], 0
-            rendered_pixels = 0 if image.format == "TIFF" else (max(indices) + 1) * image.width * image.height
-            if rendered_pixels > MAX_COMPOSED_PIXELS:
-                raise ImageFault(*_too_large(f"{rendered_pixels:,} pixels in all frames", MAX_COMPOSED_PIXELS))
-            for index in indices:
-                image.seek(index)
-                pixels += image.width * image.height  # The frames of a file may differ in size.
-                if pixels > MOST_PIXELS:
-                    raise ImageFault(*_too_large(f"{pixels:,} pixels in the selected frames", MOST_PIXELS))
-                frames.append(image.copy())
-    except (ImageFault, MemoryError):
-        raise
-    except Exception as error:  # If the data are invalid, the parser of a format may raise any exception.
-        raise ImageFault(f"truncated or corrupt frames ({error})") from None
-    return [_upright(frame, notes) if index else first for frame, index in zip(frames, indices, strict=True)], indices
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
@@ -141,12 +113,12 @@ def _warnings_into(notes: list[str]) -> Iterator[None]:
 
 
 def _open_fault(data: bytes) -> ImageFault:
-    for kind in _FORMATS:
+    for kind in FORMATS:
         accept = Image.OPEN[kind][1]
         if accept is not None and accept(data[:16]):
             return ImageFault(f"a {kind} image with a truncated or corrupt header")
     return ImageFault(
-        f"not an image in a supported format ({', '.join(_FORMATS)})",
+        f"not an image in a supported format ({', '.join(FORMATS)})",
         "convert the file if it is an image, or remove it",
     )
 

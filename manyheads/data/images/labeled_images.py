@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +100,6 @@ def read_images(
     skip_bad_lines: bool = False,
     cache_folder: Path | None = None,
     follows: bool = False,
-    limit: int | None = None,
     target: TargetKind = "classes",
     only: Collection[int] | None = None,
 ) -> ImageData:
@@ -113,7 +111,6 @@ def read_images(
     cache_folder    folder for saved validation results, so that unchanged images need not be decoded again, and
                     for a temporary file of images that are not in separate files. None: results are not saved
     follows         True if another process owns this folder and has read the same data: nothing is written to it
-    limit           maximum number of images to read
     target          form of the labels, as in `read_labeled`
     only            positions of the images to read; None: all
 
@@ -129,7 +126,7 @@ def read_images(
     encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
     known = {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE)
     new_checks = list[checking.Check]()
-    checked = check_images(islice(rows, limit), names, known, MAX_DECODED_BYTES)
+    checked = check_images(rows, names, known, MAX_DECODED_BYTES)
     try:
         for entry, check in logged(checked, f"checking images of {path}"):
             if isinstance(check, ImageFault):

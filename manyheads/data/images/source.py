@@ -17,7 +17,7 @@ from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB
+from manyheads.data.sources.source import HUB, check_paths
 from manyheads.errors import shown
 
 
@@ -32,8 +32,7 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     tuples = (("image", "label"),)
     unit = "images"
-    directories = True
-    requires_every_label = False  # A label without images keeps its class index.
+    check_exists = staticmethod(check_paths)
 
     columns: Columns = field(default_factory=Columns)
     cache_folder: Path | None = None
@@ -48,14 +47,17 @@ class ImageSource(ClassSource[ImageData]):
             clear(self.cache_folder)
         return super().read()
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> ImageData:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> ImageData:
         images = read_images(
             corpus, names=self.names_for(labels, corpus), columns=self.columns, skip_bad_lines=self.skip_bad_lines,
-            cache_folder=self.cache_folder, follows=self.follows, limit=limit, only=self._sampled(corpus, labels),
+            cache_folder=self.cache_folder, follows=self.follows, only=self._sampled(corpus, labels),
             target=self.target,
         )  # fmt: skip
         skip = labels and self.skip_bad_lines
         return with_labels(images, set(labels), skip_bad_lines=True, unit="images") if skip else images
+
+    def is_sufficient(self, labels: Sequence[str]) -> bool:
+        return len(labels) >= 2  # A label without images keeps its class index.
 
     def _sampled(self, corpus: str | Rows, labels: Sequence[str]) -> set[int] | None:
         """Return the positions of the sampled training images if they are known before images are checked, else None.

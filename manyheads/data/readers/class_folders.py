@@ -33,16 +33,14 @@ def class_folder_splits(folder: Path) -> Splits:
     return Splits(str(folder) if holds_texts else None, None, [])
 
 
-def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> Iterator[Row[tuple[str, str]]]:
+def text_files(folder: Path, skips: Counter[str]) -> Iterator[Row[tuple[str, str]]]:
     """Yield one row for each text file, sorted by name. Its cells are the text and the name of the class folder.
 
     skips  counter of files without a label, which this function increments
-    limit  approximate number of texts to read, divided equally among the classes
     """
     folders = folders_in(folder)
     if not folders:
         raise UserError(f"{folder}: found no class folders; expected {folder}/CLASS/*.txt")
-    per_folder = None if limit is None else -(-limit // len(folders))
     if outside_count := sum(_is_text(path) for path in visible(folder)):
         skips[f"{folder}: texts outside of class folders"] += outside_count
     for path in folders:
@@ -59,7 +57,7 @@ def text_files(folder: Path, skips: Counter[str], limit: int | None = None) -> I
         elif not texts:
             yield Row(folder, 1, ("", ""), "contains no .txt file", "add texts, or remove the folder", named)
         else:
-            yield from (_read(file, path.name) for file in texts[:per_folder])
+            yield from (_read(file, path.name) for file in texts)
 
 
 def _read(file: Path, label: str) -> Row[tuple[str, str]]:

@@ -17,7 +17,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -150,10 +150,9 @@ def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
     return converted
 
 
-def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Tagged:
+def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Tagged:
     """Read one file: a CoNLL column file or a table.
 
-    limit           maximum number of sentences to read
     skip_bad_lines  True: leave out and count sentences that contain a faulty line
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -179,7 +178,7 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: 
 
     sentences = filter_invalid(parse_rows(read(), convert), skips, skip=skip_bad_lines, unit="sentences")
     hint = "expected a word and its tag per line, and blank lines between sentences"
-    tagged = Tagged.collect(islice(sentences, limit), file, skips, "no usable sentence found", hint)
+    tagged = Tagged.collect(sentences, file, skips, "no usable sentence found", hint)
     if scheme not in ("", "IOB2"):
         logger.info(f"{file}: converted the tags from {scheme} to IOB2")
     return replace(tagged, rows=is_table)

@@ -32,7 +32,6 @@ from manyheads.files import fingerprint, parse_json, replacing
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)  # suffixes of texts and tables
 _SAMPLE = 1024  # number of bytes at the start of a file that show if it is binary
 MAX_PIECE = 2**20  # maximum number of characters in a piece of text
-FIRST_BYTES = 2**20  # number of bytes read of each text file if a limit on the number of texts is set
 # Version of the format in which facts about a corpus are stored. Increase it when the stored content changes.
 FORMAT = "corpus-1"
 
@@ -54,13 +53,11 @@ class Corpus:
 
     column          name of the table column that contains the text
     skip_bad_lines  True: leave out faulty rows, and files that are not valid UTF-8
-    limit           maximum number of texts to read; if set, only the first part of a text file is read
     """
 
     files: tuple[Path, ...]
     column: str = "text"
     skip_bad_lines: bool = False
-    limit: int | None = None
 
     def pieces(self, file: int, text: int) -> Iterator[Piece]:
         """Yield the text of all files in pieces, beginning with the file that has index `file`.
@@ -84,7 +81,7 @@ class Corpus:
             for offset, row in enumerate(rows):
                 yield from (Piece(text + offset, piece) for piece in cut(row.cells))
         else:
-            for part in _whole_file(path) if self.limit is None else _first_part(path):
+            for part in _whole_file(path):
                 usable_row = next(filter_invalid([part], skips, skip=self.skip_bad_lines, unit="files"), None)
                 yield Piece(text, None if usable_row is None else usable_row.cells[0])
 
@@ -128,7 +125,7 @@ class Survey:
         """
         if cache_folder is None:
             return cls._read(corpus)
-        settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines, corpus.limit]
+        settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines]
         path = cache_folder / f"{fingerprint([json.dumps(settings)])}.corpus"
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -147,7 +144,7 @@ class Survey:
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
         hashes, usable, long, starts = array("Q"), bytearray(), list[tuple[int, int]](), list[tuple[int, int]]()
-        count = used = 0  # number of pieces so far, and number of usable texts so far
+        count = 0  # number of pieces so far
         for number in range(len(corpus.files)):
             starts.append((len(hashes), count))
             read = logged(corpus.of_file(number, len(hashes), skips), f"reading {corpus.files[number]}, pieces")
@@ -164,11 +161,7 @@ class Survey:
                 hashes.append(int.from_bytes(digest.digest()))
                 usable.append(usable_row and filled)
                 long += [(len(hashes) - 1, size)] if parts > 1 else []
-                count, used = count + parts, used + usable[-1]
-                if used == corpus.limit:
-                    break
-            if used == corpus.limit:
-                break
+                count += parts
         pairs = [np.array(entries, dtype=np.int64).reshape(-1, 2) for entries in (long, starts)]
         known = np.array(hashes, dtype=np.uint64), np.array(usable, dtype=np.bool_)
         survey = cls(known[0], known[1], pairs[0], pairs[1], dict(skips), state)
@@ -179,10 +172,10 @@ class Survey:
 _ARRAYS = ("hashes", "usable", "long", "starts")
 
 
-def files_of(path: str) -> list[Path]:
+def files_of(corpus: str) -> list[Path]:
     """Return the files of a corpus."""
     files: list[Path] = []
-    for name in parts_of(path):
+    for name in parts_of(corpus):
         if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
             fault = "neither a file nor a directory" if name.exists() else "no such file or directory"
             raise FileNotFoundError(f"{name}: {fault}; give a text file, or a directory of text files")
@@ -276,22 +269,3 @@ def _whole_file(file: Path) -> Iterator[Row[tuple[str]]]:
         yield Row(file, line, ("",), *UTF8)
     except BadRow as bad:
         yield Row(file, line, ("",), bad.fault, bad.hint)
-
-
-def _first_part(file: Path) -> Iterator[Row[tuple[str]]]:
-    """Yield the first `FIRST_BYTES` bytes of a text file, without the incomplete line at the end.
-
-    If they contain no newline, only an incomplete character at the end is removed.
-    """
-    with open_decompressed(file) as content:
-        data = content.read(FIRST_BYTES).removeprefix(b"\xef\xbb\xbf")
-        whole = not content.read(1)
-    if not whole:
-        data = data[: data.rfind(b"\n") + 1] or data
-    if (nul := data.find(0)) >= 0:
-        yield Row(file, data.count(b"\n", 0, nul) + 1, ("",), *NUL)
-        return
-    try:
-        yield Row(file, 1, (getincrementaldecoder("utf-8")().decode(data, final=whole),))
-    except UnicodeDecodeError as error:
-        yield Row(file, data.count(b"\n", 0, error.start) + 1, ("",), *UTF8)

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -57,16 +56,14 @@ def sentences(text: str) -> Document:
 
 
 def read_documents(
-    data: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
-    cache_folder: Path | None = None,
-) -> Documents:  # fmt: skip
+    data: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, cache_folder: Path | None = None
+) -> Documents:
     """Read all documents of a corpus, in the order of files and rows. Blank documents are left out.
 
     See the documentation of this module for the formats.
 
     column          name of the table column that contains the text
     skip_bad_lines  True: leave out and count faulty rows
-    limit           maximum number of documents to read
     cache_folder    directory for a temporary file without a name, which stores the texts if they exceed 64 million
                     characters; None: the system's directory for temporary files
 
@@ -87,16 +84,16 @@ def read_documents(
                     yield Row(row.file, row.number, ("\n".join(document),))
 
     hint = "expected documents separated by blank lines, or one document per row"
-    return Documents.collect(islice(rows(), limit), path, skips, "no text found", hint, folder=cache_folder)
+    return Documents.collect(rows(), path, skips, "no text found", hint, folder=cache_folder)
 
 
-def document_files(data: str) -> list[Path]:
+def document_files(corpus: str) -> list[Path]:
     """Return the files of a corpus.
 
     It may be one file, several files joined by commas, or a directory of text files.
     """
     files: list[Path] = []
-    for path in parts_of(data):
+    for path in parts_of(corpus):
         inside = sorted(file for file in path.iterdir() if is_document_file(file)) if path.is_dir() else [path]
         if not inside:
             raise FileNotFoundError(f"{path}: found no text files; expected files ending in {', '.join(SUFFIXES)}")

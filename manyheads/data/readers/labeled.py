@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_args
@@ -94,7 +94,7 @@ class Labeled(Dataset):
 
 def read_labeled(
     path: str | Path | Rows, columns: Columns | None = None, *, names: Sequence[str] = (), skip_bad_lines: bool = False,
-    limit: int | None = None, target: TargetKind = "classes",
+    target: TargetKind = "classes",
 ) -> Labeled:  # fmt: skip
     """Read labeled texts from one table, or from one directory of class folders.
 
@@ -103,7 +103,6 @@ def read_labeled(
     names           label names, for files that contain the numbers 0, 1, ... The name of a class folder may be the
                     beginning of a label name: `pos` for "positive"
     skip_bad_lines  True: leave out and count faulty rows or files
-    limit           maximum number of texts to read
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
@@ -112,7 +111,7 @@ def read_labeled(
             raise UserError(f"{path}: class folders have no columns; omit `columns`")
         if target != "classes":
             raise UserError(f"{path}: class folders give one class per text; for target={target}, give a table")
-        return _read_folders(Path(path), names, skip_bad_lines, limit)
+        return _read_folders(Path(path), names, skip_bad_lines)
     numbered: dict[str, str] = {}
     types = set[type]()
     scores: list[str] = []  # file and line of each fractional number in the label column
@@ -137,7 +136,7 @@ def read_labeled(
 
     skips: Counter[str] = Counter()
     rows = filter_invalid(parse_rows(table(path), item), skips, skip=skip_bad_lines)
-    labeled = Labeled.collect(islice(rows, limit), path, skips, "no usable row found", SCORES if scores else "")
+    labeled = Labeled.collect(rows, path, skips, "no usable row found", SCORES if scores else "")
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     if target == "multi-label":
@@ -190,7 +189,7 @@ def labels_of(labels: Iterable[str], target: TargetKind) -> tuple[str, ...]:
     return REGRESSION_LABELS if target == "regression" else label_order(found)
 
 
-def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | None) -> Labeled:
+def _read_folders(folder: Path, names: Sequence[str], skip: bool) -> Labeled:
     numbered: dict[str, str] = {}
 
     def item(row: Row[tuple[str, str]]) -> tuple[str, str]:
@@ -202,10 +201,8 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool, limit: int | N
         return text, name
 
     skips: Counter[str] = Counter()
-    rows = filter_invalid(
-        parse_rows(text_files(folder, skips, limit), item), skips, skip=skip, unit="files", corpus=folder
-    )
-    kept = list(islice(rows, limit))
+    rows = filter_invalid(parse_rows(text_files(folder, skips), item), skips, skip=skip, unit="files", corpus=folder)
+    kept = list(rows)
     labeled = Labeled.collect(kept, folder, skips, "no text found")
     return replace(labeled, files=[row.file for row in kept], numbered=numbered)
 

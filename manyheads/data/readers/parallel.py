@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,15 +46,13 @@ class Pairs(Dataset):
 
 
 def read_parallel(
-    path: str | Path | Rows, source: str, target: str, *, skip_bad_lines: bool = False, limit: int | None = None,
-    cache_folder: Path | None = None,
-) -> Pairs:  # fmt: skip
+    path: str | Path | Rows, source: str, target: str, *, skip_bad_lines: bool = False, cache_folder: Path | None = None
+) -> Pairs:
     """Read one parallel corpus. See the documentation of this module for the formats.
 
     source, target  language codes, which are used as file suffixes or column names
     skip_bad_lines  True: leave out and count faulty rows. Pairs that are blank on both sides are always left out
                     and counted
-    limit           maximum number of pairs to read
     cache_folder    directory for a temporary file without a name, which stores the texts if one language exceeds 64
                     million characters; None: the system's directory for temporary files
 
@@ -78,9 +76,7 @@ def read_parallel(
                 skips[f"{row.file}: blank on both sides"] += 1
 
     place = Path(path) if tables else files[0]
-    pairs = Pairs.collect(
-        islice(usable(), limit), place, skips, "no usable pair of sentences found", folder=cache_folder
-    )
+    pairs = Pairs.collect(usable(), place, skips, "no usable pair of sentences found", folder=cache_folder)
     return replace(pairs, files=[place] if tables else files)
 
 

@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -89,10 +88,9 @@ class Questions(Dataset):
         return [json.dumps(item) for item in self.items]
 
 
-def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: int | None = None) -> Questions:
+def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Questions:
     """Read the questions of one file.
 
-    limit           maximum number of questions to read
     skip_bad_lines  True: leave out and count faulty questions
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the question or line, and a remedy.
@@ -114,7 +112,7 @@ def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False, limit: 
     entries = table(file, columns=_COLUMNS) if rows else _entries(Path(file), _json(Path(file)))
     skips: Counter[str] = Counter()
     valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(islice(valid, limit), file, skips, "no usable question found", _SHAPE)
+    return Questions.collect(valid, file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:

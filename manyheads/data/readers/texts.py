@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +103,7 @@ class Texts:
             pieces = self.source.pieces(file, int(starts[file, 0]))
         current, started, at = -1, False, 0
         for number, (text, content) in enumerate(pieces, start):
-            if text >= len(self._mask):  # Texts after the limit are not used.
+            if text >= len(self._mask):  # A file has grown; the check below reports it.
                 break
             current, started, at = (current, started, at) if text == current else (text, False, 0)
             if content is None or not self._mask[text]:
@@ -267,16 +267,14 @@ class _Count:
 
 
 def read_texts(
-    path: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, limit: int | None = None,
-    cache_folder: Path | None = None,
-) -> Texts:  # fmt: skip
+    path: str | Path | Rows, *, column: str = "text", skip_bad_lines: bool = False, cache_folder: Path | None = None
+) -> Texts:
     """Read the texts of a corpus: a file, several files joined by commas, or a directory (in the order of file names).
 
     Blank texts are left out. All files are read once to find faults.
 
     column          name of the table column that contains the text
     skip_bad_lines  True: leave out and count faulty rows, and files that are not valid UTF-8
-    limit           maximum number of texts to read; if set, only the first part of a text file is read
     cache_folder    directory in which facts about the files are cached, so that unchanged files are not read again
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
@@ -284,11 +282,11 @@ def read_texts(
     if isinstance(path, Rows):
         skips = Counter[str]()
         rows = filter_invalid(text_rows(path, column), skips, skip=skip_bad_lines)
-        texts = [text for row in islice(rows, limit) if (text := row.cells[0]).strip()]
+        texts = [text for row in rows if (text := row.cells[0]).strip()]
         if not texts:
             raise UserError(f"{path}: no usable text found ({skips.total():,} skipped)")
         return Texts(texts, skips=dict(skips), file=Path(path))
-    corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines, limit)
+    corpus = Corpus(tuple(files_of(str(path))), column, skip_bad_lines)
     survey = Survey.of(corpus, cache_folder)
     if not survey.usable.any():
         raise UserError(f"{path}: no usable text found ({sum(survey.skips.values()):,} skipped)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.compressed import format_suffix
@@ -29,8 +29,6 @@ class ClassSource(Source[D]):
     names   label names, for data in which the labels are the numbers 0, 1, ...
     sample  number of training items to use, drawn at random; None: all items
     """
-
-    requires_every_label: ClassVar[bool] = True  # True if a random sample of the training data must contain every label
 
     names: tuple[str, ...] = ()
     sample: int | None = None
@@ -80,12 +78,16 @@ class ClassSource(Source[D]):
         sampled = splits.sampled(self.sample, self.seed)
         found = labels_of(sampled.train.labels, self.target)
         missing = sorted({*labels_of(splits.train.labels, self.target)}.difference(found))
-        if missing and (self.requires_every_label or len(found) < 2):
+        if missing and not self.is_sufficient(found):
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise UserError(
                 f"items={self.sample:,}: the sample has no item with the label {missing[0]!r}{more}; use more items"
             )
         return sampled
+
+    def is_sufficient(self, labels: Sequence[str]) -> bool:
+        """Return True if a model can be trained on a random sample that lacks other labels of the training data."""
+        return False
 
     def check_training(self, train: D) -> None:
         check_labels(train.labels, train.file or self.data, self.target)

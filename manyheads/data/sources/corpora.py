@@ -23,7 +23,7 @@ from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
-from manyheads.data.sources.source import Source
+from manyheads.data.sources.source import Source, check_counts, check_paths
 from manyheads.errors import UserError
 
 
@@ -38,7 +38,6 @@ class ParallelSource(Source[Pairs]):
     kind = "parallel"
     tuples = (("source", "target"),)
     unit = "pairs"
-    first_test = True
     report = staticmethod(parallel_report)
 
     source: str = "en"
@@ -46,13 +45,16 @@ class ParallelSource(Source[Pairs]):
     size: int = 30_000
     cache_folder: Path | None = None
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Pairs:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
+
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Pairs:
         return read_parallel(
             corpus,
             self.source,
             self.target,
             skip_bad_lines=self.skip_bad_lines,
-            limit=limit,
             cache_folder=self.cache_folder,
         )
 
@@ -70,6 +72,9 @@ class ParallelSource(Source[Pairs]):
 
     def splits_in(self, folder: Path) -> Splits:
         return splits_among(folder, self.corpora(folder), shards=PARTS)
+
+    def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:
+        return tests[0] if tests else None
 
     def files(self, corpus: str) -> list[Path]:
         return locate(corpus, self.source, self.target)
@@ -91,16 +96,20 @@ class LabeledSource(ClassSource[Labeled]):
 
     kind = "labeled"
     tuples = (("text", "label"), ("text", "text_pair", "label"))
-    directories = True
+    check_exists = staticmethod(check_paths)
     report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
     size: int = 48_000
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Labeled:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
+
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
         data = read_labeled(
-            corpus, self.columns, names=names, skip_bad_lines=skip, limit=limit, target=self.target
+            corpus, self.columns, names=names, skip_bad_lines=skip, target=self.target
         )  # fmt: skip
         return with_labels(data, labels, skip_bad_lines=True) if labels and skip else data
 
@@ -168,8 +177,12 @@ class TaggedSource(Source[Tagged]):
     locale: str = "en"
     size: int = 8000
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Tagged:
-        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
+
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Tagged:
+        tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
     def corpora(self, folder: Path) -> list[str]:
@@ -214,8 +227,8 @@ class QuestionSource(Source[Questions]):
     suffixes = squad.SUFFIXES
     report = staticmethod(question_report)
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Questions:
-        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines, limit=limit)
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Questions:
+        return read_squad(corpus, skip_bad_lines=self.skip_bad_lines)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
         return hold_out_questions(train, self.fraction_of(len(train)))

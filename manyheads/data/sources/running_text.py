@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
@@ -14,44 +16,75 @@ from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
 from manyheads.data.sources.report import document_report, text_report  # fmt: skip
-from manyheads.data.sources.source import Source
+from manyheads.data.sources.source import HELD_OUT_FRACTION, Source, check_paths, check_texts, held_out_line
 from manyheads.errors import UserError
+
+D = TypeVar("D", Texts, Documents)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSource(Source[Texts]):
-    """Data source of running text. `column` is the name of the text column if the files are tables.
+class _FileSource(Source[D]):
+    """Data source of texts in the files of a directory, which need not contain splits.
+
+    column        name of the text column if the files are tables
+    cache_folder  directory for temporary files and for facts about the files
+    """
+
+    tuples = (("text",),)
+    check_exists = staticmethod(check_paths)
+
+    column: str = "text"
+    cache_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_texts(column=self.column)
+
+    @staticmethod
+    @abstractmethod
+    def below(corpus: str) -> list[Path]:
+        """Return the files of a corpus, which may be a directory."""
+
+    def check_embedded(self) -> None:
+        """Accept `validation` and `test` together with the embedded corpus."""
+
+    def located(self, data: str) -> Splits:
+        return find_text_splits(data, self.corpora, self.below)
+
+    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+        """Find the splits of a directory. If it contains no splits, all of it is training data."""
+        return self.located(data).with_overrides(validation, test)
+
+    def files(self, corpus: str) -> list[Path]:
+        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(_FileSource[Texts]):
+    """Data source of running text.
 
     If no data are given, the source code of Python's standard library is used.
 
-    share         fraction of the training data that is held out if there are no validation data and `fraction` is None:
-                  whole texts, or the end of the longest text. The embedded corpus also has test data
-    cache_folder  directory in which facts about the files are cached, so that a resumed run need not read them
-                  again
+    share  fraction of the training data that is held out if there are no validation data and `fraction` is None: whole
+           texts, or the end of the longest text. The embedded corpus also has test data
     """
 
     kind = "texts"
-    tuples = (("text",),)
     unit = "texts"
-    directories = True
-    mixes = True
     report = staticmethod(text_report)
     below = staticmethod(files_of)
 
-    column: str = "text"
     share: float = 0.05
-    cache_folder: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.share < 1:
             raise UserError(f"expected share between 0 and 1 for the held-out data, found {self.share}")
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Texts:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Texts:
         return read_texts(
-            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit,
-            cache_folder=None if limit is not None else self.cache_folder,
-        )  # fmt: skip
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, cache_folder=self.cache_folder
+        )
 
     def embedded(self) -> SplitData[Texts]:
         from manyheads.data.embedded.standard_library import source_files
@@ -88,41 +121,26 @@ class TextSource(Source[Texts]):
         used = files_of(str(folder))
         return [path.name for path in visible(folder) if path.is_dir() or path.absolute() in used]
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """Find the splits of a directory. If it contains no splits, all of it is training data."""
-        return find_text_splits(data, self.corpora, self.below).with_overrides(validation, test)
-
-    def files(self, corpus: str) -> list[Path]:
-        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
-
     def test_in(self, data: str) -> str:
         """Return the test corpus of a directory that contains splits. Return any other directory unchanged."""
         return data if same_place(self.find(data).train, data) else super().test_in(data)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentSource(Source[Documents]):
-    """Data source of documents. `column` is the name of the text column if the files are tables.
+class DocumentSource(_FileSource[Documents]):
+    """Data source of documents.
 
-    If no data are given, the documentation of the standard library is used. There are no test data. `cache_folder`
-    is a directory for texts that exceed memory (see `read_documents`).
+    If no data are given, the documentation of the standard library is used. There are no test data.
     """
 
     kind = "documents"
-    tuples = (("text",),)
     unit = "documents"
-    directories = True
-    mixes = True
-    counted = False
     report = staticmethod(document_report)
     below = staticmethod(document_files)
 
-    column: str = "text"
-    cache_folder: Path | None = None
-
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> Documents:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Documents:
         return read_documents(
-            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, limit=limit, cache_folder=self.cache_folder
+            corpus, column=self.column, skip_bad_lines=self.skip_bad_lines, cache_folder=self.cache_folder
         )
 
     def embedded(self) -> SplitData[Documents]:
@@ -137,7 +155,11 @@ class DocumentSource(Source[Documents]):
         return SplitData(train, validation, None)
 
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
-        return hold_out_documents(train, self.fraction_of(len(train)))
+        return hold_out_documents(train, self.fraction or HELD_OUT_FRACTION)
+
+    def held_out(self, splits: SplitData[Documents]) -> str:
+        """Describe the held-out validation data in one line. Documents are held out by their size, not their number."""
+        return held_out_line(splits, self.unit, minimum=0)
 
     def corpora(self, folder: Path) -> list[str]:
         """Return the names of the document files in a folder, and of its subfolders with such files."""
@@ -149,16 +171,13 @@ class DocumentSource(Source[Documents]):
 
         If it contains no splits, all of it is training data.
         """
-        found = find_text_splits(data, self.corpora, self.below)
+        found = self.located(data)
         return Splits(found.train, validation or found.validation, [])
-
-    def files(self, corpus: str) -> list[Path]:
-        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
 
     def test_in(self, data: str) -> str:
         """Return the corpus for evaluation.
 
         It is the test corpus of a directory, else its validation corpus, else `data` itself.
         """
-        found = find_text_splits(data, self.corpora, self.below)
+        found = self.located(data)
         return only_test(data, found.test) or found.validation or data

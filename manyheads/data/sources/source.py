@@ -6,7 +6,7 @@ source = LabeledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                            # train, validation, test
 record["data"] = source.describe(splits)          # for result.json
 source_of(record).read_again("test")              # identical test data, or a UserError (`recorded.py`)
-source_of(record).read_named("other.csv")         # other data, read with the same options
+source_of(record).read_evaluation_data("other.csv")  # other data, read with the same options
 """
 
 from __future__ import annotations
@@ -63,12 +63,7 @@ class Source(ABC, Generic[D]):
     kind: ClassVar[str]
     unit: ClassVar[str] = "items"  # noun for the items, used in messages about held-out or skipped items
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # suffixes of the files that can be a corpus
-    directories: ClassVar[bool] = False  # True if a directory can be a corpus
-    # If a directory contains several test corpora: True reads the first of them, False raises an error.
-    first_test: ClassVar[bool] = False
-    counted: ClassVar[bool] = True  # True if the size of the validation data is their number of items
     tuples: ClassVar[tuple[tuple[str, ...], ...]] = ()  # column names of tuples in memory, by their number of items
-    mixes: ClassVar[bool] = False  # True if the user may give `validation` and `test` together with the embedded corpus
 
     data: str | None = None
     validation: str | None = None
@@ -82,12 +77,7 @@ class Source(ABC, Generic[D]):
     in_memory: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("data", "validation", "test", "column"):
-            if not isinstance(getattr(self, name, None), str | None):
-                raise UserError(f"{name} is {getattr(self, name)!r}; expected a text")
-        for name in ("size", "tested", "longest"):
-            if not isinstance(value := getattr(self, name, 1), int) or not 1 <= value <= MAX_ITEMS:
-                raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")
+        check_texts(data=self.data, validation=self.validation, test=self.test)
         if self.fraction is not None and not 0 < self.fraction < 1:
             raise UserError(f"held_out is {self.fraction!r}; expected a fraction between 0 and 1, such as 0.1")
         if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
@@ -96,10 +86,9 @@ class Source(ABC, Generic[D]):
                 "or more, and a bool"
             )
 
-    # Subclasses override the following methods. `labels` are the labels that a model was trained on; `limit` is the
-    # maximum number of items to read.
+    # Subclasses override the following methods. `labels` are the labels that a model was trained on.
 
-    def read_one(self, corpus: str | Rows, labels: Sequence[str] = (), limit: int | None = None) -> D:
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> D:
         """Read all items of one corpus. Raises FileNotFoundError or a one-line UserError."""
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
@@ -125,8 +114,7 @@ class Source(ABC, Generic[D]):
         """Return the fraction of `items` training items that is held out if there are no validation data."""
         if self.fraction is not None:
             return self.fraction
-        enough = 0 if not self.counted else min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)
-        return max(HELD_OUT_FRACTION, enough)
+        return max(HELD_OUT_FRACTION, min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION))
 
     def check_training(self, train: D) -> None:
         """Raise UserError if the data are not sufficient to train a model."""
@@ -140,15 +128,7 @@ class Source(ABC, Generic[D]):
 
     def held_out(self, splits: SplitData[D]) -> str:
         """Describe in one line which part of the training data was held out for validation."""
-        fraction = splits.held_out / (splits.held_out + len(splits.train))
-        line = f"no validation data: held out {splits.held_out:,} {self.unit} of the training data ({fraction:.1%})"
-        if fraction <= LARGE_FRACTION and (splits.held_out >= MIN_HELD_OUT or not self.counted):
-            return line
-        amount = "many" if fraction > LARGE_FRACTION else "few"
-        return (
-            f"{line}\nwarning: these are {amount} {self.unit} for validation; give validation data with "
-            "validation=PATH, or set held_out=FRACTION"
-        )
+        return held_out_line(splits, self.unit)
 
     @abstractmethod
     def report(self, splits: SplitData[D]) -> str:
@@ -171,17 +151,21 @@ class Source(ABC, Generic[D]):
         return splits_among(folder, self.corpora(folder))
 
     def check_exists(self, corpus: str) -> None:
-        """Raise FileNotFoundError if a corpus is not a file (or a directory, if the source allows it).
-
-        Pipes are rejected.
-        """
+        """Raise FileNotFoundError if a corpus does not consist of files. Pipes are rejected."""
         for part in parts_of(corpus):
-            if self.directories and not part.is_file() and not part.is_dir():
-                raise FileNotFoundError(f"{part}: no such file or directory")
-            if not self.directories and not part.is_file():
+            if not part.is_file():
                 raise FileNotFoundError(
                     f"{part}: no such file; give an existing file or a directory with train, val, test"
                 )
+
+    def check_embedded(self) -> None:
+        """Raise UserError for settings that do not apply to the embedded corpus."""
+        if named := [name for name in ("validation", "test") if getattr(self, name) is not None]:
+            raise UserError(f"{' and '.join(named)} without data: give the training data, too, with data=PATH")
+
+    def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:
+        """Return the test corpus of a run among those of a directory. Raises UserError if there are several."""
+        return only_test(data, tests)
 
     @property
     def expected(self) -> str:
@@ -221,11 +205,7 @@ class Source(ABC, Generic[D]):
         if self.whole and self.data is not None:
             return Splits(self.data, self.validation, [self.test] if self.test else [])
         if self.data is None:
-            named_splits = [name for name in ("validation", "test") if getattr(self, name) is not None]
-            if named_splits and not self.mixes:
-                raise UserError(
-                    f"{' and '.join(named_splits)} without data: give the training data, too, with data=PATH"
-                )
+            self.check_embedded()
             return Splits(None, None, []).with_overrides(self.validation, self.test)
         splits = self.find(self.data, self.validation, self.test)
         if splits.train is None:
@@ -241,7 +221,7 @@ class Source(ABC, Generic[D]):
         if self.data is None:
             return self.embedded()
         assert path is not None
-        test_path = tests[0] if self.first_test and tests else only_test(Path(path).parent, tests)
+        test_path = self.test_among(Path(path).parent, tests)
         train = self.read_one(self.corpus(path))
         self.check_training(train)
         test = None if test_path is None else self._read_test(self.corpus(test_path), train)
@@ -354,3 +334,40 @@ class Source(ABC, Generic[D]):
         raise UserError(
             f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"
         )
+
+
+def held_out_line(splits: SplitData[Any], unit: str, minimum: int = MIN_HELD_OUT) -> str:
+    """Describe the held-out validation data in one line.
+
+    A warning follows if the data are fewer than `minimum` items, or a large fraction of the training data.
+    """
+    fraction = splits.held_out / (splits.held_out + len(splits.train))
+    line = f"no validation data: held out {splits.held_out:,} {unit} of the training data ({fraction:.1%})"
+    if fraction <= LARGE_FRACTION and splits.held_out >= minimum:
+        return line
+    amount = "many" if fraction > LARGE_FRACTION else "few"
+    return (
+        f"{line}\nwarning: these are {amount} {unit} for validation; give validation data with "
+        "validation=PATH, or set held_out=FRACTION"
+    )
+
+
+def check_texts(**values: object) -> None:
+    """Raise UserError for the first setting that is neither a text nor None."""
+    for name, value in values.items():
+        if not isinstance(value, str | None):
+            raise UserError(f"{name} is {value!r}; expected a text")
+
+
+def check_counts(**values: object) -> None:
+    """Raise UserError for the first setting that is not a number of items between 1 and `MAX_ITEMS`."""
+    for name, value in values.items():
+        if not isinstance(value, int) or not 1 <= value <= MAX_ITEMS:
+            raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")
+
+
+def check_paths(corpus: str) -> None:
+    """Raise FileNotFoundError if a corpus does not consist of files and directories. Pipes are rejected."""
+    for part in parts_of(corpus):
+        if not part.is_file() and not part.is_dir():
+            raise FileNotFoundError(f"{part}: no such file or directory")

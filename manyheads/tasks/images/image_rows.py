@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from manyheads.data.images.checking import open_image
-from manyheads.data.images.clips import evenly_spaced
 from manyheads.data.images.files import PICTURES
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.loader import ImageLoader
@@ -57,3 +56,10 @@ def image_rows(encoder: ImageEncoder, inputs: Sequence[str], max_images: int = M
     loader = ImageLoader(data, present, encoder.preprocessing, batch_items=EVALUATION_BATCH)
     batches = (torch.from_numpy(batch.images) for batch in loader.epoch())
     return ImageRows(batches, present, loader.labels.tolist(), f"{source.name}, {len(data):,} images")
+
+
+def evenly_spaced(count: int, max_frames: int) -> list[int]:
+    """Return at most `max_frames` evenly spaced indices from 0 to count - 1, including 0 and count - 1."""
+    if count <= max_frames:
+        return list(range(count))
+    return [round(i * (count - 1) / max(max_frames - 1, 1)) for i in range(max_frames)]

@@ -164,7 +164,7 @@ def test_numeric_folder_names_are_labels(tmp_path: Path) -> None:
 
 def test_folders_and_table_hold_equal_images(tmp_path: Path, real_data: Callable[[str], Path]) -> None:
     """A part of IMDB, unpacked."""
-    table = read_labeled(real_data("imdb") / "test.parquet", names=IMDB, limit=200)
+    table = read_labeled(real_data("imdb") / "test.parquet", names=IMDB).subset(range(200))
     files = {
         f"{label[:3]}/{i:03}.txt": text for i, (text, label) in enumerate(zip(table.texts, table.labels, strict=True))
     }

@@ -12,7 +12,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.corpus import FIRST_BYTES
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.running_text import TextSource
@@ -98,29 +97,12 @@ def test_each_table_row_is_a_text(tmp_path: Path, suffix: str) -> None:
     else:
         file.write_text("body\n" + "".join(f'"{text}"\n' if suffix == ".csv" else f"{text}\n" for text in texts))
     assert read_texts(file, column="body").texts == texts
-    assert read_texts(tmp_path, column="body", limit=1).texts == texts[:1]
-
-
-def test_the_first_lines_of_a_long_file_are_read(tmp_path: Path) -> None:
-    line = "zwölf Zeichen é\n"
-    file = tmp_path / "a.txt"
-    file.write_text(line * 100_000, encoding="utf-8")
-    (text,) = read_texts(file, limit=1).texts
-    assert text == line * (text.count("\n"))
-    assert 1_000_000 < len(text.encode()) <= FIRST_BYTES
 
 
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError, match="pipe: neither a file nor a directory; give a text file"):
         read_texts(tmp_path / "pipe")
-
-
-def test_the_first_characters_of_a_long_line_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "a.txt"
-    file.write_text("x" + "é" * FIRST_BYTES, encoding="utf-8")  # the first part ends within a character
-    (text,) = read_texts(file, limit=1).texts
-    assert text == "x" + "é" * (FIRST_BYTES // 2 - 1)
 
 
 def test_bad_input_is_reported(tmp_path: Path) -> None:

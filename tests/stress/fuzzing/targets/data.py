@@ -16,7 +16,6 @@ import pyarrow.parquet
 from PIL import Image
 
 from manyheads.data.images.checking import open_image
-from manyheads.data.images.clips import read_clip
 from manyheads.data.images.files import find_splits
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.preprocessing import Preprocessing
@@ -29,6 +28,7 @@ from manyheads.data.readers.squad import read_squad
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.readers.treebank import read_treebank
 from manyheads.data.sources.corpora import LabeledSource
+from papers.nonlocal_net.clips import read_clip
 from tests.stress.fuzzing.inputs import Files
 from tests.stress.fuzzing.targets.target import Target
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyheads.data.images import decoding
-from manyheads.data.images.clips import evenly_spaced, read_clip
+from manyheads.tasks.images.image_rows import evenly_spaced
+from papers.nonlocal_net import clips
+from papers.nonlocal_net.clips import read_clip
 
 
 def frames(count: int) -> list[Image.Image]:
@@ -70,8 +71,8 @@ def test_invalid_clips_are_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_slow_animation_is_refused_before_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decoding.MAX_COMPOSED_PIXELS == 480_000_000
-    monkeypatch.setattr(decoding, "MAX_COMPOSED_PIXELS", 4_800_000)
+    assert clips.MAX_COMPOSED_PIXELS == 480_000_000
+    monkeypatch.setattr(clips, "MAX_COMPOSED_PIXELS", 4_800_000)
     frames = [Image.new("L", (400, 400), shade) for shade in (0, 1, 2)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=[*frames[1:], *frames * 10])
     with pytest.raises(ValueError, match=r"5,280,000 pixels in all frames exceed the maximum of 4,800,000"):
