@@ -35,9 +35,11 @@ class TaskInfo:
     families    families of recipes, with a description, by heading. A family is a recipe, its variants
                 (`FAMILY/...`), or both
     predictors  classes of predictors. The first row of all tasks that fits a model determines its class
+    served      True if the HTTP service has a route for the verb
     """
 
     verb: str
     name: str
     families: Mapping[str, Mapping[str, str]]
     predictors: tuple[PredictorRow, ...]
+    served: bool = True

@@ -13,7 +13,13 @@ from manyheads.tasks.translation import INFO as TRANSLATION
 
 # Commands and lists of recipes have this order.
 TASKS: tuple[TaskInfo, ...] = (
-    TRANSLATION, MASKED_WORDS, CLASSIFICATION, TAGGING, ANSWERING, LANGUAGE, IMAGES,
-)  # fmt: skip
+    TRANSLATION,
+    MASKED_WORDS,
+    CLASSIFICATION,
+    TAGGING,
+    ANSWERING,
+    LANGUAGE,
+    IMAGES,
+)
 # The first row that fits a model determines the class of its predictor.
 PREDICTORS = tuple(row for task in TASKS for row in task.predictors)

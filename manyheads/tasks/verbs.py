@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from manyheads.tasks.table import TASKS
 
-# These commands read one input per line and write one output line each.
 PREDICTIONS = tuple(dict.fromkeys(task.verb for task in TASKS))
-SERVED = (*PREDICTIONS, "embed")  # names of the commands (such as translate) that clients of the HTTP service can use
+# Clients of the HTTP service can use these commands. They read one input per line and write one output line each.
+SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "embed")
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare"),
-    "use": SERVED,
+    "use": (*PREDICTIONS, "embed"),
     "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),
 }

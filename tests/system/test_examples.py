@@ -20,8 +20,9 @@ from tests.paths import ROOT
 
 FOLDER = ROOT / "docs" / "extending"
 BLOCK = re.compile(r"^(`{3,4})(\w*)(?: file=(\S+))?\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
-TABLE_ROW = re.compile(r"^\| `(\S+?)` \|", re.MULTILINE)
-COPIED = ("manyheads", "tests", "docs", "lab", "benchmarks")
+TABLE_ROW = re.compile(r"^\| `(\S+?)` \| (.+) \|$", re.MULTILINE)
+GENERATED = "`make results` writes it"  # end of the description of a page that the example does not show
+COPIED = ("manyheads", "papers", "tests", "docs", "lab", "benchmarks")
 # Tests of the rules, tables and pages that the examples touch. The tests that the examples add run with them.
 TESTS = (
     "tests/contracts/test_imports.py", "tests/contracts/docs/test_pages.py", "tests/contracts/docs/test_papers.py",
@@ -30,22 +31,31 @@ TESTS = (
     "tests/contracts/test_cli.py::test_help_is_a_verb_and_lists_groups",
     "tests/contracts/results/test_table.py::test_pages_are_up_to_date",
     "tests/contracts/test_cli.py::test_recipes_list_every_family_and_every_recipe",
-    "tests/contracts/runs/test_former_runs.py", "tests/unit/models/test_presets.py",
+    "tests/unit/models/test_presets.py",
 )  # fmt: skip
-# The other runs and pages have no part in an example: `make test` runs their tests.
-LEFT_OUT = (
-    "not (test_former_runs and not (documents or images or tagged or texts))"
-    " and not (test_parameter_count and not (patch-pool or vit))"
-)
+# The other models have no part in an example: `make test` runs their tests.
+LEFT_OUT = "not (test_parameter_count and not (patch-pool or vit))"
 
 
 class Example(NamedTuple):
-    """A page: new files, changes of existing files in order, commands, and the table of all files."""
+    """Example of a page.
+
+    files      contents of the new files
+    changes    changes of existing files, in order
+    table      names of all files, as listed at the top of the page
+    generated  names of the files that `make results` writes
+    """
 
     files: dict[str, str]
     changes: list[tuple[str, str]]
     commands: list[str]
     table: list[str]
+    generated: list[str]
+
+    @property
+    def touched(self) -> set[str]:
+        """Return the names of the existing files that the example changes."""
+        return {*self.generated, *(file for file, _ in self.changes)}
 
 
 def example(page: Path) -> Example:
@@ -54,7 +64,9 @@ def example(page: Path) -> Example:
     commands = [line for kind, _, content in blocks if not kind for line in content.splitlines() if line[:1] == "m"]
     files = {file: content for kind, file, content in blocks if file and kind != "diff"}
     changes = [(file, content) for kind, file, content in blocks if kind == "diff"]
-    return Example(files, changes, commands, TABLE_ROW.findall(text.split("\n## ")[0]))
+    rows = TABLE_ROW.findall(text.split("\n## ")[0])
+    generated = [file for file, about in rows if about.endswith(GENERATED)]
+    return Example(files, changes, commands, [file for file, _ in rows], generated)
 
 
 EXAMPLES = {page.stem: example(page) for page in sorted(FOLDER.glob("[!i]*.md"))}
@@ -85,6 +97,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / file).write_text(text, encoding="utf-8")
         for file, change in given.changes:
             (folder / file).write_text(changed((folder / file).read_text(encoding="utf-8"), change), encoding="utf-8")
+    ran(folder, "-m", "lab.results_table")
     image = (np.random.default_rng(0).random((8, 8)) * 255).astype(np.uint8)
     Image.fromarray(image).save(folder / "digit.png")
     months = ("January", "February", "March", "April", "May", "June", "July", "August")
@@ -113,13 +126,13 @@ def python_files() -> list[str]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_lists_its_files(name: str) -> None:
     given = EXAMPLES[name]
-    assert sorted(given.table) == sorted({*given.files, *(file for file, _ in given.changes)})
+    assert sorted(given.table) == sorted({*given.files, *given.touched})
     assert len(given.table) == len(set(given.table))
 
 
 def test_the_index_counts_the_files() -> None:
     index = (FOLDER / "index.md").read_text(encoding="utf-8")
-    counted = {name: (len(given.files), len({file for file, _ in given.changes})) for name, given in EXAMPLES.items()}
+    counted = {name: (len(given.files), len(given.touched)) for name, given in EXAMPLES.items()}
     shown = re.findall(r"\((\S+)\.md\) \|.*?\| (?:(\d+) new, )?(\d+) changed \|", index)
     assert {name: (int(new or 0), int(touched)) for name, new, touched in shown} == counted
 
