@@ -15,6 +15,7 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from manyheads.core.config import Hint
 from manyheads.errors import UserError
 
 P = ParamSpec("P")
@@ -22,7 +23,7 @@ R = TypeVar("R")
 K = TypeVar("K", bound=type)
 
 # For some types of parameters: the types of valid values, and a description. Other parameters take instances.
-_KINDS: dict[Any, tuple[Any, str]] = {
+_KINDS: dict[Hint, tuple[Hint, str]] = {
     int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False"), str: (str, "a string"),
     Path: (PathLike, "a path"), NoneType: (NoneType, "None"), dict: (dict, "a dictionary"),
     Callable: (Callable, "a function"), Sequence: (Iterable, "a list"), Iterable: (Iterable, "a list"),
@@ -46,7 +47,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     signature = _signature(function)
 
     @cache
-    def hints() -> dict[str, Any]:
+    def hints() -> dict[str, Hint]:
         return {name: _hint(parameter.annotation, function) for name, parameter in signature.parameters.items()}
 
     @wraps(function)
@@ -79,7 +80,7 @@ def shown(value: object) -> str:
     return repr(value)[:60] if simple else f"a {type(value).__name__}"
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _signature(function: Callable[..., object]) -> inspect.Signature:
     """Return the signature of a function, with a parameter for each key of its options `**options: Unpack[...]`."""
     signature = inspect.signature(function)
     *others, last = signature.parameters.values()
@@ -91,7 +92,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=[*others, *more])
 
 
-def _hint(annotation: Any, function: Any) -> Any:
+def _hint(annotation: Hint, function: Callable[..., object]) -> Hint:
     """Return the type of a parameter. The type is Any if it is not given, or if only type checkers import its name."""
     if annotation is inspect.Parameter.empty:
         return Any
@@ -102,7 +103,7 @@ def _hint(annotation: Any, function: Any) -> Any:
         return Any
 
 
-def _expected(value: Any, hint: Any) -> str:
+def _expected(value: object, hint: Hint) -> str:
     """Return a description of the expected value, or an empty string for a valid value.
 
     Only classes are checked, and unions of them: neither Any nor a protocol nor a literal.
@@ -115,7 +116,7 @@ def _expected(value: Any, hint: Any) -> str:
     return " or ".join(dict.fromkeys(_KINDS.get(kind, (kind, f"a {kind.__name__}"))[1] for kind in kinds))
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: Hint) -> bool:
     """Return True for an instance of a type. True is no number, nor is NaN; a string or a dictionary is no list."""
     if kind in (Sequence, Iterable) and (isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0):
         return False

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
+from manyheads.core.config import Config
 from manyheads.core.experts import expert_layers
-from manyheads.core.interface import OutputProjection
+from manyheads.core.interface import Generates, Model, OutputProjection, ReadsImages
 from manyheads.core.tap import tapped
 from manyheads.files import JsonObject
+from manyheads.models.encoder_decoder import EncoderDecoder
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
 
@@ -35,7 +36,7 @@ TRAINING_PASSES = 3  # The backward pass costs twice as many operations as the f
 FLOAT32 = 4  # bytes per parameter
 
 
-def preset_model(name: str) -> nn.Module:
+def preset_model(name: str) -> Model[Config]:
     """Build a model from a preset such as `transformer/base` on the meta device, without memory for its parameters.
 
     >>> preset_model("gpt3/175b").config.width  # without memory for the weights
@@ -45,7 +46,7 @@ def preset_model(name: str) -> nn.Module:
         return build(preset(name))
 
 
-def summary(model: nn.Module, *lengths: int) -> JsonObject:
+def summary(model: Model[Config], *lengths: int) -> JsonObject:
     """Return the parameter counts of a model, its FLOPs for one item of the given lengths, and its memory in bytes.
 
     The result is a dictionary of plain data. For a model with experts, the entry `active_non_embedding` excludes the
@@ -55,12 +56,11 @@ def summary(model: nn.Module, *lengths: int) -> JsonObject:
         >>> costs["parameters"]["total"] == sum(p.numel() for p in gpt.model.parameters())
         True
     """
-    config: Any = model.config
     parts = parameters(model)
     total = sum(parts.values())
     non_embedding, active = total - embeddings(model), active_parameters(model)
     return {
-        "config": asdict(config),
+        "config": asdict(model.config),
         "parameters": {
             "total": total,
             "non_embedding": non_embedding,
@@ -73,7 +73,7 @@ def summary(model: nn.Module, *lengths: int) -> JsonObject:
     }
 
 
-def parameters(model: nn.Module) -> dict[str, int]:
+def parameters(model: Model[Config]) -> dict[str, int]:
     """Return the number of parameters of each module, summed over the layers.
 
     A weight matrix that several modules share counts once, under its first name.
@@ -87,10 +87,10 @@ def parameters(model: nn.Module) -> dict[str, int]:
     return dict(parts)
 
 
-def embeddings(model: nn.Module) -> int:
+def embeddings(model: Model[Config]) -> int:
     """Return the number of parameters in the vocabulary embeddings and position embeddings."""
-    config: Any = model.config
-    vocabulary = getattr(config, "target_vocab", getattr(config, "vocab", None))
+    given = vars(model.config)
+    vocabulary = given.get("target_vocab", given.get("vocab"))
     return sum(
         parameter.numel()
         for name, parameter in model.named_parameters()
@@ -99,13 +99,13 @@ def embeddings(model: nn.Module) -> int:
     )
 
 
-def active_parameters(model: nn.Module) -> int:
+def active_parameters(model: Model[Config]) -> int:
     """Return the number of parameters that a token uses, without embeddings: of experts, only the chosen ones."""
     idle = sum(layer.idle_parameters for layer in expert_layers(model))
     return sum(parameters(model).values()) - embeddings(model) - idle
 
 
-def shapes(model: nn.Module) -> dict[str, str]:
+def shapes(model: Model[Config]) -> dict[str, str]:
     """Return the weight shapes of each module, such as "6 x (512 x 512 + 512)": layers x (weight + bias)."""
     owners: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters():
@@ -133,21 +133,21 @@ def _part(path: str) -> str:
     return ".".join(name for name in path.split(".") if name != "blocks" and not name.isdigit())
 
 
-def example(model: Any, *lengths: int, rows: int = 1) -> tuple[Any, ...]:
+def example(model: Model[Config], *lengths: int, rows: int = 1) -> tuple[Tensor | None, ...]:
     """Return example inputs for a model, filled with zeros.
 
     They are an image of the model's input size, a text of the given length, or a pair of source and target texts.
     """
-    c, device = model.config, next(model.parameters()).device
-    if hasattr(c, "image_size"):
-        return (torch.zeros(rows, c.channels, c.image_size, c.image_size, device=device),)
+    device = next(model.parameters()).device
+    if isinstance(model, ReadsImages):
+        return (torch.zeros(rows, model.channels, model.image_size, model.image_size, device=device),)
     texts = [torch.zeros(rows, length, dtype=torch.int64, device=device) for length in lengths]
-    if hasattr(c, "start"):  # encoder-decoder
+    if isinstance(model, EncoderDecoder):
         return texts[0], None, texts[-1]
-    return (texts[0][:, None] if getattr(c, "head", None) == "choice" else texts[0],)
+    return (texts[0][:, None] if model.head_name == "choice" else texts[0],)
 
 
-def flops(model: nn.Module, *lengths: int) -> JsonObject:
+def flops(model: Model[Config], *lengths: int) -> JsonObject:
     """Return the FLOPs of each module for one forward pass over an item, and the total FLOPs of a training step.
 
     lengths  number of tokens in the text, or in the source and in the target; ignored for an image, which has the
@@ -159,14 +159,14 @@ def flops(model: nn.Module, *lengths: int) -> JsonObject:
         >>> flops(gpt.model, 16)["training"] == 3 * flops(gpt.model, 16)["forward"]
         True
     """
-    config: Any = model.config
-    lengths = lengths or (min(LENGTH, getattr(config, "max_positions", None) or LENGTH),)
+    lengths = lengths or (min(LENGTH, model.max_positions or LENGTH),)
     counter = FlopCounterMode(display=False)
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
         # Gradients are disabled because the FLOP counter fails on modules that take a parameter as input.
-        twin: Any = type(model)(config).eval().requires_grad_(False)
+        twin = type(model)(model.config).eval().requires_grad_(False)
         inputs = example(twin, *lengths)
         twin(*inputs)
+    assert inputs[0] is not None
     image = list(inputs[0].shape[1:]) if inputs[0].is_floating_point() else None
     lengths = lengths if image is None else (1,)
     forward = counter.get_total_flops()
@@ -197,7 +197,7 @@ def flops(model: nn.Module, *lengths: int) -> JsonObject:
     }
 
 
-def memory(model: nn.Module, state: int = 2) -> dict[str, int]:
+def memory(model: Model[Config], state: int = 2) -> dict[str, int]:
     """Return the memory in bytes that a float32 model needs for its weights, for training and for decoding.
 
     Training stores weights, and a gradient and `state` values of the optimizer for each trained parameter: two moments
@@ -210,7 +210,7 @@ def memory(model: nn.Module, state: int = 2) -> dict[str, int]:
     weights = FLOAT32 * sum(parameters(model).values())
     trained = FLOAT32 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     held = {"weights": weights, "optimizer": state * trained, "training": weights + (1 + state) * trained}
-    if not hasattr(model, "step"):
+    if not isinstance(model, Generates):
         return held
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     crosses = [block.cross for block in blocks if block.cross is not None]
@@ -221,7 +221,7 @@ def memory(model: nn.Module, state: int = 2) -> dict[str, int]:
     return held
 
 
-def _kept(model: nn.Module, block: Block) -> int:
+def _kept(model: Model[Config], block: Block) -> int:
     """Return the number of values that a KV cache stores per token.
 
     A block that is applied several times counts once for each application.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from manyheads.core.interface import ReadsImages
 from manyheads.directory import Loaded, family_of, load, save
 from manyheads.errors import UserError, extra
 from manyheads.export.convert import convert
@@ -65,7 +66,7 @@ def _to_hugging_face(loaded: Loaded, out: Path) -> str:
         own = obstacles or [f"it has no architecture like {type(loaded.model).__name__}"]
         why = "it has two tokenizer files" if separate else "; ".join(own)
         raise UserError(f"transformers cannot open this model ({why}). Only manyheads can: copy the directory instead")
-    if getattr(loaded.model.config, "channels", 3) != 3:
+    if isinstance(loaded.model, ReadsImages) and loaded.model.channels != 3:
         logger.info(
             f"{out}: transformers' AutoModel and AutoImageProcessor open it for images of its"
             f" {loaded.model.config.channels} channels. Its pipelines fail, because they convert every image to"

@@ -14,14 +14,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.block import Block, Stack
 from manyheads.core.cache import KVCache
+from manyheads.core.config import Config
 from manyheads.core.experts import expert_layers
+from manyheads.core.interface import Model
 from manyheads.core.masks import Mask
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.conv_attention import ConvAttention
 from manyheads.models.gpt import GPT
-from manyheads.models.resnet import ResNet
+from manyheads.models.resnet import ResNet, ResNetConfig
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT
@@ -115,7 +118,7 @@ class GraphCache(KVCache):
         """Do nothing, because the caller passes `present` as the past of the next step."""
 
 
-def graphs(model: Any) -> dict[str, Graph]:
+def graphs(model: Model[Config]) -> dict[str, Graph]:
     """Return the graphs of a model by the names of their files.
 
     Raises UserError for a model that has none, such as a recurrent network or a model with dynamic halting.
@@ -137,8 +140,9 @@ def graphs(model: Any) -> dict[str, Graph]:
 
 
 def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
-    head = getattr(model.config, "head", "sequence")
-    types = getattr(model.config, "segment_types", None) or 1  # without segment embeddings, the argument has no effect
+    head = model.head_name or "sequence"
+    # Without segment embeddings, the argument has no effect.
+    types = (model.config.segment_types if isinstance(model, Bert) else None) or 1
     shape = ("batch", CHOICES, "tokens") if head == "choice" else ("batch", "tokens")
     ids = [Input("input_ids", shape, model.config.vocab), Input("attention_mask", shape)]
     ids += [Input("token_type_ids", shape, types)] if types > 1 else []
@@ -178,10 +182,9 @@ def _by_position(attention_mask: Tensor, *, causal: bool = False) -> Mask:
     return Mask(causal=causal, dense=attention_mask[:, None, None, :].bool())
 
 
-def _image_model(model: Any) -> Graph:
-    c = model.config
-    images = Input("pixel_values", ("batch", c.channels, c.image_size, c.image_size))
-    return Graph(model, lambda pixels: (model(pixels),), [images], ["logits" if c.labels else "pooler_output"])
+def _image_model(model: ViT | ResNet[ResNetConfig] | ConvAttention) -> Graph:
+    images = Input("pixel_values", ("batch", model.channels, model.image_size, model.image_size))
+    return Graph(model, lambda pixels: (model(pixels),), [images], ["logits" if model.labels else "pooler_output"])
 
 
 def _gpt(model: GPT) -> Graph:
@@ -204,8 +207,9 @@ def _gpt(model: GPT) -> Graph:
 
 
 def _translator(model: Transformer) -> dict[str, Graph]:
-    c, blocks = model.config, list[Any](model.decoder.blocks)
-    layers, of_source = len(blocks), ("batch", "source")
+    blocks = [block for block in model.decoder.blocks if isinstance(block, Block)]
+    c, crosses = model.config, [block.cross for block in blocks if block.cross is not None]
+    layers, of_source = len(crosses), ("batch", "source")
     source, mask = Input("input_ids", of_source, c.source_vocab), Input("attention_mask", of_source)
     target = Input("input_ids", ("batch", "tokens"), c.target_vocab)
     source_mask = Input("encoder_attention_mask", of_source)
@@ -217,7 +221,7 @@ def _translator(model: Transformer) -> dict[str, Graph]:
         return (model.encode(tokens, _by_position(attention_mask)),)
 
     def begin(attention_mask: Tensor, tokens: Tensor, memory: Tensor) -> Sequence[Tensor]:
-        cross = [entry for block in blocks for entry in block.cross.project_keys_values(memory)]
+        cross = [entry for attention in crosses for entry in attention.project_keys_values(memory)]
         empty = [entry[:, :, :0] for entry in cross]
         logits, *present = step(attention_mask, tokens, *_by_layer(empty, cross))
         return logits, *_by_layer(present, cross)
@@ -244,10 +248,12 @@ def _names(kind: str, layers: int, side: str = "") -> list[str]:
     return [f"{kind}.{layer}{side}.{entry}" for layer in range(layers) for entry in ("key", "value")]
 
 
-def _cache_of(stack: Any, length: str, side: str = "") -> list[Input]:
+def _cache_of(stack: Stack, length: str, side: str = "") -> list[Input]:
     """Return the inputs for keys and values of each layer of a decoder; `length` names their number of positions."""
     layers, heads, _ = stack.cache_sizes
-    attention = stack.blocks[0].attention
+    block = stack.blocks[0]
+    assert isinstance(block, Block)
+    attention = block.attention
     widths = [layer.out_features // heads for layer in (attention.key, attention.value)] * layers
     names = _names("past_key_values", layers, side)
     return [Input(name, ("batch", heads, length, width)) for name, width in zip(names, widths, strict=True)]

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.export.graphs import Graph, graphs
@@ -29,7 +31,7 @@ CHECKED = (
 logger = logging.getLogger(__name__)
 
 
-def write_onnx(model: Any, out: Path) -> None:
+def write_onnx(model: Model[Config], out: Path) -> None:
     """Write the ONNX files of a model to the directory `out`.
 
     Raises UserError if the outputs of ONNX Runtime differ from the model's by more than 1e-4. The difference is
@@ -56,7 +58,7 @@ def write_onnx(model: Any, out: Path) -> None:
         _check(file, graph, run, "ONNX Runtime")
 
 
-def write_pt2(model: Any, out: Path) -> None:
+def write_pt2(model: Model[Config], out: Path) -> None:
     """Write the graphs of a model to files of `torch.export` in the directory `out`, and check them like ONNX files."""
     for name, graph in graphs(model).items():
         file = out / f"{name}.pt2"
@@ -67,7 +69,7 @@ def write_pt2(model: Any, out: Path) -> None:
             _check(file, graph, torch.export.load(file).module(), "torch.export")
 
 
-def check_copy(copied: Any, model: Any) -> None:
+def check_copy(copied: Model[Config], model: Model[Config]) -> None:
     """Raise UserError if a copy of a model, in float32 on the CPU, gives other outputs than the model."""
     if next(model.parameters()).dtype != torch.float32 or next(model.parameters()).device.type != "cpu":
         model = copy.deepcopy(model).to("cpu", torch.float32)

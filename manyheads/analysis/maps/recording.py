@@ -116,7 +116,7 @@ def _record(
     with eval_mode(model), ExitStack() as undo:
         for name in names:
 
-            def note(module: nn.Module, arguments: tuple[Any, ...], name: str = name) -> None:
+            def note(module: nn.Module, arguments: tuple[object, ...], name: str = name) -> None:
                 if arguments and isinstance(arguments[0], Tensor):
                     shapes[name] = arguments[0].shape
 
@@ -203,7 +203,7 @@ def _layers_by_axis(model: nn.Module) -> dict[str, list[str]]:
     return {axis: layers for axis, layers in by_axis.items() if layers}
 
 
-def _to_indices(what: str, chosen: Any) -> list[int] | None:
+def _to_indices(what: str, chosen: Sequence[int] | None) -> list[int] | None:
     """Convert indices in a list, tuple or array to a list of int."""
     if chosen is None:
         return None
