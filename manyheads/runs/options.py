@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.core.runtime import ComputeConfig, prepare
@@ -59,7 +58,7 @@ class Run:
     overrides: JsonMapping = field(default_factory=dict)
     saved: JsonMapping = field(default_factory=dict)
     own_data: bool = False
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, object] = field(default_factory=dict)
     callbacks: Sequence[LogCallback] = ()
     changed: Collection[str] = ()
     program: str = TRAIN

@@ -8,10 +8,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
@@ -28,7 +28,7 @@ from manyheads.runs.overrides import (
     leaves,
     with_full_keys,
 )
-from manyheads.runs.recipe import Recipe
+from manyheads.runs.recipe import Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import options_to_save, restored, saved_options
 from manyheads.runs.run import train_recipe
@@ -39,16 +39,17 @@ from manyheads.training.distributed import distributed_context, reraise_peer_fai
 from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.run_directory import resume_command
 
+C = TypeVar("C", bound=RunConfig)
 MAX_PROCESSES = 1024
 
 
 def train(
     recipe: str | None = None,
-    overrides: JsonMapping | list[Setting] | None = None,
+    overrides: Mapping[str, object] | list[Setting] | None = None,
     *,
-    train: Any = None,
-    validation: Any = None,
-    test: Any = None,
+    train: object = None,
+    validation: object = None,
+    test: object = None,
     config: str | Path | None = None,
     out: str | Path | None = None,
     init: str | None = None,
@@ -62,7 +63,7 @@ def train(
     progress: ProgressCallback | bool | None = None,
     callbacks: Sequence[LogCallback] = (),
     recipes: Mapping[str, Recipe] = RECIPES,
-    **settings: Any,
+    **settings: object,
 ) -> TrainedRun:
     """Run a recipe and return the run: the content of `result.json`, with the model, its metrics and its training log.
 
@@ -93,52 +94,99 @@ def train(
         >>> plan["parameters"]
         1250304
     """
-    context = distributed_context()
     if not isinstance(resume, bool):
         if out is not None and Path(out) != Path(resume):
             raise UserError(f"resume={str(resume)!r} and out={str(out)!r}: expected one of them")
         out, resume = resume, True
     _check_arguments(out, max_minutes, processes, callbacks)
-    if recipe is None and (out is None or not resume):
-        raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
-    directory = Path(f"runs/{recipe}" if out is None else out)
     own = [*(overrides if isinstance(overrides, list) else from_mapping(overrides or {})), *from_mapping(settings)]
     with _quiet(progress is False):
         paths, memory = _data({"train": train, "validation": validation, "test": test}, own)
-    made = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
-    saved = saved_options(directory) if resume else {}
-    name = _recipe_of(directory, recipe, saved)
-    if saved and name not in recipes:
-        raise UserError(f"{directory}: resume this run with: {resume_command(directory)}")
-    selected = find(name, recipes)
-    if memory and not hasattr(selected.config, "data"):
-        raise UserError(f"{name} generates its own data: leave out {', '.join(memory)}")
+    request = Request(
+        recipe=recipe, recipes=recipes, settings=[*(from_file(config) if config else []), *own, *from_mapping(paths)],
+        memory=memory, out=None if out is None else Path(out), init=init, resume=resume, dry_run=dry_run,
+        max_minutes=max_minutes, precision=precision, skip_bad_lines=skip_bad_lines, compile=compile,
+        processes=processes, progress=progress if callable(progress) else print if progress else None,
+        callbacks=callbacks,
+    )  # fmt: skip
+    selected, resolved, run = resolve(request)
+    with reraise_peer_failure(), _quiet(progress is False):
+        report = _report(selected, resolved, run)
+    # A dry run or an ablation has a report of another form.
+    return TrainedRun(report, run.out) if report is None or isinstance(report, RunResult) else report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Arguments of `train` that have been checked.
+
+    settings  settings of this call; a later one takes precedence
+    memory    data in memory, by split
+    out       run directory; None: `runs/RECIPE`
+    resume    True: resume the run in `out`
+    """
+
+    recipe: str | None
+    settings: list[Setting]
+    memory: Mapping[str, object]
+    recipes: Mapping[str, Recipe]
+    out: Path | None
+    init: str | None
+    resume: bool
+    dry_run: bool
+    max_minutes: float | None
+    precision: str | None
+    skip_bad_lines: bool
+    compile: bool
+    processes: int
+    progress: ProgressCallback | None
+    callbacks: Sequence[LogCallback]
+
+
+def resolve(request: Request) -> tuple[Recipe, RunConfig, Run]:
+    """Return the recipe of a request, its configuration with all settings, and the options of the run.
+
+    A resumed run has its own recipe, settings and options, which the request may change.
+    """
+    out = Path(f"runs/{request.recipe}") if request.out is None else request.out
+    if request.recipe is None and (request.out is None or not request.resume):
+        raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
+    saved = saved_options(out) if request.resume else {}
+    name = _recipe_of(out, request.recipe, saved)
+    if saved and name not in request.recipes:
+        raise UserError(f"{out}: resume this run with: {resume_command(out)}")
+    recipe = find(name, request.recipes)
+    if request.memory and not hasattr(recipe.config, "data"):
+        raise UserError(f"{name} generates its own data: leave out {', '.join(request.memory)}")
     options: JsonObject = {
-        "init": init or saved.get("init"), "precision": precision or saved.get("precision"),
-        "skip_bad_lines": skip_bad_lines or saved.get("skip_bad_lines", False),
-        "compile": compile or saved.get("compile", False), "processes": processes, "program": selected.program,
+        "init": request.init or saved.get("init"), "precision": request.precision or saved.get("precision"),
+        "skip_bad_lines": request.skip_bad_lines or saved.get("skip_bad_lines", False),
+        "compile": request.compile or saved.get("compile", False), "processes": request.processes,
+        "program": recipe.program,
     }  # fmt: skip
-    resolved, given = _configured(selected, made, options, saved, directory)
+    config, given = _configured(recipe, request.settings, options, saved, out)
     run = Run(
-        name, directory, resume=resume or was_restarted(), dry_run=dry_run, max_minutes=max_minutes,
-        progress=progress if callable(progress) else print if progress else None, callbacks=callbacks, memory=memory,
-        saved=options_to_save(name, as_dict(resolved), given=given["given"], overrides=given["overrides"], **options),
-        own_data="data" in given["given"] and ("data" not in selected.requires or is_for_any_data(name)),
+        name, out, resume=request.resume or was_restarted(), dry_run=request.dry_run,
+        max_minutes=request.max_minutes, progress=request.progress, callbacks=request.callbacks, memory=request.memory,
+        saved=options_to_save(name, as_dict(config), given=given["given"], overrides=given["overrides"], **options),
+        own_data="data" in given["given"] and ("data" not in recipe.requires or is_for_any_data(name)),
         **given, **options,
     )  # fmt: skip
-    _check(selected, resolved, run)
-    with reraise_peer_failure(), _quiet(progress is False):
-        if dry_run:
-            report: Any = context.broadcast(lambda: _dry_run(selected, resolved, run))
-        elif not selected.spreads:
-            report = context.broadcast(lambda: train_recipe(selected, resolved, run))
-        else:
-            report = train_recipe(selected, resolved, run)
-    # A dry run or an ablation has a report of another form.
-    return TrainedRun(report, directory) if report is None or isinstance(report, RunResult) else report
+    _check(recipe, config, run)
+    return recipe, config, run
 
 
-def _dry_run(recipe: Recipe, config: Any, run: Run) -> Any:
+def _report(recipe: Recipe, config: RunConfig, run: Run) -> Any:
+    """Carry out a run, or a dry run, and return its report. Ranks share the work of recipes that spread."""
+    context = distributed_context()
+    if run.dry_run:
+        return context.broadcast(lambda: _dry_run(recipe, config, run))
+    if not recipe.spreads:
+        return context.broadcast(lambda: train_recipe(recipe, config, run))
+    return train_recipe(recipe, config, run)
+
+
+def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Any:
     """Return the report of a dry run. It reads the data unless they are missing, or have to be downloaded."""
     needed = [getattr(config, name) for name in recipe.requires] + [run.init] * (recipe.init == "must")
     reads = None not in needed and not str(getattr(config, "data", "")).startswith(HUB)
@@ -174,7 +222,7 @@ def _check_arguments(
         raise UserError(f"callbacks: expected a list of functions, found {wrong!r}; write callbacks=[FUNCTION]")
 
 
-def _data(given: JsonMapping, own: Sequence[Setting]) -> tuple[dict[str, str], JsonObject]:
+def _data(given: Mapping[str, object], own: Sequence[Setting]) -> tuple[dict[str, str], dict[str, object]]:
     """Return the settings for data in files, and the data in memory by split.
 
     Raises UserError if data are given twice. `own` contains the settings of this call.
@@ -215,9 +263,9 @@ def _check_path(name: str, path: str) -> None:
 
 def _configured(
     recipe: Recipe, settings: list[Setting], options: JsonMapping, saved: JsonMapping, out: Path
-) -> tuple[Any, JsonObject]:
+) -> tuple[RunConfig, JsonObject]:
     """Return the configuration of a run, and the fields of `Run` with the user's settings of all sessions."""
-    start = recipe.starting_config(options["init"])
+    start: RunConfig = recipe.starting_config(options["init"])
     settings = with_full_keys(start, settings)
     base = restored(start, saved["settings"], out) if saved else start
     resolved = _one_budget(apply(base, settings), {setting.key for setting in settings})
@@ -242,19 +290,20 @@ def _recipe_of(out: Path, recipe: str | None, saved: JsonMapping) -> str:
     return recipe or str(saved["recipe"])
 
 
-def _one_budget(config: Any, keys: set[str]) -> Any:
+def _one_budget(config: C, keys: set[str]) -> C:
     """Return the config with only those limits on the training duration that the user set.
 
     For example, if the user sets only the number of steps, the recipe's number of epochs is removed.
     """
-    for budget, other in (("steps", "epochs"), ("epochs", "steps")):
-        alone = f"training.{budget}" in keys and f"training.{other}" not in keys
-        if alone and getattr(config.training, budget) is not None:
-            config = replace(config, training=replace(config.training, **{other: None}))
+    training, alone = config.training, {"training.steps", "training.epochs"} & keys
+    if alone == {"training.steps"} and training.steps is not None:
+        return replace(config, training=replace(training, epochs=None))
+    if alone == {"training.epochs"} and training.epochs is not None:
+        return replace(config, training=replace(training, steps=None))
     return config
 
 
-def _check(recipe: Recipe, config: Any, run: Run) -> None:
+def _check(recipe: Recipe, config: RunConfig, run: Run) -> None:
     """Raise UserError if a required setting is missing, or if an option has no effect for the recipe."""
     if run.init is not None and recipe.init == "never":
         raise UserError(f"{run.recipe} cannot start from another model: leave --init out")
