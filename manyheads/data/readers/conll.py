@@ -25,27 +25,25 @@ from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
-    TABLES,
     BadRow,
     Block,
     Cells,
     Row,
     character_fault,
-    class_names,
     filter_invalid,
     parse_rows,
     skip_option,
     split_blocks,
-    table,
 )
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
+from manyheads.data.readers.tables import TABLES, class_names, is_table, is_typed, table
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
-SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".json", ".parquet")
+SUFFIXES = (".txt", ".conll", ".iob2", ".bio", *TABLES)
 _WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # valid column names of a table
 # IOB2 prefixes for the prefixes of IOBES, BMES and BILOU: S and U are entities of one word, E and L end an entity
 _PREFIXES = {"S-": "B-", "U-": "B-", "E-": "I-", "L-": "I-", "M-": "I-"}
@@ -210,9 +208,10 @@ def _is_mark(character: str) -> bool:
 
 def _is_table(file: Path) -> bool:
     """Return True if a file is a table. A .tsv file is a table if its first line contains the column names."""
-    header = next(lines(file), None) or "" if format_suffix(file) == ".tsv" else ""
-    named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
-    return named or (format_suffix(file) in TABLES and format_suffix(file) != ".tsv")
+    if format_suffix(file) != ".tsv":
+        return is_table(file)
+    header = (next(lines(file), None) or "").split("\t")
+    return all(set(names) & set(header) for names in (_WORDS, _TAGS))
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
@@ -250,15 +249,14 @@ def _split(line: str) -> list[str]:
 
 def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
-    # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
-    one_cell = format_suffix(Path(file)) in (".csv", ".tsv")
+    spaced = not is_typed(file)  # One cell contains all words or tags of a sentence, separated by spaces.
     tag_names = {name: class_names(Path(file), name) for name in _TAGS}
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
-            sides.append(cell.split() if isinstance(cell, str) and one_cell else cell)
+            sides.append(cell.split() if isinstance(cell, str) and spaced else cell)
         if known := next((tag_names[name] for name in _TAGS if name in row.cells), ()):
             sides[1] = [known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in sides[1] or ()]
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):

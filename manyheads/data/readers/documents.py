@@ -18,8 +18,9 @@ from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.corpus import SUFFIXES, text_rows
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
+from manyheads.data.readers.rows import Row, filter_invalid, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
+from manyheads.data.readers.tables import is_table
 
 Document = list[str]  # a document as a list of sentences
 
@@ -77,8 +78,7 @@ def read_documents(
             if isinstance(file, Path) and not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            is_table = isinstance(file, Rows) or format_suffix(file) in TABLES
-            texts = text_rows(file, column) if is_table else _paragraphs(Path(file))
+            texts = _paragraphs(file) if isinstance(file, Path) and not is_table(file) else text_rows(file, column)
             for row in filter_invalid(texts, skips, skip=skip_bad_lines):
                 if document := sentences(row.cells[0]):
                     yield Row(row.file, row.number, ("\n".join(document),))

@@ -25,7 +25,8 @@ from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, skip_option, table, text_fault
+from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, skip_option, text_fault
+from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
 
 D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
