@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,7 +29,6 @@ from manyheads.data.readers.rows import (
     Cells,
     Row,
     character_fault,
-    filter_invalid,
     parse_rows,
     skip_option,
     split_blocks,
@@ -158,7 +156,7 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Tagg
     if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file with a word and its tag per line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    is_table, skips, scheme = isinstance(file, Rows) or _is_table(Path(file)), Counter[str](), ""
+    is_table, scheme = isinstance(file, Rows) or _is_table(Path(file)), ""
 
     def read() -> Iterator[Row[Sentence]]:
         return _table(file) if is_table else _columns(Path(file))
@@ -174,9 +172,8 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Tagg
             raise BadRow(*broken[1:], line=row.number + (0 if is_table else broken[0]))
         return words, tags
 
-    sentences = filter_invalid(parse_rows(read(), convert), skips, skip=skip_bad_lines, unit="sentences")
-    hint = "expected a word and its tag per line, and blank lines between sentences"
-    tagged = Tagged.collect(sentences, file, skips, "no usable sentence found", hint)
+    rows, hint = parse_rows(read(), convert), "expected a word and its tag per line, and blank lines between sentences"
+    tagged = Tagged.collect(rows, file, "no usable sentence found", hint, skip=skip_bad_lines, unit="sentences")
     if scheme not in ("", "IOB2"):
         logger.info(f"{file}: converted the tags from {scheme} to IOB2")
     return replace(tagged, rows=is_table)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import BadRow, Cells, Row, character_fault, filter_invalid, parse_rows
+from manyheads.data.readers.rows import BadRow, Cells, Row, character_fault, parse_rows
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
 from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.errors import UserError
@@ -68,16 +68,16 @@ def read_parallel(
     rows = chain.from_iterable(_table(part, source, target) for part in parts) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
-    def usable() -> Iterator[Row[Sides]]:
-        checked = parse_rows(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
-        for row in filter_invalid(checked, skips, skip=skip_bad_lines):
-            if any(row.cells):
-                yield row
-            else:
-                skips[f"{row.file}: blank on both sides"] += 1
+    def pair(row: Row[Sides]) -> Sides | None:
+        sides = _checked(row.cells, [row.file] if tables else files, (source, target))
+        if not any(sides):
+            skips[f"{row.file}: blank on both sides"] += 1
+            return None
+        return sides
 
     place = Path(path) if tables else files[0]
-    pairs = Pairs.collect(usable(), place, skips, "no usable pair of sentences found", folder=cache_folder)
+    missing, pairs_found = "no usable pair of sentences found", parse_rows(rows, pair)
+    pairs = Pairs.collect(pairs_found, place, missing, skip=skip_bad_lines, skips=skips, folder=cache_folder)
     return replace(pairs, files=[place] if tables else files)
 
 

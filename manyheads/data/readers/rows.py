@@ -58,10 +58,10 @@ class BadRow(Exception):
         self.fault, self.hint, self.file, self.line = fault, hint, file, line
 
 
-def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator[Row[T]]:
-    """Apply the function `parse` to the cells of each row. Yield the rows with the results in place of the cells.
+def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T | None]) -> Iterator[Row[T]]:
+    """Apply the function `parse` to each row. Yield the rows with the results in place of the cells.
 
-    If `parse` raises BadRow, the row is marked as faulty.
+    If `parse` raises BadRow, the row is marked as faulty. If it returns None, the row is left out.
     """
     for row in rows:
         result: Any = None
@@ -72,7 +72,8 @@ def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T]) -> Iterator
                 result = parse(row)
             except BadRow as bad:
                 fault, file, number = (bad.fault, bad.hint), bad.file or file, bad.line or number
-        yield Row(file, number, result, *fault, row.name)
+        if result is not None or fault[0]:
+            yield Row(file, number, result, *fault, row.name)
 
 
 def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:

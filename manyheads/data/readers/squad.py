@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ from manyheads.data.readers.rows import (
     Fault,
     Row,
     character_fault,
-    filter_invalid,
     parse_rows,
     text_fault,
 )
@@ -109,9 +107,9 @@ def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Ques
         entries = _entries(file, _json(file))
     else:
         entries = table(file, columns=_COLUMNS)
-    skips: Counter[str] = Counter()
-    valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(valid, file, skips, "no usable question found", _SHAPE)
+    return Questions.collect(
+        parse_rows(entries, item), file, "no usable question found", _SHAPE, skip=skip_bad_lines, unit="questions"
+    )
 
 
 def _json(file: Path) -> Any:
