@@ -15,7 +15,7 @@ from manyheads.analysis.figures.confusion import draw_confusion
 from manyheads.data.embedded import shipped
 from manyheads.data.images.labeled_images import digits
 from manyheads.data.readers.compressed import open_decompressed
-from manyheads.data.readers.rows import _parquet
+from manyheads.data.readers.tables import _parquet
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import MissingExtra, UserError, extra
 from manyheads.training.progress import Metrics, draw_losses, read_metrics
@@ -50,7 +50,7 @@ def test_every_extra_named_in_an_error_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "use"),
     [
-        ("pyarrow", "parquet", lambda folder: list(_parquet(folder / "a.parquet", ()))),
+        ("pyarrow", "parquet", lambda folder: list(_parquet(folder / "a.parquet", (), ()))),
         ("pyarrow", "parquet", lambda folder: open_decompressed(folder / "a.txt.zst")),
         ("sentencepiece", "sentencepiece", lambda _: train_unigram(["a b"], 10)),
         ("huggingface_hub", "hub", lambda _: directory.resolve("hub:a/b")),

@@ -36,8 +36,8 @@ from manyheads.data.images.tar import Member, samples
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
-from manyheads.data.readers.rows import TABLES, table
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
+from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError, extra
 
@@ -95,7 +95,7 @@ def entries(
         return _folders(file), ()
     if not file.is_file():
         raise UserError(f"{file}: not a regular file (a pipe or a device); give {_FORMS}")
-    if format_suffix(file) in TABLES:
+    if is_table(file):
         return _table(file, columns, images), _read_label_names(file)
     if file.suffix.lower() == ".tar":
         return _tar(file, columns), _read_label_names(file)
@@ -287,7 +287,7 @@ def _shards(
 
 
 def _is_corpus(file: Path) -> bool:
-    return format_suffix(file) in TABLES or file.suffix.lower() == ".tar" or _is_idx(file.name)
+    return is_table(file) or file.suffix.lower() == ".tar" or _is_idx(file.name)
 
 
 def _is_idx(name: str) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -25,27 +24,24 @@ from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
-    TABLES,
     BadRow,
     Block,
     Cells,
     Row,
     character_fault,
-    class_names,
-    filter_invalid,
     parse_rows,
     skip_option,
     split_blocks,
-    table,
 )
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
+from manyheads.data.readers.tables import TABLES, class_names, is_table, is_typed, table
 from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
-SUFFIXES = (".txt", ".conll", ".tsv", ".iob2", ".bio", ".csv", ".jsonl", ".json", ".parquet")
+SUFFIXES = (".txt", ".conll", ".iob2", ".bio", *TABLES)
 _WORDS, _TAGS = ("tokens", "words"), ("tags", "ner_tags")  # valid column names of a table
 # IOB2 prefixes for the prefixes of IOBES, BMES and BILOU: S and U are entities of one word, E and L end an entity
 _PREFIXES = {"S-": "B-", "U-": "B-", "E-": "I-", "L-": "I-", "M-": "I-"}
@@ -160,7 +156,7 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Tagg
     if not isinstance(file, Rows) and not (file := Path(file)).is_file():
         raise FileNotFoundError(f"{file}: no such file; give a file with a word and its tag per line, or a table of "
                                 "tokens and tags")  # fmt: skip
-    is_table, skips, scheme = isinstance(file, Rows) or _is_table(Path(file)), Counter[str](), ""
+    is_table, scheme = isinstance(file, Rows) or _is_table(Path(file)), ""
 
     def read() -> Iterator[Row[Sentence]]:
         return _table(file) if is_table else _columns(Path(file))
@@ -176,9 +172,8 @@ def read_conll(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Tagg
             raise BadRow(*broken[1:], line=row.number + (0 if is_table else broken[0]))
         return words, tags
 
-    sentences = filter_invalid(parse_rows(read(), convert), skips, skip=skip_bad_lines, unit="sentences")
-    hint = "expected a word and its tag per line, and blank lines between sentences"
-    tagged = Tagged.collect(sentences, file, skips, "no usable sentence found", hint)
+    rows, hint = parse_rows(read(), convert), "expected a word and its tag per line, and blank lines between sentences"
+    tagged = Tagged.collect(rows, file, "no usable sentence found", hint, skip=skip_bad_lines, unit="sentences")
     if scheme not in ("", "IOB2"):
         logger.info(f"{file}: converted the tags from {scheme} to IOB2")
     return replace(tagged, rows=is_table)
@@ -210,9 +205,10 @@ def _is_mark(character: str) -> bool:
 
 def _is_table(file: Path) -> bool:
     """Return True if a file is a table. A .tsv file is a table if its first line contains the column names."""
-    header = next(lines(file), None) or "" if format_suffix(file) == ".tsv" else ""
-    named = all(set(names) & set(header.split("\t")) for names in (_WORDS, _TAGS))
-    return named or (format_suffix(file) in TABLES and format_suffix(file) != ".tsv")
+    if format_suffix(file) != ".tsv":
+        return is_table(file)
+    header = (next(lines(file), None) or "").split("\t")
+    return all(set(names) & set(header) for names in (_WORDS, _TAGS))
 
 
 def _columns(file: Path) -> Iterator[Row[Sentence]]:
@@ -250,15 +246,14 @@ def _split(line: str) -> list[str]:
 
 def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     """Yield the sentences of a table that has one sentence per row."""
-    # In these formats, one cell contains all words or tags of a sentence, separated by spaces.
-    one_cell = format_suffix(Path(file)) in (".csv", ".tsv")
+    spaced = not is_typed(file)  # One cell contains all words or tags of a sentence, separated by spaces.
     tag_names = {name: class_names(Path(file), name) for name in _TAGS}
 
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
             cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
-            sides.append(cell.split() if isinstance(cell, str) and one_cell else cell)
+            sides.append(cell.split() if isinstance(cell, str) and spaced else cell)
         if known := next((tag_names[name] for name in _TAGS if name in row.cells), ()):
             sides[1] = [known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in sides[1] or ()]
         if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):

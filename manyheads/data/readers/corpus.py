@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from manyheads.data.readers.compressed import COMPRESSED, READ_SIZE, format_suffix, open_decompressed
 from manyheads.data.readers.roles import SOURCE_SUFFIXES
-from manyheads.data.readers.rows import NUL, TABLES, BadRow, Cells, Row, filter_invalid, parse_rows, table
+from manyheads.data.readers.rows import NUL, BadRow, Cells, Row, filter_invalid, parse_rows
 from manyheads.data.readers.splits import SURROGATE, UTF8, logged, lone_surrogate, parts_of
+from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.errors import UserError
 from manyheads.files import fingerprint, parse_json, replacing
 
@@ -76,7 +77,7 @@ class Corpus:
         `number` is the index of the file. `text` is the index, within the corpus, of the first text in the file.
         """
         path = self.files[number]
-        if format_suffix(path) in TABLES:
+        if is_table(path):
             rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
             for offset, row in enumerate(rows):
                 yield from (Piece(text + offset, piece) for piece in cut(row.cells))

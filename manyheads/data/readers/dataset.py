@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.column import Column, SpillingTextBuffer
-from manyheads.data.readers.rows import Row
+from manyheads.data.readers.rows import Row, filter_invalid
 from manyheads.data.readers.splits import logged
 from manyheads.errors import UserError
 
@@ -43,21 +43,25 @@ class Dataset:
 
     @classmethod
     def collect(
-        cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | os.PathLike[str], skips: Counter[str], missing: str,
-        hint: str = "", folder: Path | None = None,
+        cls, rows: Iterable[Row[tuple[Any, ...]]], path: str | os.PathLike[str], missing: str, hint: str = "", *,
+        skip: bool, unit: str = "lines", corpus: Path | None = None, skips: Counter[str] | None = None,
+        folder: Path | None = None,
     ) -> Self:  # fmt: skip
-        """Collect rows into a data set.
+        """Collect the rows without a fault into a data set.
 
-        rows     rows without a fault. The cells of a row are the values of the columns, in order; if there are
-                 fewer cells than columns, the last columns keep their default values
-        skips    counter of skipped items; it is still incremented while the rows are read
+        rows     rows of a reader. The cells of a row are the values of the columns, in order; if there are fewer
+                 cells than columns, the last columns keep their default values
+        skip     treatment of faulty rows, like the arguments `unit` and `corpus` (see `filter_invalid`)
+        skips    counter of skipped items, which the reader may increment while the rows are read
         missing  beginning of the error message if there are no rows; the text `hint` follows it
         folder   directory for columns that exceed memory; None: the system's directory for temporary files
         """
+        skips = Counter() if skips is None else skips
         large = {name: SpillingTextBuffer(folder) for name in cls.large}
         cells: dict[str, Any] = {**large}
         lines = array("q")
-        for row in logged(rows, f"reading {path}"):
+        valid = filter_invalid(rows, skips, skip=skip, unit=unit, corpus=corpus)
+        for row in logged(valid, f"reading {path}"):
             lines.append(row.number)
             for name, cell in zip(cls.columns, row.cells, strict=False):
                 cells.setdefault(name, []).append(cell)

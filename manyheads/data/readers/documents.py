@@ -7,7 +7,6 @@ directory of such files. A sentence ends at a newline, at an HTML line break, or
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.corpus import SUFFIXES, text_rows
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import TABLES, Row, filter_invalid, split_blocks
+from manyheads.data.readers.rows import Row, parse_rows, split_blocks
 from manyheads.data.readers.splits import UTF8, parts_of
+from manyheads.data.readers.tables import is_table
 
 Document = list[str]  # a document as a list of sentences
 
@@ -70,21 +70,21 @@ def read_documents(
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
     path, files = Path(data), [data] if isinstance(data, Rows) else document_files(str(data))
-    skips: Counter[str] = Counter()
+
+    def document(row: Row[tuple[str]]) -> tuple[str] | None:
+        found = sentences(row.cells[0])
+        return ("\n".join(found),) if found else None
 
     def rows() -> Iterator[Row[tuple[str]]]:
         for file in files:
             if isinstance(file, Path) and not file.is_file():
                 expected = f"give a text file, or a directory of {', '.join(SUFFIXES)}"
                 raise FileNotFoundError(f"{file}: no such file; {expected}")
-            is_table = isinstance(file, Rows) or format_suffix(file) in TABLES
-            texts = text_rows(file, column) if is_table else _paragraphs(Path(file))
-            for row in filter_invalid(texts, skips, skip=skip_bad_lines):
-                if document := sentences(row.cells[0]):
-                    yield Row(row.file, row.number, ("\n".join(document),))
+            texts = _paragraphs(file) if isinstance(file, Path) and not is_table(file) else text_rows(file, column)
+            yield from parse_rows(texts, document)
 
     hint = "expected documents separated by blank lines, or one document per row"
-    return Documents.collect(rows(), path, skips, "no text found", hint, folder=cache_folder)
+    return Documents.collect(rows(), path, "no text found", hint, skip=skip_bad_lines, folder=cache_folder)
 
 
 def document_files(corpus: str) -> list[Path]:

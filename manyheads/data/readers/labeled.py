@@ -25,7 +25,8 @@ from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset, keep_items
 from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import BadRow, Cells, Row, filter_invalid, parse_rows, skip_option, table, text_fault
+from manyheads.data.readers.rows import BadRow, Cells, Row, parse_rows, skip_option, text_fault
+from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
 
 D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
@@ -134,9 +135,8 @@ def read_labeled(
             numbered[written] = name
         return (texts[0], name, *texts[1:])
 
-    skips: Counter[str] = Counter()
-    rows = filter_invalid(parse_rows(table(path), item), skips, skip=skip_bad_lines)
-    labeled = Labeled.collect(rows, path, skips, "no usable row found", SCORES if scores else "")
+    rows = parse_rows(table(path), item)
+    labeled = Labeled.collect(rows, path, "no usable row found", skip=skip_bad_lines)
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     if target == "multi-label":
@@ -191,6 +191,7 @@ def labels_of(labels: Iterable[str], target: TargetKind) -> tuple[str, ...]:
 
 def _read_folders(folder: Path, names: Sequence[str], skip: bool) -> Labeled:
     numbered: dict[str, str] = {}
+    files: list[Path] = []
 
     def item(row: Row[tuple[str, str]]) -> tuple[str, str]:
         text, label = row.cells
@@ -198,13 +199,13 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool) -> Labeled:
         written, name = _label(candidates[0] if len(candidates) == 1 else label, "label", names)
         if written != name:
             numbered[written] = name
+        files.append(row.file)
         return text, name
 
     skips: Counter[str] = Counter()
-    rows = filter_invalid(parse_rows(text_files(folder, skips), item), skips, skip=skip, unit="files", corpus=folder)
-    kept = list(rows)
-    labeled = Labeled.collect(kept, folder, skips, "no text found")
-    return replace(labeled, files=[row.file for row in kept], numbered=numbered)
+    rows = parse_rows(text_files(folder, skips), item)
+    labeled = Labeled.collect(rows, folder, "no text found", skip=skip, unit="files", corpus=folder, skips=skips)
+    return replace(labeled, files=files, numbered=numbered)
 
 
 def number_fault(written: str) -> tuple[str, str] | None:

@@ -25,8 +25,9 @@ from typing import Any, ClassVar
 from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import TABLES, BadRow, Cells, Row, character_fault, filter_invalid, parse_rows, table
+from manyheads.data.readers.rows import BadRow, Cells, Row, character_fault, parse_rows
 from manyheads.data.readers.splits import UTF8, count_lines, lines, parts_of
+from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.errors import UserError
 
 
@@ -62,21 +63,21 @@ def read_parallel(
     for file in files:
         if not isinstance(path, Rows) and file.stat().st_size == 0:
             raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
-    tables = isinstance(path, Rows) or format_suffix(files[0]) in TABLES
+    tables = isinstance(path, Rows) or is_table(files[0])
     parts = [path] if isinstance(path, Rows) else files
     rows = chain.from_iterable(_table(part, source, target) for part in parts) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
-    def usable() -> Iterator[Row[Sides]]:
-        checked = parse_rows(rows, lambda row: _checked(row.cells, [row.file] if tables else files, (source, target)))
-        for row in filter_invalid(checked, skips, skip=skip_bad_lines):
-            if any(row.cells):
-                yield row
-            else:
-                skips[f"{row.file}: blank on both sides"] += 1
+    def pair(row: Row[Sides]) -> Sides | None:
+        sides = _checked(row.cells, [row.file] if tables else files, (source, target))
+        if not any(sides):
+            skips[f"{row.file}: blank on both sides"] += 1
+            return None
+        return sides
 
     place = Path(path) if tables else files[0]
-    pairs = Pairs.collect(usable(), place, skips, "no usable pair of sentences found", folder=cache_folder)
+    missing, pairs_found = "no usable pair of sentences found", parse_rows(rows, pair)
+    pairs = Pairs.collect(pairs_found, place, missing, skip=skip_bad_lines, skips=skips, folder=cache_folder)
     return replace(pairs, files=[place] if tables else files)
 
 
@@ -91,7 +92,7 @@ def corpora_in(folder: Path, source: str, target: str) -> list[str]:
         name.removesuffix(Path(name).suffix) if Path(name).suffix.lower() in COMPRESSED else name for name in names
     }
     prefixes = {Path(name).stem for name in plain if Path(name).suffix.lower() == f".{source}".lower()}
-    tables = {name for name in names if format_suffix(name) in TABLES}
+    tables = {name for name in names if is_table(name)}
     corpora = sorted(tables | {prefix for prefix in prefixes if _side(str(folder / prefix), target).is_file()})
     for one, other in ((f"train.{source}", f"train.{target}"), (f"train.{target}", f"train.{source}")):
         if not corpora and one in names:
@@ -105,7 +106,7 @@ def locate(path: str, source: str, target: str) -> list[Path]:
     Raises FileNotFoundError if a file is missing.
     """
     parts = parts_of(path)
-    if all(format_suffix(part) in TABLES for part in parts):
+    if all(map(is_table, parts)):
         for part in parts:
             if not part.is_file():
                 raise FileNotFoundError(f"{part}: no such file; give an existing {format_suffix(part)} file")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +24,19 @@ from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
-    TABLES,
     BadRow,
     Cells,
     Fault,
     Row,
     character_fault,
-    filter_invalid,
-    is_json_array,
     parse_rows,
-    table,
     text_fault,
 )
+from manyheads.data.readers.tables import TABLES, is_json_array, is_table, table
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-SUFFIXES = (".json", *(suffix for suffix in TABLES if suffix != ".json"))
+SUFFIXES = tuple(dict.fromkeys((".json", *TABLES)))
 _SHAPE = 'expected {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [...]}]}]}'
 _COLUMNS = ("id", "title", "context", "question", "answers", "answer", "answer_start")
 
@@ -106,13 +102,14 @@ def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Ques
         ids.add(question.id)
         return (question,)
 
-    rows = isinstance(file, Rows) or (
-        format_suffix(Path(file)) in TABLES and (format_suffix(Path(file)) != ".json" or is_json_array(Path(file)))
+    entries: Iterator[Row[Cells]]
+    if isinstance(file, Path) and (not is_table(file) or (format_suffix(file) == ".json" and not is_json_array(file))):
+        entries = _entries(file, _json(file))
+    else:
+        entries = table(file, columns=_COLUMNS)
+    return Questions.collect(
+        parse_rows(entries, item), file, "no usable question found", _SHAPE, skip=skip_bad_lines, unit="questions"
     )
-    entries = table(file, columns=_COLUMNS) if rows else _entries(Path(file), _json(Path(file)))
-    skips: Counter[str] = Counter()
-    valid = filter_invalid(parse_rows(entries, item), skips, skip=skip_bad_lines, unit="questions")
-    return Questions.collect(valid, file, skips, "no usable question found", _SHAPE)
 
 
 def _json(file: Path) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.rows import BadRow, Block, Row, filter_invalid, parse_rows, split_blocks
+from manyheads.data.readers.rows import BadRow, Block, Row, parse_rows, split_blocks
 from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # value in place of a head index, for the root of a sentence
@@ -88,22 +88,23 @@ def read_treebank(file: str | Path, *, skip_bad_lines: bool = False) -> Treebank
         what = "a directory" if file.is_dir() else "no such file"
         raise FileNotFoundError(f"{file}: {what}; give one treebank file in the CoNLL-U format")
     counts: Counter[str] = Counter()
-    skips: Counter[str] = Counter()
-    rows = filter_invalid(_sentences(file, counts), skips, skip=skip_bad_lines, unit="sentences")
-    sentences = (Row(file, row.number, (row.cells,)) for row in rows if row.cells is not None)
-    hint = "expected CoNLL-U: ten tab-separated columns, and blank lines between sentences"
-    bank = Treebank.collect(sentences, file, skips, "no usable sentence found", hint)
+    rows, hint = (
+        _sentences(file, counts),
+        "expected CoNLL-U: ten tab-separated columns, and blank lines between sentences",
+    )
+    bank = Treebank.collect(rows, file, "no usable sentence found", hint, skip=skip_bad_lines, unit="sentences")
     return replace(bank, multiword=counts["multiword"], empty=counts["empty"])
 
 
-def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[Sentence | None]]:
-    """Yield the sentences of a CoNLL-U file. For a block of lines that contains only comments, yield None."""
+def _sentences(file: Path, counts: Counter[str]) -> Iterator[Row[tuple[Sentence]]]:
+    """Yield the sentences of a CoNLL-U file. A block of lines that contains only comments is left out."""
     document = 0
 
-    def sentence(row: Row[Block]) -> Sentence | None:
+    def sentence(row: Row[Block]) -> tuple[Sentence] | None:
         nonlocal document
         document += any(line is not None and re.match(r"#\s*newdoc\b", line) for _, line in row.cells)
-        return _sentence(row.cells, document, counts)
+        found = _sentence(row.cells, document, counts)
+        return None if found is None else (found,)
 
     return parse_rows(split_blocks(file), sentence)
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.labeled import labels_of
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.rows import TABLES, class_names, table
 from manyheads.data.readers.splits import SplitData, folder_of, parts_of
+from manyheads.data.readers.tables import class_names, is_table, table
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
@@ -57,7 +56,7 @@ class ClassSource(Source[D]):
             return all(self._lacks_label(row.cells) for row in corpus)
         if (folder := folder_of(corpus)) is not None:
             return not folders_in(folder)
-        tables = [part for part in parts_of(corpus) if part.is_file() and format_suffix(part) in TABLES]
+        tables = [part for part in parts_of(corpus) if part.is_file() and is_table(part)]
         rows = (row for part in tables for row in table(part))
         return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
 

@@ -17,9 +17,9 @@ from manyheads.data.readers.labeled import LABELS, Columns, Labeled, label_sets,
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import PARTS, folders_in, role_of, splits_among, visible
-from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
 from manyheads.data.readers.squad import Questions, read_squad
+from manyheads.data.readers.tables import TABLES, is_table
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
@@ -202,7 +202,7 @@ class TaggedSource(Source[Tagged]):
     def is_unlabeled(self, corpus: str | Rows) -> bool:
         return (
             not isinstance(corpus, Rows)
-            and format_suffix(corpus) not in TABLES
+            and not is_table(corpus)
             and not any(len((line or "").split()) > 1 for line in lines(Path(corpus)))
         )
 

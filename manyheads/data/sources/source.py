@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
-from manyheads.data.readers.rows import TABLES
 from manyheads.data.readers.splits import SplitData, Splits, absolute, folder_of, hold_out, only_test, parts_of
+from manyheads.data.readers.tables import TABLES
 from manyheads.errors import UserError, shown
 from manyheads.files import fingerprint
 

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from manyheads.data.readers.rows import table
+from manyheads.data.readers.tables import table
 from tests.unit.data.test_column import pairs
 
 READ = """

@@ -11,8 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import Row, character_fault, filter_invalid, table, text_fault
+from manyheads.data.readers.rows import Row, character_fault, filter_invalid, text_fault
 from manyheads.data.readers.splits import LONGEST
+from manyheads.data.readers.tables import table
 from manyheads.data.text.text_faults import check_text
 from manyheads.errors import UserError
 

@@ -23,8 +23,8 @@ from manyheads.data.readers.class_folders import class_folder_splits, text_files
 from manyheads.data.readers.conll import read_conll
 from manyheads.data.readers.documents import read_documents
 from manyheads.data.readers.parallel import read_parallel
-from manyheads.data.readers.rows import table
 from manyheads.data.readers.squad import read_squad
+from manyheads.data.readers.tables import table
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.readers.treebank import read_treebank
 from manyheads.data.sources.corpora import LabeledSource
