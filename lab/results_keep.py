@@ -1,8 +1,8 @@
 """Record a run's result.json: `python -m lab.results_keep RUN NAME` writes `lab/results/runs/NAME.json`.
 
-A result of another library goes to `peers/`, and a file of `manyheads probe --json` to `probes/`. Paths are reduced to
-file names, since directories of a machine are private; fingerprints identify the data. A run whose training measures
-accuracy also keeps its curves: `by_epoch`.
+A result of another library goes to `peers/`, and a file of `python -m papers.heads --json` to `probes/`. Paths are
+reduced to file names, since directories of a machine are private; fingerprints identify the data. A run whose training
+measures accuracy also keeps its curves: `by_epoch`.
 """
 
 from __future__ import annotations

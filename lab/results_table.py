@@ -14,9 +14,8 @@ from lab import complexity_page, evidence_page, recipes_page, rivals_page, servi
 from lab.best_results import rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
-from manyheads.analysis.heads import coreference
-from manyheads.analysis.heads.stanford import PUBLISHED
 from manyheads.tasks.registry import RECIPES
+from papers.heads.published import ANTECEDENTS, PUBLISHED
 
 TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
 SHOWN = 12  # rows of each table on the page of a paper
@@ -248,7 +247,7 @@ def published_table() -> str:
              *(heads.get(relation, "") for heads in columns)] for relation, paper in PUBLISHED.items()]  # fmt: skip
     columns = [{row["group"]: _head(row) for row in record["coreference"] or ()} for record in probes]
     rows += [[f"antecedents, {kind}", f"5-4: {accuracy:.3f}", *(heads.get(kind, "") for heads in columns)]
-             for kind, accuracy in coreference.PUBLISHED.items()]  # fmt: skip
+             for kind, accuracy in ANTECEDENTS.items()]  # fmt: skip
     return _markdown(head + rows)
 
 

@@ -28,7 +28,7 @@ def add(verbs: Verbs) -> None:
     verb.add_argument("--train", metavar="FILE",
                       help="a second treebank, to train parsers on attention weights alone")  # fmt: skip
     verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png, .svg or .pdf")
-    verb.add_argument("--all", action="store_true", help="list every relation, and those of the paper")
+    verb.add_argument("--all", action="store_true", help="list every relation")
     verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
                       help=f"omit relations with fewer words (default: {MINIMUM})")  # fmt: skip
     verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed sentences and count them")
@@ -61,8 +61,6 @@ def _probe(options: argparse.Namespace) -> None:
 
 def _print(results: Probe, minimum: int, everything: bool) -> None:
     _relations(results, minimum, None if everything else MAX_RELATIONS)
-    if everything:
-        _published(results, minimum)
     if results.coreference is not None:
         print("\nantecedents: the head picks an earlier mention of the same entity\n")
         _antecedents(results.coreference)
@@ -103,50 +101,18 @@ def _relations(results: Probe, minimum: int, limit: int | None) -> None:
     ]  # fmt: skip
     table([("relation", "words", "head", "looks", "accuracy", "95%", "held out", "offset", ""), *rows[:limit]])
     if limit is not None:
-        print(f"--all lists {max(0, len(rows) - limit)} more relations, and compares with the paper's relations")
+        print(f"--all lists {max(0, len(rows) - limit)} more relations")
     print("\nheld out: the head was selected on every second sentence and scored on the others")
 
 
-def _published(results: Probe, minimum: int) -> None:
-    """Print the table of the paper next to the measured table.
-
-    In this output, heads are counted from 1, as in the paper.
-    """
-    from manyheads.analysis.heads.stanford import PUBLISHED
-
-    print("\nrelations of the paper (Clark et al. 2019, table 1) in Stanford Dependencies; heads are counted"
-          " from 1, as there; BERT-base: the paper's results on the Wall Street Journal\n")  # fmt: skip
-    rows, notes = [], []
-    for row in results.published(minimum):
-        paper = PUBLISHED[row.group]
-        rows.append((
-            row.group, row.items, f"{row.layer + 1}-{row.head + 1}", f"{row.accuracy:.3f}", f"{row.base:.3f}",
-            f"({row.baseline})", f"{paper.layer}-{paper.head}", f"{paper.accuracy:.3f}", f"{paper.base:.3f}",
-            f"({paper.offset})",
-        ))  # fmt: skip
-        if paper.note:
-            notes.append(f"  {row.group}: {paper.note}")
-    table([("relation", "words", "head", "accuracy", "offset", "", "BERT-base", "accuracy", "offset", ""), *rows])
-    if notes:
-        print("\nBERT-base's", *notes, sep="\n")
-
-
 def _antecedents(mentions: Selections) -> None:
-    from manyheads.analysis.heads.coreference import PUBLISHED, PUBLISHED_BASELINES
-
     rows = [
         (row.group, row.items, f"{row.layer}-{row.head}", row.direction, f"{row.accuracy:.3f}",
          f"{row.low:.3f}-{row.high:.3f}", _format_fraction(row.held_out),
-         *(f"{base:.3f}" for base in row.baselines.values()),
-         f"{PUBLISHED[row.group]:.3f}")
+         *(f"{base:.3f}" for base in row.baselines.values()))
         for row in mentions.table()
     ]  # fmt: skip
-    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines, "BERT-base"),
-           *rows])  # fmt: skip
-    baselines = ", ".join(f"{name} {share:.2f}" for name, share in PUBLISHED_BASELINES.items())
-    print(
-        f"\nBERT-base: the paper's head 5-4, counted from 1, on CoNLL-2012 (section 4.3); baselines there: {baselines}"
-    )
+    table([("mention", "count", "head", "looks", "accuracy", "95%", "held out", *mentions.baselines), *rows])
 
 
 def _format_fraction(value: float) -> str:

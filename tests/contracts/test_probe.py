@@ -53,24 +53,10 @@ def test_table_picture_and_parsers_are_written(model: Path, tmp_path: Path, caps
     rows = {line.split()[0]: line.split() for line in reversed(shown.splitlines()) if line.strip()}  # the first of each
     assert rows["all"][1] == "9"
     assert {"det", "nsubj", "obj"} <= set(rows)
-    assert rows["dobj"][1] == rows["obj"][1]
-    assert rows["dobj"][3] == rows["obj"][4]  # accuracy
-    assert rows["dobj"][-4:] == ["8-10", "0.868", "0.400", "(-2)"]  # the paper's
-    layer, head = map(int, rows["obj"][2].split("-"))
-    assert rows["dobj"][2] == f"{layer + 1}-{head + 1}"
     assert "antecedents" in shown
-    assert rows["nominal"][-1] == "0.580"
-    assert "head 5-4" in shown
+    assert rows["nominal"][1].isdigit()
     assert rows["distances"][1:3] == ["+", "words"]
     assert out.read_text().startswith("<?xml")
-
-
-def test_the_papers_wrong_row_has_a_note(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    passive = sentence(("dog", 3, "nsubj:pass"), ("the", 3, "aux:pass"), ("sees", 0, "root"))
-    assert probe(model, write(tmp_path / "a.conllu", passive), "--minimum", "1", "--all") == 0
-    assert "  auxpass: the authors' notebook prints 0.941, offset 0.825" in capsys.readouterr().out
-    assert probe(model, write(tmp_path / "b.conllu", BANK), "--minimum", "1", "--all") == 0
-    assert "auxpass" not in capsys.readouterr().out
 
 
 def test_treebanks_are_read_before_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +73,6 @@ def test_json_is_complete(model: Path, tmp_path: Path, capsys: pytest.CaptureFix
     report = json.loads(capsys.readouterr().out)
     assert [row["group"] for row in report["relations"]] == ["all", "det", "nsubj", "obj"]
     assert report["relations"][1]["baselines"]["+1"] == 1.0
-    assert [row["group"] for row in report["published_relations"]] == ["all", "det", "nsubj", "dobj"]
-    assert report["published_relations"][1]["published"]["accuracy"] == 0.943
     assert len(report["heads"]) == 4
     assert 0 <= report["heads"][0]["special"]["[CLS]"] <= 1
     assert report["counts"]["sentences"] == 3

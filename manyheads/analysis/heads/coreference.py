@@ -20,17 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyheads.analysis.heads.selections import ALL, Hits, picks
+from manyheads.analysis.heads.selections import Hits, picks
 
 # names of the two directions of attention, written as attending word -> attended word
 DIRECTIONS = ("mention->antecedent", "antecedent->mention")
 # Type of a mention, by the universal part of speech of the mention's head word. All other mentions are nominal.
 KINDS = {"PRON": "pronoun", "PROPN": "proper noun"}
 NEAREST, SAME_WORD = "nearest", "same word"
-# Results of Clark et al. 2019, section 4.3: BERT-base's head 5-4 (counted from 1) on CoNLL-2012, by type of mention.
-# The paper gives the baselines over all types.
-PUBLISHED = {ALL: 0.651, "pronoun": 0.64, "proper noun": 0.73, "nominal": 0.58}
-PUBLISHED_BASELINES = {NEAREST: 0.27, SAME_WORD: 0.52}
 
 
 class Referring(NamedTuple):

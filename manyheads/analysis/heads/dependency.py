@@ -5,7 +5,7 @@ the dependent attends to its head, or the head to its dependent. For each syntac
 compared with the best fixed offset, such as "the previous word".
 
 The root has no syntactic head among the words, so it is left out of all groups. The authors' code counts it as wrong in
-the group "all". The relations are named as in the treebank. `stanford` converts them to the paper's.
+the group "all". The relations are named as in the treebank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
-from manyheads.analysis.heads.stanford import MARKS
 from manyheads.errors import extra
 
 # names of the two directions of attention, written as attending word -> attended word
@@ -28,6 +27,7 @@ DIRECTIONS = ("dep->head", "head->dep")
 # Offsets in words from a dependent to its predicted syntactic head, for the baselines. The offset 0 is left out.
 OFFSETS = (-3, -2, -1, 1, 2)
 POSSESSIVE = ("poss", "nmod:poss")
+MARKS = ("'s", "s'", "'", "’s", "s’", "’")  # possessive markers
 
 
 def dependency_hits(

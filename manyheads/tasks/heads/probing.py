@@ -20,7 +20,6 @@ import numpy as np
 from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependency
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
 from manyheads.analysis.heads.selections import Best, Hits, Selections, interval
-from manyheads.analysis.heads.stanford import PUBLISHED, stanford
 from manyheads.data.readers.treebank import Sentence, Treebank, read_treebank
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -47,7 +46,6 @@ class Probe:
     """Results of probing a model's attention heads on a treebank.
 
     dependencies  scores by syntactic relation, named as in the treebank
-    stanford      scores by syntactic relation, named as in the paper (Stanford Dependencies)
     coreference   scores by type of mention; None if the treebank has no entity with two or more mentions
     parsers       scores of the parsers that use attention, and of the baseline parser; empty without training data
     heads         statistics of every attention head on these sentences
@@ -58,7 +56,6 @@ class Probe:
     treebank: str
     layers: tuple[str, ...]
     dependencies: Selections
-    stanford: Selections
     coreference: Selections | None
     parsers: dict[str, Score]
     heads: list[Head]
@@ -72,14 +69,6 @@ class Probe:
             f"of {row.items:,} words' heads, best offset {row.base:.3f})"
         )
 
-    def published(self, minimum: int = MINIMUM) -> list[Best]:
-        """Return the rows of table 1 in Clark et al. 2019 whose syntactic relation occurs in the treebank.
-
-        The rows are in the paper's order.
-        """
-        rows = {row.group: row for row in self.stanford.table(minimum)}
-        return [rows[name] for name in PUBLISHED if name in rows]
-
     def document(self, minimum: int = MINIMUM) -> JsonObject:
         """Return all results as JSON data.
 
@@ -90,11 +79,10 @@ class Probe:
             "treebank": self.treebank,
             "counts": self.counts,
             "layers": list(self.layers),
-            "relations": [_row(row) for row in self.dependencies.table(minimum)],
-            "published_relations": [
-                {**_row(row), "published": PUBLISHED[row.group]._asdict()} for row in self.published(minimum)
-            ],
-            "coreference": None if self.coreference is None else [_row(row) for row in self.coreference.table()],
+            "relations": [best_as_json(row) for row in self.dependencies.table(minimum)],
+            "coreference": None
+            if self.coreference is None
+            else [best_as_json(row) for row in self.coreference.table()],
             "parsers": {name: score._asdict() for name, score in self.parsers.items()},
             "heads": [head._asdict() for head in self.heads],
         }
@@ -122,7 +110,7 @@ def probe(
     }  # fmt: skip
     words.too_long = words.unseen = 0
     statistics = HeadStatistics()
-    hits, stanford_hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
+    hits, attached = _dependencies(words, bank.sentences, statistics, parsers)
     layers, counts = words.layers, {
         "sentences": len(bank), "words": sum(len(s.words) for s in bank.sentences), "multiword": bank.multiword,
         "empty": bank.empty, "skipped": sum(bank.skips.values()), "too_long": words.too_long,
@@ -137,7 +125,7 @@ def probe(
     mentions = _coreference(words, bank.sentences)
     return Probe(
         str(model.path), str(bank.file), layers,
-        Selections.of(hits, layers, dependency.DIRECTIONS), Selections.of(stanford_hits, layers, dependency.DIRECTIONS),
+        Selections.of(hits, layers, dependency.DIRECTIONS),
         Selections.of(mentions, layers, coreference.DIRECTIONS) if mentions else None,
         {name: _score(right) for name, right in attached.items()}, statistics.heads(), counts,
     )  # fmt: skip
@@ -153,13 +141,9 @@ def _words(sentence: Sentence) -> Words:
 
 def _dependencies(
     words: WordReader, sentences: list[Sentence], statistics: HeadStatistics, parsers: dict[str, HeadParser]
-) -> tuple[list[Hits], list[Hits], dict[str, list[list[bool]]]]:
-    """Return which attention heads point to each word's syntactic head, and which parsers find it.
-
-    The results of the attention heads come first for the treebank's relations, then for Stanford Dependencies.
-    """
+) -> tuple[list[Hits], dict[str, list[list[bool]]]]:
+    """Return which attention heads point to each word's syntactic head, and which parsers find it."""
     hits: list[Hits] = []
-    stanford_hits: list[Hits] = []
     attached: dict[str, list[list[bool]]] = {name: [] for name in parsers}
     pending: list[dict[str, Parsed]] = []
 
@@ -171,15 +155,13 @@ def _dependencies(
     for number, maps, seen in words.maps([_words(sentence) for sentence in sentences], statistics):
         s = sentences[number]
         hits.append(dependency.dependency_hits(maps, s.words, s.heads, s.relations, seen=seen, cluster=number))
-        arcs = stanford(s.words, s.heads, s.relations, s.tags)
-        stanford_hits.append(dependency.dependency_hits(maps, s.words, *arcs, seen=seen, cluster=number))
         if parsers:
             pending.append(_views(words, s, maps, seen))
         if len(pending) == CHUNK:
             parse()
     if pending:
         parse()
-    return hits, stanford_hits, attached
+    return hits, attached
 
 
 def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
@@ -246,6 +228,7 @@ def _score(attached: list[list[bool]]) -> Score:
     return Score(float(hits.mean()), *interval(hits, texts), len(hits))
 
 
-def _row(row: Best) -> JsonObject:
+def best_as_json(row: Best) -> JsonObject:
+    """Return the best head of a relation as JSON data, with None for a held-out accuracy that is NaN."""
     values = row._asdict()
     return {**values, "held_out": None if isnan(row.held_out) else row.held_out}

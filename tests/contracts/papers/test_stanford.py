@@ -2,8 +2,8 @@
 
 import pytest
 
-from manyheads.analysis.heads.coreference import PUBLISHED as ANTECEDENTS
-from manyheads.analysis.heads.stanford import PUBLISHED, stanford
+from papers.heads.published import ANTECEDENTS, PUBLISHED
+from papers.heads.stanford import stanford
 
 
 def converted(*words: tuple[str, int, str, str]) -> list[tuple[str, str, int]]:
