@@ -108,7 +108,8 @@ def _expected(value: object, hint: Hint) -> str:
 
     Only classes are checked, and unions of them: neither Any nor a protocol nor a literal.
     """
-    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    origin: Hint = get_origin(hint)
+    members = get_args(hint) if origin in (Union, UnionType) else (hint,)
     kinds = [get_origin(member) or member for member in members]
     checkable = all(isinstance(k, type) and k is not Any and not getattr(k, "_is_protocol", False) for k in kinds)
     if not checkable or any(_fits(value, kind) for kind in kinds):

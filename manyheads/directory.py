@@ -63,12 +63,10 @@ from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgr
 logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
-FAMILIES: dict[str, AnyFamily] = {
-    family.model_type: family
-    for family in (
-        MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
-    )
-}  # fmt: skip
+_FORMATS: tuple[AnyFamily, ...] = (
+    MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
+)  # fmt: skip
+FAMILIES = {family.model_type: family for family in _FORMATS}
 # For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only
 # read, never written.
 TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}

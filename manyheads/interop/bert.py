@@ -235,7 +235,7 @@ _PLAIN = {
 
 def _family(
     model_type: str, names: _Names, rows: tuple[SettingRow, ...], ours: JsonMapping, theirs: JsonMapping
-) -> Family:
+) -> Family[BertConfig]:
     return Family(
         model_type, BertConfig, Bert,
         Settings(

@@ -129,7 +129,7 @@ _ROWS: tuple[SettingRow, ...] = (
 _IGNORED = {"encoder_stride", "fused", "pooler_output_size"}
 
 
-def _family(model_type: str, distilled: bool) -> Family:
+def _family(model_type: str, distilled: bool) -> Family[ViTConfig]:
     return Family(
         model_type, ViTConfig, ViT,
         Settings(
@@ -179,7 +179,7 @@ _DINOV2_IGNORED = """
 """
 
 
-def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family:
+def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family[ViTConfig]:
     """Return the format of DINOv2 (Oquab 2023) without a head.
 
     The mask token is used only in pretraining, so it is neither read nor written.

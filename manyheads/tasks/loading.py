@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
@@ -14,6 +14,8 @@ from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES
 from manyheads.tasks.table import PREDICTORS
+
+Method: TypeAlias = Callable[..., Any]  # its arguments and results depend on the class of the predictor
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
@@ -32,18 +34,18 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     pairs_only: str
     model: Any
     path: Path
-    translate: Callable[..., Any]
-    classify: Callable[..., Any]
-    tag: Callable[..., Any]
-    answer: Callable[..., Any]
-    fill: Callable[..., Any]
-    generate: Callable[..., Any]
-    embed: Callable[..., Any]
-    attend: Callable[..., Any]
-    lens: Callable[..., Any]
-    evaluate: Callable[..., Any]
-    score: Callable[..., Any]
-    perplexity: Callable[..., Any]
+    translate: Method
+    classify: Method
+    tag: Method
+    answer: Method
+    fill: Method
+    generate: Method
+    embed: Method
+    attend: Method
+    lens: Method
+    evaluate: Method
+    score: Method
+    perplexity: Method
 
 
 @checked
