@@ -18,7 +18,7 @@ from manyheads.data.readers.compressed import open_decompressed
 from manyheads.data.readers.tables import _parquet
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import MissingExtra, UserError, extra
-from manyheads.training.progress import Metrics, draw_losses, read_metrics
+from manyheads.training.run_log import Metrics, draw_losses, read_metrics
 from tests.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

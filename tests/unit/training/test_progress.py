@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import manyheads.cli.progress as display
-import manyheads.training.progress as progress
+import manyheads.training.run_log as progress
 import manyheads.training.session as session
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
