@@ -163,8 +163,7 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
             f"resume with: {session.resume_command}"
         )
     cause = "a callback stopped the run" if stopped else "the time limit --max-minutes is reached"
-    reason = f"{cause}; resume with: {session.resume_command}"
-    return Summary.stopped(reason, session.counters)
+    return session.summary("stopped", f"{cause}; resume with: {session.resume_command}", "last", {})
 
 
 def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
@@ -179,7 +178,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
         )
     logger.info(f"finished ({reason}); {description} weights, validation: {metrics_line(values)}")
     logger.info(saved_message(str(session.strategy.save(partial(session.objective.save, out))), out))
-    summary = Summary.finished(reason, session.counters, description, values)
+    summary = session.summary("finished", reason, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))

@@ -22,14 +22,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
 from manyheads.versions import EarlierVersion, upgrade
-
-if TYPE_CHECKING:
-    from manyheads.training.state import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -205,17 +202,6 @@ class Summary:
     weights: str  # description of the saved weights, such as "last"
     metrics: dict[str, float]
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
-
-    @classmethod
-    def stopped(cls, reason: str, counters: Counters) -> Self:
-        """Return the summary of a session that stopped before the end of the run."""
-        c = counters
-        return cls("stopped", reason, c.step, c.epoch, c.tokens, c.seconds, "last", {}, c.skipped)
-
-    @classmethod
-    def finished(cls, reason: str, counters: Counters, weights: str, metrics: dict[str, float]) -> Self:
-        c = counters
-        return cls("finished", reason, c.step, c.epoch, c.tokens, c.seconds, weights, metrics, c.skipped)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,7 +144,7 @@ class Metrics:
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
         self._events: Any = None
-        missing = [name for name in ("tensorboard", "matplotlib") if find_spec(name) is None]
+        missing = [name for name in _WRITTEN_BY if find_spec(name) is None]
         if missing:
             logger.warning(
                 "%s not installed: writing metrics.jsonl, but no %s; to install: pip install 'manyheads[analysis]'",
@@ -157,10 +156,7 @@ class Metrics:
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
         if self._events is not None:
             self._events.close()
@@ -252,17 +248,17 @@ class RunLog:
         peak = (lambda: session.ranks.world * session.compute.products_per_second() / flops) if flops else None
         self._meter = ProgressMeter(progress if session.ranks.first else None, session.objective.unit, peak)
         self._metrics: Metrics | None = None
-        self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
         session, counters = self._session, self._session.counters
         if session.ranks.first:
-            self._metrics = self._contexts.enter_context(Metrics(session.out, counters.step, counters.validated))
+            self._metrics = Metrics(session.out, counters.step, counters.validated)
         self._start_window(session.elapsed())
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._contexts.__exit__(*error)
+    def __exit__(self, *_: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
 
     def sync(self) -> None:
         """Write all logged entries to disk. Returns after they are on disk."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from manyheads.training.distributed import DistributedContext
 from manyheads.training.objective import Objective
 from manyheads.training.optimizers import optimizer_for as make_optimizer
 from manyheads.training.parallel import ParallelStrategy, parallelize
+from manyheads.training.run_directory import Summary
 from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.state import WINDOW, Counters, capture, weights
 from manyheads.training.tuning import select_trained
@@ -114,6 +115,13 @@ class TrainingSession:
     def batches_per_epoch(self) -> int:
         batches: int = self.identity["batches"]
         return batches
+
+    def summary(
+        self, status: Literal["finished", "stopped"], reason: str, weights: str, metrics: dict[str, float]
+    ) -> Summary:
+        """Return the summary of the run at the current step."""
+        c = self.counters
+        return Summary(status, reason, c.step, c.epoch, c.tokens, c.seconds, weights, metrics, c.skipped)
 
     def start_clock(self) -> None:
         self.started, self.seconds_before = time.monotonic(), self.counters.seconds

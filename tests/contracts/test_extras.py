@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_missing_matplotlib_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without(monkeypatch, "tensorboard", "matplotlib")
-    with caplog.at_level(logging.INFO), Metrics(tmp_path, 0, 0) as metrics:
+    with caplog.at_level(logging.INFO), closing(Metrics(tmp_path, 0, 0)) as metrics:
         metrics.log(1, {"loss": 2.0})
         metrics.log(1, {"epoch": 1, "validation": {"loss": 1.0}})
         draw_losses(tmp_path, by_epoch=True)
