@@ -25,8 +25,8 @@ import pyarrow.parquet
 from PIL import Image
 
 from benchmarks.output import command
-from manyheads.training.progress import read_metrics
 from manyheads.training.record import hardware
+from manyheads.training.run_log import read_metrics
 
 IMAGES, SIZE, EVERY = 1024, (500, 375), 8
 RUN = ["preset=vit/ti16", "batch_items=16", "training.accumulate=1", f"training.log_every={EVERY}"]

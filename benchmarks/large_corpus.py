@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.output import tell
-from manyheads.training.progress import read_metrics
 from manyheads.training.record import commit, hardware
+from manyheads.training.run_log import read_metrics
 
 SHARD = 250_000_000  # bytes
 FORMS = (*["jsonl", "txt"] * 3, "jsonl", "jsonl.zst")

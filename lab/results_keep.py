@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from manyheads.files import read_json, write_json
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 
 RECORDS = Path(__file__).parent / "results"
 

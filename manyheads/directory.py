@@ -55,9 +55,9 @@ from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.models.adapt import adapt
+from manyheads.training.checkpoints import model_files, read_unfinished
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.state import load_weights
-from manyheads.training.unfinished import model_files, read_unfinished
 from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgrade
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from lab import results_keep
 from lab.evidence.listed import Listed
 from lab.evidence.standing import MINILM, Standing, say, step
 from lab.records import run_of
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -37,7 +37,7 @@ def add_processes(verb: argparse.ArgumentParser) -> None:
 
 def _run_in_processes(verb: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
     if options.processes > 1 and not is_rank():
-        from manyheads.training.launch import launch
+        from manyheads.training.distributed import launch
 
         raise SystemExit(launch(options.processes, options.given))
     from manyheads.training.distributed_map import divide_batches

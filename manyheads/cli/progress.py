@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from manyheads.training.progress import Progress
+from manyheads.training.run_log import Progress
 
 PLAIN_SECONDS = 30.0  # seconds between two lines of progress if stderr is not a terminal
 

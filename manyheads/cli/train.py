@@ -80,7 +80,7 @@ def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: st
     recipe, settings, resume = _words(options)
     processes = options.processes or (saved_run(Path(resume)).get("processes", 1) if isinstance(resume, str) else 1)
     if processes > 1 and not options.dry_run and not is_rank():
-        from manyheads.training.launch import launch
+        from manyheads.training.distributed import launch
 
         raise SystemExit(launch(processes, options.given, module))
     import yaml

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from manyheads.training.config import BUDGETS, TrainingConfig
-from manyheads.training.progress import FRACTIONS
+from manyheads.training.run_log import FRACTIONS
 from manyheads.training.schedules import run_length, steps_per_epoch
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping
 from manyheads.runs.overrides import setting_words
 from manyheads.training.distributed import distributed_context
-from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.run_directory import TRAIN, run_status
+from manyheads.training.run_log import LogCallback, ProgressCallback
 
 
 @dataclass(frozen=True)

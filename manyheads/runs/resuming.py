@@ -15,10 +15,10 @@ from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping, JsonObject, read_json
 from manyheads.runs.overrides import Setting, rebuild
 from manyheads.runs.recipe import RunConfig
-from manyheads.training.budgets import refuse_exceeded, spent
 from manyheads.training.config import BUDGETS
 from manyheads.training.resume import refuse_differences
 from manyheads.training.run_directory import RUN, resume_command, run_status, saved_run
+from manyheads.training.schedules import refuse_exceeded, spent
 from manyheads.training.state import Counters
 from manyheads.versions import EarlierVersion, check_complete, upgrade
 

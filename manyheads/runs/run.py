@@ -28,11 +28,10 @@ from manyheads.runs.recipe import DataConfig, Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import last_checkpoint, refuse_changes, refuse_other_data
 from manyheads.runs.task import C, D, Data, Job, Task
-from manyheads.training import own_runs
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
-from manyheads.training.record import commit, write_result
+from manyheads.training.record import add_own_run, commit, write_result
 from manyheads.training.run_directory import RUN, locked_run_directory
 from manyheads.training.schedules import steps_per_epoch
 from manyheads.versions import upgrade
@@ -94,7 +93,7 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
         with ranks.rank_zero_first():
             built = _build(task, before, compute)
         if ranks.first:
-            own_runs.add(built.description)
+            add_own_run(built.description)
         identity |= {"fingerprints": built.description["fingerprints"], **built.job.identity}
         summary = _train(task, built, identity, compute)
         if summary.status == "stopped":

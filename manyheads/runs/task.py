@@ -17,7 +17,7 @@ from manyheads.runs.recipe import RunConfig
 from manyheads.training.config import TrainingConfig
 from manyheads.training.objective import Objective
 from manyheads.training.record import Metrics
-from manyheads.training.summary import Summary
+from manyheads.training.run_directory import Summary
 
 C = TypeVar("C", bound=RunConfig)
 D = TypeVar("D", bound=Any)

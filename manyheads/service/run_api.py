@@ -15,8 +15,8 @@ from typing import Any
 from manyheads.errors import UserError
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
-from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import run_status
+from manyheads.training.run_log import read_metrics
 
 FILE = "metrics.jsonl"
 MAX_POINTS = 500  # maximum number of points of a learning curve in a response, more than the web page can show

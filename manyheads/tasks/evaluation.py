@@ -20,8 +20,7 @@ from manyheads.core.config import TargetKind
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
-from manyheads.training import own_runs
-from manyheads.training.record import Metrics
+from manyheads.training.record import Metrics, add_own_run, is_own_run
 from manyheads.training.run_directory import run_record
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ def trust(model: str | Path) -> None:
     """
     if not (data := record_of(Path(model)).get("data")):
         raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")
-    own_runs.add(data)
+    add_own_run(data)
 
 
 def scored_data(
@@ -261,7 +260,7 @@ def scored_data(
         source = source_of(record, type(unrecorded))
         if data is None and source is not None:
             paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
-            if paths and not own_runs.is_own(record["data"]):
+            if paths and not is_own_run(record["data"]):
                 raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
                                 "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
             if split == "test" and "test" not in source.recorded and "validation" in source.recorded:

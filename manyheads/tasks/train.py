@@ -36,8 +36,8 @@ from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
-from manyheads.training.progress import LogCallback, ProgressCallback
 from manyheads.training.run_directory import resume_command
+from manyheads.training.run_log import LogCallback, ProgressCallback
 
 C = TypeVar("C", bound=RunConfig)
 MAX_PROCESSES = 1024

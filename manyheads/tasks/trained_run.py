@@ -12,7 +12,7 @@ from manyheads.files import JsonObject
 from manyheads.runs.result import RunResult
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.loading import LoadedModel, load
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 
 
 class History(list[JsonObject]):

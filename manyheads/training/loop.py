@@ -19,27 +19,25 @@ from typing import Any
 from manyheads.core.runtime import ComputeConfig, retain_memory
 from manyheads.errors import UserError
 from manyheads.files import WriteError, write_json
-from manyheads.training.budgets import kept_model_due, reached_end, snapshot_due, validation_due
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
-from manyheads.training.interrupt import Interrupted, Signals
 from manyheads.training.objective import Objective
 from manyheads.training.prefetching import Group, prefetch
-from manyheads.training.progress import LogCallback, ProgressCallback, draw_losses
 from manyheads.training.resume import start_or_resume
 from manyheads.training.run_directory import (
     FINISHED,
     KEPT,
     MODEL,
+    Summary,
     locked_run_directory,
     remove_leftovers,
     saved_message,
 )
-from manyheads.training.run_log import RunLog, metrics_line
+from manyheads.training.run_log import LogCallback, ProgressCallback, RunLog, draw_losses, metrics_line
+from manyheads.training.schedules import kept_model_due, reached_end, snapshot_due, validation_due
 from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
-from manyheads.training.session import TrainingSession, new_session
+from manyheads.training.session import Interrupted, Signals, TrainingSession, new_session
 from manyheads.training.step import train_step
-from manyheads.training.summary import Summary
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +163,7 @@ def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
             f"resume with: {session.resume_command}"
         )
     cause = "a callback stopped the run" if stopped else "the time limit --max-minutes is reached"
-    reason = f"{cause}; resume with: {session.resume_command}"
-    return Summary.stopped(reason, session.counters)
+    return session.summary("stopped", f"{cause}; resume with: {session.resume_command}", "last", {})
 
 
 def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
@@ -181,7 +178,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
         )
     logger.info(f"finished ({reason}); {description} weights, validation: {metrics_line(values)}")
     logger.info(saved_message(str(session.strategy.save(partial(session.objective.save, out))), out))
-    summary = Summary.finished(reason, session.counters, description, values)
+    summary = session.summary("finished", reason, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))

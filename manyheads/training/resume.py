@@ -14,11 +14,10 @@ from typing import Any
 from manyheads.core.config import missing_fields
 from manyheads.errors import UserError
 from manyheads.files import write_json
-from manyheads.training.run_directory import COMMAND, FINISHED, MODEL, RUN, resume_command
+from manyheads.training.run_directory import COMMAND, FINISHED, MODEL, RUN, Summary, resume_command
 from manyheads.training.schedules import steps_per_epoch, warmup_warning
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import restore, seed_all
-from manyheads.training.summary import Summary
 from manyheads.versions import check_complete
 
 logger = logging.getLogger(__name__)

@@ -3,12 +3,14 @@
 state/run.json         recipe and settings of the run, with the record of its data; --resume reads them
 state/command.json     command that resumes a run that has no run.json
 state/model            model directory with the initial weights. An unfinished run is used with its files and the
-                       weights of a checkpoint (`unfinished.py`)
+                       weights of a checkpoint (`checkpoints.read_unfinished`)
 state/checkpoint-*     see `checkpoints.py`
 state/finished.json    summary of a finished run; its model is saved in the run directory itself
 state/lock             locked by the process that trains there; contains its process id
 kept/epoch-N           model after N epochs, if `training.keep_every` is set
 """
+
+from __future__ import annotations
 
 import fcntl
 import logging
@@ -18,8 +20,9 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, read_json
@@ -181,3 +184,28 @@ def saved_message(model_type: str, out: Path) -> str:
     """Return a message that says where a model is saved and which tools can open it."""
     own = model_type.startswith("manyheads-")
     return f"saved in {out} ({'only Manyheads opens it' if own else f'transformers opens it as {model_type}'})"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Summary of a finished run or a stopped session.
+
+    metrics  validation metrics of the final weights, as returned by `Objective.validate`
+    """
+
+    status: Literal["finished", "stopped"]
+    reason: str
+    step: int
+    epoch: int
+    tokens: int  # number of target tokens in all sessions
+    seconds: float  # wall time of all sessions in seconds
+    weights: str  # description of the saved weights, such as "last"
+    metrics: dict[str, float]
+    skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        values = read_json(path, CONTINUE_HINT)
+        if not isinstance(values, dict) or {"skipped", *values} != {f.name for f in fields(cls)}:
+            raise UserError(f"{path}: not a valid summary of a run; {CONTINUE_HINT}")
+        return cls(**values)

@@ -1,21 +1,235 @@
-"""Log of a training run: progress display, metrics.jsonl and TensorBoard events."""
+"""Log of a training run: progress line, metrics.jsonl, TensorBoard events and the plot loss.png.
+
+Does not import torch.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, Self
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from manyheads.training.budgets import finished_fraction
-from manyheads.training.prefetching import Group
-from manyheads.training.progress import LogCallback, Metrics, ProgressCallback, ProgressMeter
-from manyheads.training.session import TrainingSession
-from manyheads.training.step import StepResult
+from manyheads.files import parse_json, write
+from manyheads.training.schedules import finished_fraction
+
+if TYPE_CHECKING:
+    from manyheads.training.prefetching import Group
+    from manyheads.training.session import TrainingSession
+    from manyheads.training.step import StepResult
 
 logger = logging.getLogger(__name__)
+
+_WRITTEN_BY = {"tensorboard": "TensorBoard events", "matplotlib": "loss.png"}
+REPORT_SECONDS = 0.5  # seconds between two progress reports
+MIN_WAITING = 0.05  # The progress line shows the time spent waiting for data if it exceeds this fraction of the time.
+# Names of metrics with values from 0 to 1. The plot loss.png shows the first of these metrics that was measured. The
+# training log calls the first two "accuracy".
+FRACTIONS = ("top1", "accuracy", "entity_f1", "squad_f1", "exact_match")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a training run. Converted to a string, it is one line of text.
+
+    fraction      finished fraction of the run, 0 to 1
+    loss          mean loss over the last `log_every` steps; None before the first log entry
+    rate          units (tokens, images, ...) per second
+    unit          name of the unit of `rate`
+    peak          `rate` as a fraction of the rate that the matrix products of this machine allow; None if unknown
+    waiting       fraction of the time that the loop waited for data
+    seconds_left  estimated remaining time; infinity if unknown
+    """
+
+    step: int
+    fraction: float
+    loss: float | None
+    rate: float
+    unit: str
+    peak: float | None
+    waiting: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return f"{self.fraction:4.0%}  {self.text}"
+
+    @property
+    def text(self) -> str:
+        """Return the progress line without the finished fraction of the run."""
+        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
+        peak = "" if self.peak is None else f"{self.peak:.0%} of this machine's peak  "
+        waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
+        left = _clock(self.seconds_left)
+        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{waiting}{left} left"
+
+
+ProgressCallback = Callable[[Progress], None]
+# function that receives an entry of metrics.jsonl; it stops the run by returning False
+LogCallback = Callable[[dict[str, Any]], bool | np.bool_ | None]
+
+
+class ProgressMeter:
+    """Meter of the progress of a run, which reports it to a callback every half second.
+
+    report  callback that receives each `Progress`; None: nothing is measured
+    unit    name of the units that an objective counts: tokens, images, ...
+    peak    function that returns the maximum number of units per second of this machine, from its speed in matrix
+            products. It is called once, before the first report; its time is not counted. None: unknown
+
+    The clock starts after the first step. That step is slower than the others, because worker processes start, files
+    are read for the first time and kernels are selected. All later time counts, including validation.
+    """
+
+    def __init__(self, report: ProgressCallback | None, unit: str, peak: Callable[[], float] | None = None) -> None:
+        self._report, self._unit, self._measure_peak = report, unit, peak
+        self._peak: float | None = None
+        # time at the end of the first step, and the fraction of the run that was finished then
+        self._start: tuple[float, float] | None = None
+        self._reported = time.monotonic()
+        self._counted = 0  # number of units (tokens, images, ...) since the first step
+        self.loss: float | None = None
+        self.waiting = 0.0
+
+    def step(self, step: int, count: int, fraction: float) -> None:
+        """Record that a step on `count` units has finished.
+
+        `fraction` is the finished fraction of the run after this step.
+        """
+        now = time.monotonic()
+        if self._start is None:
+            self._start = now, fraction
+            return
+        self._counted += count
+        if self._report is None or now - self._reported < REPORT_SECONDS:
+            return
+        elapsed, progress = now - self._start[0], fraction - self._start[1]
+        if self._peak is None and self._measure_peak is not None:
+            self._peak = self._measure_peak()
+            now = time.monotonic()
+            self._start = now - elapsed, self._start[1]
+        self._reported = now
+        left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
+        rate = self._counted / elapsed
+        peak = None if self._peak is None else rate / self._peak
+        self._report(Progress(step, fraction, self.loss, rate, self._unit, peak, self.waiting, left))
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+class Metrics:
+    """Writer of metrics.jsonl and TensorBoard events in the directory `out`.
+
+    A resumed run appends to the files of the earlier session without duplicate entries.
+
+    step, validated  last step and step of the last validation in the checkpoint. Later entries in the files are
+                     dropped, because the resumed run writes them again.
+    """
+
+    def __init__(self, out: Path, step: int, validated: int) -> None:
+        self.path = out / "metrics.jsonl"
+        if self.path.exists():  # If the process was killed while writing, the last line of the file may be incomplete.
+            earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
+            write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events: Any = None
+        missing = [name for name in _WRITTEN_BY if find_spec(name) is None]
+        if missing:
+            logger.warning(
+                "%s not installed: writing metrics.jsonl, but no %s; to install: pip install 'manyheads[analysis]'",
+                " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
+            )  # fmt: skip
+        if "tensorboard" not in missing:
+            # The import is here because importing TensorBoard is slow.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def log(self, step: int, entry: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"step": step, **entry}) + "\n")
+        self._file.flush()
+        if self._events is None:
+            return
+        scope = "validation" if "validation" in entry else "train"
+        for name, value in entry.get("validation", entry).items():
+            self._events.add_scalar(f"{scope}/{name}", value, step)
+
+    def sync(self) -> None:
+        """Write all logged entries to disk.
+
+        Called before a checkpoint is written, because a resumed run expects all log entries up to its checkpoint.
+        """
+        os.fsync(self._file.fileno())
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a metrics.jsonl file. Invalid lines are skipped, such as a line that is incomplete after a
+    kill.
+
+    Returns an empty list if the file does not exist, as for runs without training steps.
+    """
+    if not path.is_file():
+        return []
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            entries.append(entry)
+    return entries
+
+
+def draw_losses(out: Path, *, by_epoch: bool) -> None:
+    """Draw loss.png: training and validation loss, and a second plot of the accuracy if the objective measures it.
+
+    The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
+    means over `log_every` steps, measured in training mode with dropout.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return  # `Metrics` has already logged a warning about this problem
+
+    entries = read_metrics(out / "metrics.jsonl")
+    validations = [entry for entry in entries if "validation" in entry]
+    unit, size = "step", 1.0
+    if by_epoch and validations:
+        unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
+    metric = next((name for name in FRACTIONS if any(name in entry["validation"] for entry in validations)), None)
+    # names of the validation metrics, and the names under which training entries store the same quantities
+    plots = {"loss": "loss"} | ({} if metric is None else {metric: "accuracy"})
+    figure = Figure(figsize=(7 if metric is None else 11, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (name, in_training) in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots.items(), strict=True):
+        training = [(e["step"] / size, e[in_training]) for e in entries if in_training in e]
+        validation = [(e["step"] / size, e["validation"][name]) for e in validations if name in e["validation"]]
+        for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
+        axes.set(xlabel=unit, ylabel=name)
+        axes.grid(alpha=0.3)
+        if training or validation:
+            axes.legend()
+    figure.savefig(out / "loss.png", dpi=120)
 
 
 class RunLog:
@@ -34,17 +248,17 @@ class RunLog:
         peak = (lambda: session.ranks.world * session.compute.products_per_second() / flops) if flops else None
         self._meter = ProgressMeter(progress if session.ranks.first else None, session.objective.unit, peak)
         self._metrics: Metrics | None = None
-        self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
         session, counters = self._session, self._session.counters
         if session.ranks.first:
-            self._metrics = self._contexts.enter_context(Metrics(session.out, counters.step, counters.validated))
+            self._metrics = Metrics(session.out, counters.step, counters.validated)
         self._start_window(session.elapsed())
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._contexts.__exit__(*error)
+    def __exit__(self, *_: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
 
     def sync(self) -> None:
         """Write all logged entries to disk. Returns after they are on disk."""

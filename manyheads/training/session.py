@@ -1,12 +1,15 @@
-"""Session of a training run: model, optimizer, learning-rate schedule, counters, averages and checkpoints."""
+"""Session of a training run: model, optimizer, schedule, counters, averages, checkpoints and received signals."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +20,49 @@ from manyheads.errors import UserError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.interrupt import Signals
 from manyheads.training.objective import Objective
 from manyheads.training.optimizers import optimizer_for as make_optimizer
 from manyheads.training.parallel import ParallelStrategy, parallelize
+from manyheads.training.run_directory import Summary
 from manyheads.training.schedules import schedule, steps_per_epoch
 from manyheads.training.state import WINDOW, Counters, capture, weights
 from manyheads.training.tuning import select_trained
+
+
+class Interrupted(KeyboardInterrupt):
+    """Error raised when a run was interrupted after writing a checkpoint. The command line exits with status 130."""
+
+
+class Signals:
+    """Context manager that handles the first interrupting signal by storing it in `received`. The training loop then
+    stops.
+
+    A second signal aborts the process at once. This is safe because files are only replaced atomically. Signals that
+    the process ignores (as with nohup) stay ignored. A signal handler that was not installed from Python stays in
+    place, because Python could not restore it afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python handles signals only in the main thread
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                handler = signal.getsignal(number)
+                if handler is not None and handler != signal.SIG_IGN:
+                    self._previous[number] = handler
+                    signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+        self.received = number
 
 
 @dataclass(kw_only=True)
@@ -76,6 +115,13 @@ class TrainingSession:
     def batches_per_epoch(self) -> int:
         batches: int = self.identity["batches"]
         return batches
+
+    def summary(
+        self, status: Literal["finished", "stopped"], reason: str, weights: str, metrics: dict[str, float]
+    ) -> Summary:
+        """Return the summary of the run at the current step."""
+        c = self.counters
+        return Summary(status, reason, c.step, c.epoch, c.tokens, c.seconds, weights, metrics, c.skipped)
 
     def start_clock(self) -> None:
         self.started, self.seconds_before = time.monotonic(), self.counters.seconds

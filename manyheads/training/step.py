@@ -1,19 +1,25 @@
-"""One training step: compute the gradients of an effective batch, and update the weights if they are finite."""
+"""One training step: accumulate the gradients of an effective batch, and update the weights if they are finite.
+
+If the loss or a gradient is NaN or infinite, find the first such tensor, then skip the step or stop the run.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.training.diagnosis import diagnose, skip_step
-from manyheads.training.gradients import accumulate_gradients
+from manyheads.training.faults import NonFiniteError, batch_arrays, reraise_oom
+from manyheads.training.objective import Loss
 from manyheads.training.parallel import full_tensor
 from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
-from manyheads.training.state import seed_step, update_ema
+from manyheads.training.state import Counters, seed_step, update_ema
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class StepResult:
 def train_step(session: TrainingSession, group: Group) -> StepResult:
     """Train on an effective batch, and increment the step counter.
 
-    If the loss or the gradient is not finite, no weight changes; see `diagnosis.py`.
+    If the loss or the gradient is not finite, no weight changes; see `diagnose`.
     """
     config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
     counts = group.counts(ranks)
@@ -81,3 +87,106 @@ def _update_weights(session: TrainingSession, total_norm: Tensor) -> None:
     session.optimizer.step()
     if config.ema is not None:
         update_ema(session.ema_weights, session.model, min(config.ema, (1 + step) / (10 + step)))
+
+
+class LossSums(NamedTuple):
+    """Losses of the micro-batches of one step on this rank. The gradients of these losses are stored in the parameters.
+
+    losses       loss of each micro-batch without gradient, scaled by `Loss.scaled`
+    window       sums for the next log entry: the loss and the number of correctly predicted targets
+    has_classes  False if the objective does not count correct predictions
+    """
+
+    losses: list[Tensor]
+    window: Tensor
+    has_classes: bool
+
+
+def accumulate_gradients(session: TrainingSession, group: Group, counts: list[int], *, local: bool = False) -> LossSums:
+    """Accumulate the gradients of the micro-batches of one step, normalized by the number of targets on all ranks.
+
+    counts  number of targets of the whole effective batch (`Group.counts`)
+    local   True: keep the gradients of this rank only, unless the model is sharded
+    """
+    losses, window, has_classes = [], torch.zeros_like(session.window), False
+    for batch, counted in zip(group.batches, group.counted, strict=True):
+        last = batch is group.batches[-1] and not local
+        with (
+            reraise_oom(session.counters.step + 1, batch, session.model, session.ranks),
+            session.strategy.accumulation(last=last),
+        ):
+            with session.compute.autocast():
+                parts: Loss = session.strategy.compute(session.objective.loss, batch, counted=counted)
+                loss = parts.scaled(counts)
+            # DDP and FSDP average the gradients of all ranks. The factor `world`, the number of ranks, turns this mean
+            # into a sum. A rank without rows contributes zero gradients.
+            ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
+        assert parts.count == batch.items, "the loss must be a sum over the targets of its batch"
+        losses.append(loss.detach())
+        has_classes = parts.correct is not None
+        if counted:
+            window[0] += losses[-1]
+            window[1] += parts.correct if parts.correct is not None else 0
+    return LossSums(losses, window, has_classes)
+
+
+def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
+    """Return the name of the first tensor with NaN or infinite values, given the gradients and losses of the step.
+
+    Collective: all ranks must call it. With several ranks, the given gradients are averages over the ranks, which do
+    not show their origin. So each rank computes its local gradients again.
+    """
+    if session.ranks.world > 1:
+        session.optimizer.zero_grad()
+        seed_step(session.config.seed, session.counters.step, session.ranks.rank)
+        losses = accumulate_gradients(session, group, counts, local=True).losses
+    return _first_bad_tensor(session, group.batches, losses)
+
+
+def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
+    """Increment the count of skipped steps and return a warning.
+
+    Raise NonFiniteError if `budget` steps were already skipped.
+    """
+    message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
+    if counters.skipped == budget:
+        used_up = f" the limit of {budget} skipped steps is reached;" * (budget > 0)
+        raise NonFiniteError(
+            f"{message};{used_up} start again with a smaller learning_rate, a longer warmup or clip; or use --resume "
+            f"with training.skip_nonfinite={max(10, 2 * budget)} to skip such steps; the last good checkpoint is kept"
+        )
+    counters.skipped += 1
+    return f"{message}; skipped, {counters.skipped} of {budget} allowed"
+
+
+def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: Sequence[Tensor]) -> str:
+    """Return the name of the first tensor with NaN or infinite values.
+
+    Searches parameters, inputs, losses and gradients, in the order of their computation.
+    """
+    model, strategy, ranks = session.model, session.strategy, session.ranks
+    suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]
+    if len(batches) == 1:
+        suffixes = [""]
+    parameters = strategy.full_tensors({n: p.detach() for n, p in model.named_parameters()}, on_all_ranks=True)
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    gradients = strategy.full_tensors(gradients, on_all_ranks=True)
+    bad_tensors = (
+        *(f"parameter {name}" for name, tensor in parameters.items() if _is_bad(tensor)),
+        *(f"input {name}{suffix}" for batch, suffix in zip(batches, suffixes, strict=True)
+          for name, array in batch_arrays(batch).items() if _is_bad(array)),
+        *(f"the loss{suffix}" for loss, suffix in zip(losses, suffixes, strict=True) if _is_bad(loss)),
+        *(f"gradient of {name}" for name, tensor in gradients.items() if _is_bad(tensor)),
+    )  # fmt: skip
+    by_rank = ranks.all_gather(bad_tensors[:1])
+    kinds = ("parameter", "input", "the loss", "gradient")
+    first = min(((kinds.index(next(k for k in kinds if name.startswith(k))), rank, name)
+                 for rank, names in enumerate(by_rank) for name in names), default=None)  # fmt: skip
+    if first is None:
+        return "the norm of all gradients"
+    _, rank, name = first
+    return name if ranks.world == 1 or by_rank == [(name,)] * ranks.world else f"{name}, on rank {rank}"
+
+
+def _is_bad(array: Any) -> bool:
+    return not torch.as_tensor(array).isfinite().all()

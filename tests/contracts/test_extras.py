@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from manyheads.data.readers.compressed import open_decompressed
 from manyheads.data.readers.tables import _parquet
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import MissingExtra, UserError, extra
-from manyheads.training.progress import Metrics, draw_losses, read_metrics
+from manyheads.training.run_log import Metrics, draw_losses, read_metrics
 from tests.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -90,7 +91,7 @@ def test_missing_matplotlib_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without(monkeypatch, "tensorboard", "matplotlib")
-    with caplog.at_level(logging.INFO), Metrics(tmp_path, 0, 0) as metrics:
+    with caplog.at_level(logging.INFO), closing(Metrics(tmp_path, 0, 0)) as metrics:
         metrics.log(1, {"loss": 2.0})
         metrics.log(1, {"epoch": 1, "validation": {"loss": 1.0}})
         draw_losses(tmp_path, by_epoch=True)

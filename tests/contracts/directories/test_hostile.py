@@ -26,7 +26,7 @@ from manyheads.models.text_classifier import TextClassifier, TextClassifierConfi
 from manyheads.models.vit import ViT, ViTConfig
 from manyheads.tasks.loading import load
 from manyheads.training.checkpoints import Checkpoints
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 from manyheads.training.state import WINDOW, Counters, capture, restore
 
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}

@@ -20,7 +20,7 @@ from manyheads.training.config import TrainingConfig
 from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
 from manyheads.training.objective import Loss
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.support.toy import ToyBatch, ToyTask, toy_route
 

@@ -10,7 +10,7 @@ import pytest
 
 import manyheads
 from manyheads.cli import main
-from manyheads.training import own_runs
+from manyheads.training import record
 
 TEXTS = ["text,label"] + [f"{'good' if i % 2 else 'bad'} film number {i},{'yes' if i % 2 else 'no'}" for i in range(80)]
 
@@ -43,7 +43,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run as another process of the same user finds it."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(own_runs, "_added", set())
+    monkeypatch.setattr(record, "_added", set())
     return tmp_path / "run"
 
 
@@ -70,18 +70,18 @@ def test_a_foreign_family_is_looked_up_once(
     assert evaluated(capsys, run)[0] != 0
     assert main(["compare", str(run), str(run)]) != 0
     assert evaluated(capsys, run, "--trust")[0] == 0
-    monkeypatch.setattr(own_runs, "_added", set())
+    monkeypatch.setattr(record, "_added", set())
     assert evaluated(capsys, run)[0] == 0
     assert main(["compare", str(run), str(run)]) == 0
 
 
 def test_the_file_of_own_runs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(own_runs, "MAX_RUNS", 5)
+    monkeypatch.setattr(record, "MAX_RUNS", 5)
     for number in range(33):
-        own_runs.add({"run": number})
-    monkeypatch.setattr(own_runs, "_added", set())
-    own = [number for number in range(33) if own_runs.is_own({"run": number})]
+        record.add_own_run({"run": number})
+    monkeypatch.setattr(record, "_added", set())
+    own = [number for number in range(33) if record.is_own_run({"run": number})]
     assert 5 <= len(own) <= 10
     assert own == [*range(33 - len(own), 33)]
     assert len((tmp_path / "manyheads" / "runs").read_text().splitlines()) == len(own)
@@ -106,7 +106,7 @@ def test_an_unwritable_state_folder_is_reported(
 ) -> None:  # fmt: skip
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a file"))
-    monkeypatch.setattr(own_runs, "_added", set())
+    monkeypatch.setattr(record, "_added", set())
     train(data, tmp_path / "run")
     assert "--trust" in log.text
     assert evaluated(capsys, tmp_path / "run") == (0, "")  # in this process it is known

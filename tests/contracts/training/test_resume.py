@@ -16,7 +16,7 @@ from manyheads.errors import UserError
 from manyheads.training import session
 from manyheads.training.config import TrainingConfig
 from manyheads.training.loop import train
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 from manyheads.training.schedules import linear
 from tests.support.toy import ToyTask, toy_route
 

@@ -11,9 +11,9 @@ import pytest
 
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
-from manyheads.training.interrupt import Interrupted
 from manyheads.training.loop import train
 from manyheads.training.run_directory import run_status
+from manyheads.training.session import Interrupted
 from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.support.toy import ToyTask, toy_route
 

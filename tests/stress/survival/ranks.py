@@ -31,8 +31,8 @@ from statistics import median
 from typing import Any
 
 from manyheads.files import write_json
-from manyheads.training.progress import read_metrics
 from manyheads.training.record import commit, hardware
+from manyheads.training.run_log import read_metrics
 from tests.support.families import FAMILIES, STEPS, write_data
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")

@@ -26,7 +26,7 @@ import manyheads.training.checkpoints as checkpoints
 import manyheads.training.loop as loop
 import manyheads.training.session as session
 from manyheads.data.embedded import phrases, tags
-from manyheads.training.progress import read_metrics
+from manyheads.training.run_log import read_metrics
 from tests.support import families
 
 FORK = multiprocessing.get_context("fork")

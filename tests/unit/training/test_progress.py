@@ -1,6 +1,7 @@
 import json
 import re
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import manyheads.cli.progress as display
-import manyheads.training.progress as progress
+import manyheads.training.run_log as progress
 import manyheads.training.session as session
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
@@ -169,7 +170,7 @@ def test_a_line_truncated_by_a_kill_is_ignored(tmp_path):
 
 def test_lines_after_a_truncated_line_are_complete(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 2, "lo')
-    with progress.Metrics(tmp_path, 0, 0) as metrics:
+    with closing(progress.Metrics(tmp_path, 0, 0)) as metrics:
         metrics.log(5, {"loss": 1.0})
     assert progress.read_metrics(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.0}]
 

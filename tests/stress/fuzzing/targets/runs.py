@@ -18,8 +18,8 @@ from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
 from manyheads.training.checkpoints import Checkpoints
-from manyheads.training.progress import read_metrics
 from manyheads.training.run_directory import describe_unfinished
+from manyheads.training.run_log import read_metrics
 from manyheads.training.state import WINDOW, Counters, capture, restore
 from papers.recipes import ALL as RECIPES
 from tests.stress.fuzzing.inputs import Files, read
