@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -31,12 +30,13 @@ def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]
 
     It is read from the package if possible, and otherwise generated.
     """
-    name = f"pairs-{source}-{target}-seed{seed}-size{size}"
-    if (columns := _read(name)) is not None:
-        return _splits(columns, Pairs)
-    with _babel(name):
+
+    def generate() -> SplitData[Pairs]:
         from manyheads.data.embedded.phrases import cldr_pairs
-    return cldr_pairs(source, target, seed=seed, size=size)
+
+        return cldr_pairs(source, target, seed=seed, size=size)
+
+    return _corpus(f"pairs-{source}-{target}-seed{seed}-size{size}", Pairs, generate)
 
 
 def languages(*, seed: int, size: int) -> SplitData[Labeled]:
@@ -44,12 +44,13 @@ def languages(*, seed: int, size: int) -> SplitData[Labeled]:
 
     It is read from the package if possible, and otherwise generated.
     """
-    name = f"languages-seed{seed}-size{size}"
-    if (columns := _read(name)) is not None:
-        return _splits(columns, Labeled)
-    with _babel(name):
+
+    def generate() -> SplitData[Labeled]:
         from manyheads.data.embedded.languages import cldr_languages
-    return cldr_languages(seed=seed, size=size)
+
+        return cldr_languages(seed=seed, size=size)
+
+    return _corpus(f"languages-seed{seed}-size{size}", Labeled, generate)
 
 
 def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
@@ -57,17 +58,13 @@ def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
 
     It is read from the package if possible, and otherwise generated.
     """
-    name = f"tags-{locale}-seed{seed}-size{size}"
-    if (columns := _read(name)) is not None:
-        return _splits(columns, Tagged)
-    with _babel(name):
+
+    def generate() -> SplitData[Tagged]:
         from manyheads.data.embedded.tags import cldr_tagged
-    return cldr_tagged(locale, seed=seed, size=size)
 
+        return cldr_tagged(locale, seed=seed, size=size)
 
-def _splits(columns: Columns, make: Callable[[list[Any], list[Any]], D]) -> SplitData[D]:
-    train, validation, test = [make(first, second) for first, second in columns]
-    return SplitData(train, validation, test)
+    return _corpus(f"tags-{locale}-seed{seed}-size{size}", Tagged, generate)
 
 
 def names() -> list[str]:
@@ -75,16 +72,15 @@ def names() -> list[str]:
     return sorted(file.name.removesuffix(SUFFIX) for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
 
 
-def _read(name: str) -> Columns | None:
-    if name not in names():
-        return None
-    columns: Columns = json.loads(lzma.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
-    return columns
+def _corpus(name: str, make: Callable[[list[Any], list[Any]], D], generate: Callable[[], SplitData[D]]) -> SplitData[D]:
+    """Read a corpus from the package. If the package does not contain it, generate it with the library Babel.
 
-
-def _babel(name: str) -> AbstractContextManager[None]:
-    """Return a context manager that reports an error if the code inside it needs the library Babel, which is missing.
-
-    The error names the extra to install, and the corpora that do not require Babel.
+    If Babel is missing, the error names the extra to install, and the corpora that do not require Babel.
     """
-    return extra("locales", f"the embedded corpus {name} (available without an extra: {', '.join(names())})")
+    available = names()
+    if name not in available:
+        with extra("locales", f"the embedded corpus {name} (available without an extra: {', '.join(available)})"):
+            return generate()
+    columns: Columns = json.loads(lzma.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
+    train, validation, test = [make(first, second) for first, second in columns]
+    return SplitData(train, validation, test)

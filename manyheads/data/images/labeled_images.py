@@ -119,45 +119,76 @@ def read_images(
     rows, own_names = entries(path, columns or Columns())
     names = tuple(names) or own_names
     rows = rows if only is None else (row for number, row in enumerate(rows) if number in only)
-    types = set[type]()
-    rows = _with_targets(rows, names, target, types)
-    items, notes, skips = list[Item](), list[str](), dict[str, list[str]]()
-    scratch = None if follows else cache_folder
-    encoded, decoded, pixels = Store(scratch), Store(scratch), list[Stored]()
     known = {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE)
-    new_checks = list[checking.Check]()
+    found = _Collector(path, names, skip_bad_lines, None if follows else cache_folder, known)
+    rows = _with_targets(rows, names, target, found.types)
     checked = check_images(rows, names, known, MAX_DECODED_BYTES)
     try:
         for entry, check in logged(checked, f"checking images of {path}"):
-            if isinstance(check, ImageFault):
-                _skip_or_raise(entry, check, skips, skip_bad_lines, path)
-                continue
-            if check.pixels is not None:
-                pixels.append(decoded.add(check.pixels))
-            if check.stamp not in known:
-                new_checks.append(check._replace(pixels=None))
-            assert entry.source is not None
-            source = entry.source if isinstance(entry.source, Path | Member) else encoded.add(entry.source)
-            types.update(() if entry.checked else (type(entry.label),))
-            items.append(Item(source, _name(entry, names), *check[:3], entry.place))
-            notes += [f"{entry.place}: {note}" for note in check.notes]
+            found.add(entry, check)
     finally:
         # After an error, the generator waits for its threads when it is deleted. The garbage collector may do so while
         # another thread starts, which would then wait forever for a lock of the module `threading`.
         checked.close()
-        if scratch is not None:
-            checking.append_checks(scratch / _CHECKS_FILE, new_checks)
-            skipped = [f"{place}: {fault}" for fault, places in skips.items() for place in places]
-            checking.append_lines(scratch / SKIPPED_FILE, skipped)
-    if not items:
-        raise _no_images_error(path, skips)
-    if len(pixels) == len(items):  # All images are small, and together they fit into memory.
-        items = [item._replace(source=source) for item, source in zip(items, pixels, strict=True)]
-    file = None if str(path).startswith(HUB) else Path(path)
-    counts = {f"{path}: {fault} ({_named(places, path, scratch)})": len(places) for fault, places in skips.items()}
-    kind = common_type(types, names)
+        found.save()
+    items = found.items()
+    label_type = common_type(found.types, names)
     names = _class_names(names, [item.label for item in items], target, path)
-    return ImageData(items, names, file, counts, notes, target, kind)
+    file = None if str(path).startswith(HUB) else Path(path)
+    return ImageData(items, names, file, found.counts(), found.notes, target, label_type)
+
+
+class _Collector:
+    """Checked images of one corpus: the usable ones, and the places of the skipped ones by fault.
+
+    scratch  folder for a temporary file of images and for the results of checks; None: results are not saved
+    known    results of checks that have been saved before
+    """
+
+    def __init__(
+        self, path: str | Path | Rows, names: Sequence[str], skip: bool, scratch: Path | None,
+        known: Mapping[str, checking.Check],
+    ) -> None:  # fmt: skip
+        self._path, self._names, self._skip, self._scratch, self._known = path, names, skip, scratch, known
+        self._items, self._skips, self._checks = list[Item](), dict[str, list[str]](), list[checking.Check]()
+        self._encoded, self._decoded, self._pixels = Store(scratch), Store(scratch), list[Stored]()
+        self.notes, self.types = list[str](), set[type]()
+
+    def add(self, entry: Entry, check: checking.Check | ImageFault) -> None:
+        """Add an image, or skip it. Raises UserError for a fault if faulty images are not to be skipped."""
+        if isinstance(check, ImageFault):
+            _skip_or_raise(entry, check, self._skips, self._skip, self._path)
+            return
+        if check.pixels is not None:
+            self._pixels.append(self._decoded.add(check.pixels))
+        if check.stamp not in self._known:
+            self._checks.append(check._replace(pixels=None))
+        assert entry.source is not None
+        source = entry.source if isinstance(entry.source, Path | Member) else self._encoded.add(entry.source)
+        self.types.update(() if entry.checked else (type(entry.label),))
+        self._items.append(Item(source, _name(entry, self._names), *check[:3], entry.place))
+        self.notes += [f"{entry.place}: {note}" for note in check.notes]
+
+    def save(self) -> None:
+        """Save the new results of checks, and the list of skipped images."""
+        if self._scratch is not None:
+            checking.append_checks(self._scratch / _CHECKS_FILE, self._checks)
+            skipped = [f"{place}: {fault}" for fault, places in self._skips.items() for place in places]
+            checking.append_lines(self._scratch / SKIPPED_FILE, skipped)
+
+    def items(self) -> list[Item]:
+        """Return the usable images. Raises UserError if there are none."""
+        if not self._items:
+            raise _no_images_error(self._path, self._skips)
+        if len(self._pixels) < len(self._items):
+            return self._items
+        # All images are small, and together they fit into memory.
+        return [item._replace(source=source) for item, source in zip(self._items, self._pixels, strict=True)]
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of skipped images by fault."""
+        named = {fault: _named(places, self._path, self._scratch) for fault, places in self._skips.items()}
+        return {f"{self._path}: {fault} ({named[fault]})": len(places) for fault, places in self._skips.items()}
 
 
 def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind, place: object) -> tuple[str, ...]:

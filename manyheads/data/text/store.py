@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -37,6 +38,40 @@ _CHARACTERS = 2**21  # number of characters of running text that are encoded in 
 _HEADER = 128  # size in bytes of the header of each .npy array
 
 
+class _Ids:
+    """Array of token ids at the end of a file.
+
+    The ids are read, not memory-mapped, because memory-mapped pages count as memory of the process.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.length, self.dtype = _read_header(file)
+        self._path, self._start = path, file.tell()
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def check(self, valid: bool = True) -> None:
+        """Raise UserError if the size of the file is wrong, or if the rest of the file is not valid."""
+        size, expected = self._path.stat().st_size, self._start + self.length * self.dtype.itemsize
+        if size != expected or not valid:
+            raise UserError(
+                f"{self._path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
+            )
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        width = self.dtype.itemsize
+        return np.frombuffer(os.pread(self._file, (stop - start) * width, self._start + start * width), self.dtype)
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[BinaryIO]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path}: not a token {kind} ({error}); delete the file, and it will be rebuilt") from None
+
+
 class TokenStore(Sequence[NDArray[np.int64]]):
     """Sequences of token ids in a file.
 
@@ -46,25 +81,14 @@ class TokenStore(Sequence[NDArray[np.int64]]):
     def __init__(self, path: Path) -> None:
         """Open a file of token ids. Raises UserError if it is incomplete or damaged."""
         self.path = path
-        try:
-            with path.open("rb") as file:
-                count, offset_dtype = _read_header(file)
-                offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
-                length, dtype = _read_header(file)
-                start = file.tell()
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: not a token store ({error}); delete the file, and it will be rebuilt") from None
-        size, expected = path.stat().st_size, start + length * dtype.itemsize
-        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == length
-        if size != expected or not complete or (np.diff(offsets) < 0).any():
-            raise UserError(
-                f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
-            )
-        self._offsets, self._dtype, self._start, self._total = offsets, dtype, start, length
+        with _reading(path, "store") as file:
+            count, offset_dtype = _read_header(file)
+            offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
+            self._ids = _Ids(path, file)
         self.lengths: NDArray[np.int64] = np.diff(offsets)
-        # The ids are read, not memory-mapped, because memory-mapped pages count as memory of the process.
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == self._ids.length
+        self._ids.check(complete and not (self.lengths < 0).any())
+        self._offsets = offsets
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -73,13 +97,10 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range for {len(self):,} sequences")
         index %= len(self)
-        first, last = self._offsets[index : index + 2].tolist()
-        width = self._dtype.itemsize
-        content = os.pread(self._file, (last - first) * width, self._start + first * width)
-        return np.frombuffer(content, self._dtype).astype(np.int64)
+        return self._ids.read(*self._offsets[index : index + 2].tolist()).astype(np.int64)
 
     def __repr__(self) -> str:
-        return f"TokenStore({len(self):,} sequences, {self._total:,} {self._dtype} ids, {self.path})"
+        return f"TokenStore({len(self):,} sequences, {self._ids.length:,} {self._ids.dtype} ids, {self.path})"
 
     @classmethod
     def of(
@@ -134,29 +155,17 @@ class TokenStream:
     def __init__(self, path: Path) -> None:
         """Open a file of running token ids. Raises UserError if it is incomplete or damaged."""
         self.path = path
-        try:
-            with path.open("rb") as file:
-                self._length, self._dtype = _read_header(file)
-                self._start = file.tell()
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: not a token stream ({error}); delete the file, and it will be rebuilt") from None
-        size, expected = path.stat().st_size, self._start + self._length * self._dtype.itemsize
-        if size != expected:
-            raise UserError(
-                f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
-            )
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
+        with _reading(path, "stream") as file:
+            self._ids = _Ids(path, file)
+        self._ids.check()
 
     def __len__(self) -> int:
-        return self._length
+        return self._ids.length
 
     def __getitem__(self, place: slice) -> NDArray[np.unsignedinteger | np.signedinteger]:
-        start, stop, step = place.indices(self._length)
+        start, stop, step = place.indices(self._ids.length)
         assert step == 1
-        width = self._dtype.itemsize
-        content = os.pread(self._file, max(0, stop - start) * width, self._start + start * width)
-        return np.frombuffer(content, self._dtype)
+        return self._ids.read(start, max(start, stop))
 
     @classmethod
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
