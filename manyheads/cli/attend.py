@@ -14,7 +14,7 @@ from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
-from manyheads.files import PICTURES
+from manyheads.files import PICTURES, JsonObject
 
 if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
@@ -149,7 +149,7 @@ def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> Att
     return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
 
 
-def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> JsonObject:
     """Return the options that the user has set, out of those that only some types of models accept (ONLY_FOR).
 
     Raise UserError for an option that this model does not support.

@@ -15,6 +15,7 @@ from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.cli.parser import number as probability
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
     from manyheads.tasks.targets import Label
@@ -50,7 +51,7 @@ def _classify(options: argparse.Namespace) -> None:
     if options.skip_bad_lines:
         raise UserError("--skip-bad-lines applies to images, but this model reads texts")
     refuse_files([*options.rest, options.pair or ""])
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     paired: list[bool] = []  # True if the input lines are pairs of texts; the first line that is not empty decides
 
     def answers(texts: list[str]) -> list[list[Label] | float]:
@@ -72,7 +73,7 @@ def _classify(options: argparse.Namespace) -> None:
 def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
         raise UserError("--pair and --truncate apply to texts, but this model reads images")
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     images = [file for path in options.rest for file in _images_in(path)]
 
     def answers(files: list[str]) -> list[list[Label] | float | str]:
@@ -108,7 +109,7 @@ def _images_in(path: str) -> list[str]:
     return files
 
 
-def _fields(prediction: list[Label] | float) -> dict[str, Any]:
+def _fields(prediction: list[Label] | float) -> JsonObject:
     if isinstance(prediction, float):
         return {"value": None if math.isnan(prediction) else prediction}
     return {"labels": list(map(asdict, prediction))}

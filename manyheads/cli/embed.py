@@ -11,7 +11,7 @@ from manyheads.cli.loading import add_precision, model_for
 from manyheads.cli.output import check_file, document, print_metrics
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError, extra
-from manyheads.files import replacing
+from manyheads.files import JsonObject, replacing
 
 POOLS = ("mean", "first", "max", "tokens")
 
@@ -39,7 +39,7 @@ def _embed(options: argparse.Namespace) -> None:
     if options.data is not None and (options.rest or options.pool == "tokens"):
         raise UserError("--data scores one vector per item: leave out the texts, and --pool tokens")
     predictor = model_for("embed", options.model, options.precision)
-    settings: dict[str, Any] = {"layer": options.layer, "pool": options.pool}
+    settings: JsonObject = {"layer": options.layer, "pool": options.pool}
     if predictor.reads == "images":
         if options.truncate:
             raise UserError("--truncate applies to texts, but this model reads images")
@@ -60,7 +60,7 @@ def _embed(options: argparse.Namespace) -> None:
             print(" ".join(f"{value:.6g}" for value in row))
 
 
-def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]) -> None:
+def _score(predictor: Any, options: argparse.Namespace, settings: JsonObject) -> None:
     """Embed the training and test data of a labeled corpus, and print the scores of the vectors."""
     import numpy as np
 
@@ -101,7 +101,7 @@ def _score(predictor: Any, options: argparse.Namespace, settings: dict[str, Any]
     document(metrics) if options.json else print_metrics(metrics)
 
 
-def _write(out: Path, rows: list[dict[str, Any]]) -> None:
+def _write(out: Path, rows: list[JsonObject]) -> None:
     """Write rows with an input, a vector (D,) or (T, D), and further texts as a table with one vector per row.
 
     In a table of tokens, the column `token` has the index of the token in its input.
@@ -110,7 +110,7 @@ def _write(out: Path, rows: list[dict[str, Any]]) -> None:
 
     tokens = any(row["vector"].ndim == 2 for row in rows)
     counts = [len(row["vector"]) if tokens else 1 for row in rows]
-    table: dict[str, Any] = {
+    table: JsonObject = {
         name: np.repeat(np.array([row[name] for row in rows]), counts) for name in rows[0] if name != "vector"
     }
     if tokens:

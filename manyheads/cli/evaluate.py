@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from manyheads.cli.loading import add_ensemble, add_precision, add_processes, add_test_data, model_for
 from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import MODEL, Verbs
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 PICTURES = (".png", ".svg")
 SHARES = ("precision", "recall", "f1")
@@ -51,7 +51,7 @@ def _columns(given: str) -> dict[str, str]:
 
 def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision, options.ensemble)
-    more: dict[str, Any] = {"truncate": True} if options.truncate else {}
+    more: JsonObject = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.readers.labeled import Columns
 

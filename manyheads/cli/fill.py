@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
     from manyheads.tasks.masked_words.predictor import Fill
@@ -34,7 +35,7 @@ def add(verbs: Verbs) -> None:
 def _fill(options: argparse.Namespace) -> None:
     refuse_files(options.rest)
     model = model_for("fill", options.model, options.precision)
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
 
     def fills(texts: list[str]) -> list[list[Fill]]:
         return model.fill(texts, options.top or (5 if options.json else 1))

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs, whole
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.distributed import is_rank
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ def _generate(options: argparse.Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
     refuse_files(options.rest)
     model = model_for("generate", options.model, options.precision)
-    how: dict[str, Any] = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
+    how: JsonObject = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
     # Text given as an argument may span several lines. Text from stdin has one line.
     shown = (lambda text: text) if options.rest else one_line
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     done = 0
 
     def continuations(texts: list[str]) -> list[list[Continuation]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping
 
 
 def check_file(out: Path, suffixes: Sequence[str], expected: str, option: str = "--out") -> None:
@@ -37,7 +38,7 @@ def table(rows: Iterable[Sequence[object]]) -> None:
         print("  ".join(aligned).rstrip())
 
 
-def print_scores(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+def print_scores(scores: Mapping[str, Mapping[str, JsonMapping]]) -> None:
     """Print the metrics of each split, with the name of the split before the signature."""
     rows = [
         (split, name, m["value"], m.get("signature", "")) for split, part in scores.items() for name, m in part.items()
@@ -48,5 +49,5 @@ def print_scores(scores: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     )
 
 
-def print_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> None:
+def print_metrics(metrics: Mapping[str, JsonMapping]) -> None:
     table((name, f"{m['value']:.4f}", m.get("signature", "")) for name, m in metrics.items())

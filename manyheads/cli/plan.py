@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs, number, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
     from manyheads.runs.planning import Hardware
@@ -95,7 +96,7 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     )  # fmt: skip
 
 
-def _show(figures: dict[str, Any]) -> None:
+def _show(figures: JsonObject) -> None:
     ways = {"alone": "one process", "ddp": "replicated (DDP)", "fsdp": "sharded (FSDP2)"}
     shown = {way: figures[way] for way in ways if way in figures}
     unit = " -> ".join(map(str, figures["lengths"]))

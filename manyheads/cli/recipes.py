@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.output import document
 from manyheads.cli.parser import Verbs
+from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
     from manyheads.runs.recipe import Recipe
@@ -60,7 +61,7 @@ def _recipes(options: argparse.Namespace) -> None:
     print("\n".join(lines))
 
 
-def _record(name: str, recipe: Recipe) -> dict[str, Any]:
+def _record(name: str, recipe: Recipe) -> JsonObject:
     from manyheads.runs.meanings import meaning
     from manyheads.runs.overrides import as_dict, leaves
     from manyheads.tasks.measured import measured
@@ -114,7 +115,7 @@ def _settings(recipe: Recipe, everything: bool) -> Iterator[str]:
         yield from _wrapped(first, words.split())
 
 
-def _results(results: list[dict[str, Any]], room: int) -> list[str]:
+def _results(results: list[JsonObject], room: int) -> list[str]:
     """Return the lines of the best results that fit into `room` lines. The recipe's own settings come first."""
     lines: list[str] = []
     for result in sorted(results, key=lambda found: bool(found["settings"])):

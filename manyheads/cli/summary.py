@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import Verbs
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping
 from manyheads.models.presets import FAMILIES, PRESETS, family_of
 
 MAX_PARTS = 18  # number of parts of a model that are listed without --all
@@ -89,7 +89,7 @@ def _print_presets(options: argparse.Namespace) -> None:
     print("\nmanyheads summary NAME/SIZE shows one of these presets, such as manyheads summary bert/base-cased")
 
 
-def _print_summary(name: str, summary: Mapping[str, Any], max_parts: int | None) -> None:
+def _print_summary(name: str, summary: JsonMapping, max_parts: int | None) -> None:
     """Print the summary of a model, with the `max_parts` parts that have most parameters and FLOPs."""
     parameters, flops, memory = summary["parameters"], summary["flops"], summary["memory"]
     parts = dict.fromkeys([*parameters["parts"], *flops["parts"]])

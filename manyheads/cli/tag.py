@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import add_precision, add_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import MODEL, Verbs
+from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
     from manyheads.tasks.tagging.predictor import TaggedText
@@ -39,7 +40,7 @@ def add(verbs: Verbs) -> None:
 def _tag(options: argparse.Namespace) -> None:
     refuse_files(options.rest)
     tagger = model_for("tag", options.model, options.precision)
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     tagged: TaggedText
 
     def answers(texts: list[str]) -> list[TaggedText]:

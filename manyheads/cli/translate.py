@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, read_lines, refuse_files, stdin
 from manyheads.cli.loading import add_ensemble, add_precision, add_processes, model_for
 from manyheads.cli.parser import MODEL, Verbs, number, whole
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.files import write as write_file
 from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.training.distributed import distributed_context
@@ -97,7 +98,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--top-k and --top-p apply to random translations: add --temperature 1")
 
 
-def _decoding(options: argparse.Namespace) -> dict[str, Any]:
+def _decoding(options: argparse.Namespace) -> JsonObject:
     """Return the options of decoding for `Translator.nbest`."""
     from manyheads.tasks.translation.options import Options
 
@@ -105,10 +106,10 @@ def _decoding(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_translations(
-    translator: Translator, lines: list[str], decoding: dict[str, Any], options: argparse.Namespace,
+    translator: Translator, lines: list[str], decoding: JsonObject, options: argparse.Namespace,
     write: Callable[[str], None],
 ) -> None:  # fmt: skip
-    documents: list[dict[str, Any]] = []
+    documents: list[JsonObject] = []
     done = 0
 
     def translations(texts: list[str]) -> list[tuple[list[Translation], list[str]]]:
@@ -157,7 +158,7 @@ def _score(
         write(f"{t.score:.4f}\t{t.log_probability:.4f}")
 
 
-def _plain(translation: Translation) -> dict[str, Any]:
+def _plain(translation: Translation) -> JsonObject:
     """Return a translation as a JSON object. A score of -inf (text that the model can never write) becomes null."""
     scores = {"score": translation.score, "log_probability": translation.log_probability}
     return {"text": translation.text, **{key: n if math.isfinite(n) else None for key, n in scores.items()}}

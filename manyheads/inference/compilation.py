@@ -18,6 +18,7 @@ from manyheads.core.interface import Generates, OutputProjection
 from manyheads.core.logits import BLOCK
 from manyheads.core.runtime import ComputeConfig, is_bf16_faster, prepare
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.inference.conversion import convert
 from manyheads.inference.graphs import compile_for_gpu
 from manyheads.inference.kernels import processor
@@ -84,7 +85,7 @@ def compile_model(model: M, compute: ComputeConfig) -> CompiledModel[M]:
     return CompiledModel(model, replace(compute, precision="float32"))
 
 
-def speeds(model: nn.Module, threads: int | None = None) -> list[dict[str, Any]]:
+def speeds(model: nn.Module, threads: int | None = None) -> list[JsonObject]:
     """Return the measured speed of a model's stacks of blocks on this CPU, a row for each precision and kind of work.
 
     The rows contain seconds of one block by route (see `routes.py`), and the route that a loaded model takes. They are

@@ -16,6 +16,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Precision
 from manyheads.core.interface import Generates
 from manyheads.core.runtime import ComputeConfig
+from manyheads.files import JsonObject
 from manyheads.inference.kernels.compiled import cache_directory, source_version
 from manyheads.inference.kernels.packed import get_team
 from manyheads.inference.onednn import is_available
@@ -61,13 +62,13 @@ def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Rou
     return found
 
 
-def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[Precision]) -> list[dict[str, Any]]:
+def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[Precision]) -> list[JsonObject]:
     """Return the measured times of each stack in each precision, with the chosen routes, as plain data.
 
     A stack whose blocks cannot be compiled has a reason instead. A model on the meta device is measured with random
     weights.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     steps = isinstance(model, Generates)
     for name, stack in model.named_modules():
         if not isinstance(stack, Stack):
@@ -155,7 +156,7 @@ def relative_error(model: nn.Module, lowered: nn.Module) -> float:
     return worst
 
 
-def _cached(stack: Stack, blocks: nn.ModuleList, x: Tensor, capacity: int) -> dict[str, Any]:
+def _cached(stack: Stack, blocks: nn.ModuleList, x: Tensor, capacity: int) -> JsonObject:
     """Return an empty cache and masks for x. For cross-attention, x is also the encoder output."""
     cache, has_cross = stack.new_cache(len(x), capacity, x), False
     for layer, block in enumerate(blocks):

@@ -31,7 +31,7 @@ from torch import Tensor
 from manyheads.core.low_rank import merged
 from manyheads.core.tensor_file import write_tensors
 from manyheads.errors import UserError
-from manyheads.files import parse_json, regular, replacing, write_json
+from manyheads.files import JsonMapping, JsonObject, parse_json, regular, replacing, write_json
 from manyheads.training.run_directory import MODEL, resume_command, run_status
 from manyheads.versions import upgrade
 
@@ -70,7 +70,7 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
-    def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> JsonObject:
         """Write the weights of a step into a separate file, and return the entry that describes this file.
 
         The next checkpoint must contain this entry.
@@ -84,7 +84,7 @@ class Checkpoints:
         return {"step": step, "file": file}
 
     def save(
-        self, step: int, tensors: Mapping[str, Tensor], content: Mapping[str, Any], snapshots: list[Any],
+        self, step: int, tensors: Mapping[str, Tensor], content: JsonMapping, snapshots: list[Any],
         sync_log: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Write the checkpoint of a step, then remove older files that no remaining checkpoint needs.
@@ -144,15 +144,15 @@ class Checkpoints:
                 if path.name not in needed:
                     path.unlink()
 
-    def latest(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    def latest(self) -> tuple[JsonObject, dict[str, Tensor]] | None:
         """Return the JSON content and the tensors of the last complete checkpoint, or None if there is no checkpoint.
 
         If every checkpoint lacks some weights files, the last checkpoint whose other files are intact is returned. Its
         entry `files` then omits the missing files.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
-        complete: list[tuple[Path, dict[str, Any]]] = []
-        incomplete: list[tuple[Path, dict[str, Any]]] = []
+        complete: list[tuple[Path, JsonObject]] = []
+        incomplete: list[tuple[Path, JsonObject]] = []
         for path in paths:
             try:
                 content, errors = self._verify(path)
@@ -182,14 +182,14 @@ class Checkpoints:
         except SafetensorError as error:
             raise UserError(f"{path.with_suffix('.safetensors')}: not a safetensors file ({error})") from error
 
-    def _verify(self, path: Path) -> tuple[dict[str, Any], list[Exception]]:
+    def _verify(self, path: Path) -> tuple[JsonObject, list[Exception]]:
         """Return the JSON content of a checkpoint, and a list of the errors in its weights files.
 
         The entry `files` of the content omits weights files that are missing or damaged. Raises an error if another
         part of the checkpoint is damaged.
         """
         saved = parse_json(regular(path).read_bytes())
-        content: dict[str, Any] = saved["content"]
+        content: JsonObject = saved["content"]
         if _digest(content) != saved["sha256"]:
             raise UserError("the content does not match its SHA-256")
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
@@ -218,7 +218,7 @@ def _cpu_copy(tensor: Tensor, copy: Tensor | None) -> Tensor:
     return copy.copy_(tensor)
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: JsonMapping) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -270,7 +270,7 @@ def read_unfinished(path: Path) -> tuple[Path, dict[str, Tensor], str] | None:
     )  # fmt: skip
 
 
-def _total_steps(content: dict[str, Any]) -> int | None:
+def _total_steps(content: JsonObject) -> int | None:
     config = content["config"]
     epochs = config["epochs"] and config["epochs"] * math.ceil(content["batches"] / config["accumulate"])
     return min((steps for steps in (config["steps"], epochs) if steps), default=None)

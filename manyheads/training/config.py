@@ -1,11 +1,12 @@
 """Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 
 BUDGETS = ("steps", "epochs", "minutes")
 # settings that may change when a run is resumed
@@ -137,11 +138,11 @@ class TrainingConfig(Config):
         """Return True if only a part of the weights is trained, or if layers have different learning rates."""
         return bool(self.freeze) or self.lora_rank is not None or self.layer_decay < 1
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
-    def differs_from(self, saved: dict[str, Any]) -> list[str]:
+    def differs_from(self, saved: JsonObject) -> list[str]:
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
         Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
@@ -156,7 +157,7 @@ class TrainingConfig(Config):
             and not (key == "skip_nonfinite" and now[key] > saved[key])
         ]
 
-    def resumed(self, saved: Mapping[str, Any], changed: Collection[str]) -> Self:
+    def resumed(self, saved: JsonMapping, changed: Collection[str]) -> Self:
         """Return the configuration of a saved run, with only the `changed` settings of this configuration."""
         values = {f.name: saved[f.name] for f in fields(self) if f.name not in changed}
         return replace(self, **values | {"betas": tuple(values.get("betas", self.betas))})

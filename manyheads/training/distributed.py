@@ -249,7 +249,7 @@ class _Heartbeat(threading.Thread):
         return self._store.multi_get([f"alive{rank}" for rank in range(self._ranks.world)])
 
 
-def _wait_for(answer: Future[Any]) -> bool:
+def _wait_for(answer: Future[list[bytes]]) -> bool:
     for _ in range(int(MAX_MISSED * HEARTBEAT_SECONDS)):
         if answer.done():
             return True

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.distributed import DistributedContext
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedContext) -> Iterator[None]:
+def reraise_oom(step: int, batch: object, model: nn.Module, ranks: DistributedContext) -> Iterator[None]:
     """Turn an out-of-memory error into a BatchTooLargeError that reports the shapes of the batch."""
     try:
         yield
@@ -49,7 +50,7 @@ def reraise_oom(step: int, batch: Any, model: nn.Module, ranks: DistributedConte
         ) from error
 
 
-def batch_arrays(batch: Any) -> dict[str, Any]:
+def batch_arrays(batch: object) -> JsonObject:
     """Return the tensors and arrays of a batch, by field name.
 
     A batch is a dataclass, a NamedTuple or an object with attributes.

@@ -9,16 +9,15 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from manyheads.core.runtime import ComputeConfig, retain_memory
 from manyheads.errors import UserError
-from manyheads.files import WriteError, write_json
+from manyheads.files import JsonMapping, JsonObject, WriteError, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.objective import Objective
@@ -52,9 +51,9 @@ def train(
     compute: ComputeConfig,
     resume: bool = False,
     max_minutes: float | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: JsonMapping | None = None,
     resume_command: str | None = None,
-    record: Mapping[str, Any] | None = None,
+    record: JsonMapping | None = None,
     flops: float | None = None,
     progress: ProgressCallback | None = None,
     callbacks: Sequence[LogCallback] = (),
@@ -111,9 +110,7 @@ def _count_batches(objective: Objective) -> int:
     return batches
 
 
-def _identity(
-    config: TrainingConfig, settings: Mapping[str, Any], batches: int, environment: Mapping[str, Any]
-) -> dict[str, Any]:
+def _identity(config: TrainingConfig, settings: JsonMapping, batches: int, environment: JsonMapping) -> JsonObject:
     """Return the settings, number of batches and environment of a run, for comparison when it is resumed."""
     return {
         "config": config.as_dict(), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,

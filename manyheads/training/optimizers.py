@@ -1,13 +1,13 @@
 """Optimizers for training. The learning rate is set before every step by the schedule."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import nn
 
 from manyheads.core.interface import Model
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.config import TrainingConfig
 from manyheads.training.tuning import layer_rates
 
@@ -43,7 +43,7 @@ def state_numbers(config: TrainingConfig) -> int:
     return {"rmsprop": 1, "sgd": int(config.betas[0] > 0)}.get(config.optimizer, 2)
 
 
-def _groups(model: nn.Module, config: TrainingConfig) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, config: TrainingConfig) -> list[JsonObject]:
     """Return the trainable parameters in groups that share a weight decay and a factor of the learning rate."""
     undecayed = {id(model.get_parameter(name)) for name in model.undecayed} if isinstance(model, Model) else set()
     rates = layer_rates(model, config.layer_decay) if config.layer_decay < 1 else {}
@@ -69,7 +69,7 @@ class BertAdam(torch.optim.Optimizer):
     1.0.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], betas: tuple[float, float], eps: float) -> None:
+    def __init__(self, groups: Iterable[JsonObject], betas: tuple[float, float], eps: float) -> None:
         super().__init__(groups, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ class RMSprop(torch.optim.Optimizer):
     those of rare words: here such gradients make small steps, in PyTorch steps as large as for other gradients.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], eps: float, rho: float = 0.9) -> None:
+    def __init__(self, groups: Iterable[JsonObject], eps: float, rho: float = 0.9) -> None:
         super().__init__(groups, {"lr": 0.0, "rho": rho, "eps": eps})
 
     @torch.no_grad()

@@ -22,14 +22,14 @@ T = TypeVar("T")
 class ParallelStrategy:
     """Strategy for running the model in the training loop. This base class is for a single process."""
 
-    def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
+    def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         """Call a function that uses the model, and return the result of the function.
 
         counted  False if the loss of this batch will be multiplied by zero
         """
         return function(*arguments)
 
-    def accumulation(self, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, last: bool) -> AbstractContextManager[object]:
         """Return the context manager for the forward and backward pass of a micro-batch.
 
         last  True for the last micro-batch of the step, after which gradients are averaged over the ranks
@@ -75,7 +75,7 @@ class _CallModule(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def forward(self, function: Callable[..., Any], *arguments: object) -> Any:
         return function(*arguments)
 
 
@@ -90,12 +90,12 @@ class _Replicated(ParallelStrategy):
             forward_sync_buffers=False, find_unused_parameters=True,
         )  # fmt: skip
 
-    def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
+    def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         for norm in self._norms:
             norm.counted = counted
         return self._model(function, *arguments) if torch.is_grad_enabled() else function(*arguments)
 
-    def accumulation(self, last: bool) -> AbstractContextManager[Any]:
+    def accumulation(self, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self._model.no_sync()
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
@@ -130,7 +130,7 @@ class _Sharded(ParallelStrategy):
             _CallModule(model), mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False)
         )
 
-    def compute(self, function: Callable[..., T], *arguments: Any, counted: bool = True) -> T:
+    def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         for norm in self._norms:
             norm.counted = counted
         result = self._model(function, *arguments)

@@ -19,19 +19,18 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from manyheads.core.runtime import processor
-from manyheads.files import write_json
+from manyheads.files import JsonMapping, JsonObject, write_json
 
 logger = logging.getLogger(__name__)
 
 MAX_RUNS = 2000  # minimum number of runs in the list of own runs
 
 # Metrics by name: {name: {"value": number, "signature": description of the method of measurement}}
-Metrics = dict[str, dict[str, Any]]
+Metrics = dict[str, JsonObject]
 
 # names of all metrics that a validation may measure
 METRICS = (
@@ -43,9 +42,9 @@ METRICS = (
 _added: set[str] = set()  # digests of the runs trained by this process, in case the file cannot be written
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> JsonObject:
     """Return a description of this machine: processor, threads, torch version and, if present, the GPU."""
-    machine: dict[str, Any] = {
+    machine: JsonObject = {
         "cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
     if torch.cuda.is_available():
@@ -78,15 +77,15 @@ def write_result(
     out: Path,
     *,
     recipe: str,
-    overrides: Mapping[str, Any],
-    data: Mapping[str, Any],
-    metrics: Mapping[str, Mapping[str, Any]],
+    overrides: JsonMapping,
+    data: JsonMapping,
+    metrics: Mapping[str, JsonMapping],
     wall_seconds: float,
     flops: float | None,
     parameters: int,
     seed: int,
-    **more: Any,
-) -> dict[str, Any]:
+    **more: object,
+) -> JsonObject:
     """Write the file result.json of a run into the directory `out`, and return its content.
 
     The run is also registered as a run of this user.
@@ -104,7 +103,7 @@ def write_result(
     return result
 
 
-def add_own_run(data: Mapping[str, Any]) -> None:
+def add_own_run(data: JsonMapping) -> None:
     """Add a run to the list of runs that this user has trained. The run is identified by a digest of its data record.
 
     Logs a warning if the list cannot be written to disk.
@@ -123,7 +122,7 @@ def add_own_run(data: Mapping[str, Any]) -> None:
         )
 
 
-def is_own_run(data: Mapping[str, Any]) -> bool:
+def is_own_run(data: JsonMapping) -> bool:
     digest = _digest(data)
     if digest in _added:
         return True
@@ -152,7 +151,7 @@ def _file() -> Path:
     return state / "manyheads" / "runs"
 
 
-def _digest(data: Mapping[str, Any]) -> str:
+def _digest(data: JsonMapping) -> str:
     # JSON turns numeric keys into strings, which are sorted in another order than numbers. So convert the keys before
     # sorting.
     normalized = json.loads(json.dumps(data))

@@ -6,14 +6,12 @@ If the run is already finished, nothing is trained.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from manyheads.core.config import missing_fields
 from manyheads.errors import UserError
-from manyheads.files import write_json
+from manyheads.files import JsonMapping, JsonObject, write_json
 from manyheads.training.run_directory import COMMAND, FINISHED, MODEL, RUN, Summary, resume_command
 from manyheads.training.schedules import steps_per_epoch, warmup_warning
 from manyheads.training.session import TrainingSession
@@ -22,7 +20,7 @@ from manyheads.versions import check_complete
 
 logger = logging.getLogger(__name__)
 
-Checkpoint = tuple[dict[str, Any], dict[str, Any]]  # JSON content and tensors of a checkpoint
+Checkpoint = tuple[JsonObject, JsonObject]  # JSON content and tensors of a checkpoint
 
 
 def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None:
@@ -87,7 +85,7 @@ def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint 
         )
 
 
-def _refuse_another_run(session: TrainingSession, saved: Mapping[str, Any]) -> None:
+def _refuse_another_run(session: TrainingSession, saved: JsonMapping) -> None:
     """Raise UserError if the checkpoint was written with other settings, with other data, or by an earlier version."""
     out, now = session.out, session.identity
     check_complete(out, missing_fields(session.config, saved["config"]))
@@ -112,7 +110,7 @@ def refuse_differences(out: Path, differences: list[str]) -> None:
         )
 
 
-def _warn_of_another_environment(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _warn_of_another_environment(saved: JsonMapping, now: JsonMapping) -> None:
     changed = [f"{k}: {saved.get(k)} -> {now.get(k)}" for k in {**saved, **now} if saved.get(k) != now.get(k)]
     if changed:
         logger.warning(

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from manyheads.errors import UserError
-from manyheads.files import LEFTOVER, read_json
+from manyheads.files import LEFTOVER, JsonObject, read_json
 from manyheads.versions import EarlierVersion, upgrade
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def resume_command(out: Path) -> str:
     return str(read_json(file, CONTINUE_HINT))
 
 
-def saved_run(out: Path) -> dict[str, Any]:
+def saved_run(out: Path) -> JsonObject:
     """Return the content of state/run.json; an empty dictionary for a directory without this file."""
     file = out / "state" / RUN
     content = read_json(file, "start again in another directory (--out)") if file.is_file() else {}

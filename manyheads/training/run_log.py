@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from manyheads.files import parse_json, write
+from manyheads.files import JsonObject, parse_json, write
 from manyheads.training.schedules import finished_fraction
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], None]
 # function that receives an entry of metrics.jsonl; it stops the run by returning False
-LogCallback = Callable[[dict[str, Any]], bool | np.bool_ | None]
+LogCallback = Callable[[JsonObject], bool | np.bool_ | None]
 
 
 class ProgressMeter:
@@ -161,7 +161,7 @@ class Metrics:
         if self._events is not None:
             self._events.close()
 
-    def log(self, step: int, entry: dict[str, Any]) -> None:
+    def log(self, step: int, entry: JsonObject) -> None:
         self._file.write(json.dumps({"step": step, **entry}) + "\n")
         self._file.flush()
         if self._events is None:
@@ -178,7 +178,7 @@ class Metrics:
         os.fsync(self._file.fileno())
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[JsonObject]:
     """Return the entries of a metrics.jsonl file. Invalid lines are skipped, such as a line that is incomplete after a
     kill.
 
@@ -311,7 +311,7 @@ class RunLog:
         self._logged_at, self._logged_tokens = now, self._session.counters.tokens
         self._data_wait_seconds = 0.0
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entry: JsonObject) -> None:
         if self._metrics is not None:
             self._metrics.log(self._session.counters.step, entry)
             for callback in self._callbacks:

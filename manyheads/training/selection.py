@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.training.checkpoints import mean_tensors
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed_map import divide_batches
@@ -66,7 +66,7 @@ def update_best(session: TrainingSession, values: dict[str, float]) -> None:
         counters.without_best += 1
 
 
-def snapshot(session: TrainingSession) -> dict[str, Any]:
+def snapshot(session: TrainingSession) -> JsonObject:
     """Write the current weights into a file in the checkpoint directory. Return the step and the file name."""
     tensors = session.strategy.full_tensors(weights(session.model))
     return session.ranks.broadcast(lambda: session.checkpoints.snapshot(session.counters.step, tensors))

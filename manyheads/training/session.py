@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from manyheads.core.block import trainable_stacks
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import DistributedContext
@@ -88,9 +89,9 @@ class TrainingSession:
     out: Path
     compute: ComputeConfig
     ranks: DistributedContext
-    identity: Mapping[str, Any]
+    identity: JsonMapping
     resume_command: str
-    record: Mapping[str, Any] | None
+    record: JsonMapping | None
     max_minutes: float | None
     signals: Signals
     release_memory: Callable[[], None]
@@ -154,9 +155,9 @@ def new_session(
     *,
     compute: ComputeConfig,
     ranks: DistributedContext,
-    identity: Mapping[str, Any],
+    identity: JsonMapping,
     resume_command: str,
-    record: Mapping[str, Any] | None,
+    record: JsonMapping | None,
     max_minutes: float | None,
     signals: Signals,
     release_memory: Callable[[], None],

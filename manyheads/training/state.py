@@ -3,7 +3,6 @@
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import check_fields
 from manyheads.errors import UserError, shown
+from manyheads.files import JsonObject
 from manyheads.training.faults import is_out_of_memory
 
 WINDOW = ("loss", "right")  # names under which checkpoints store the sums since the last log entry
@@ -32,11 +32,11 @@ class Counters:
     validated: int = 0  # step of the last validation
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
     without_best: int = 0  # number of validations in a row without a new best value
-    best: dict[str, Any] | None = None  # {"value", "step", "file"}
+    best: JsonObject | None = None  # {"value", "step", "file"}
     # saved weights for the final mean, oldest first: {"step": ..., "file": ...}
-    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    snapshots: list[JsonObject] = field(default_factory=list)
 
-    def needed_files(self) -> list[dict[str, Any]]:
+    def needed_files(self) -> list[JsonObject]:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
@@ -124,7 +124,7 @@ def capture(
     counters: Counters,
     window: Tensor,
     ema_weights: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> tuple[dict[str, Tensor], JsonObject]:
     """Return the current state of a training run as the tensors and the JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
     tensors |= {f"ema.{name}": tensor for name, tensor in ema_weights.items()}
@@ -148,7 +148,7 @@ def restore(
     window: Tensor,
     ema_weights: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
-    content: dict[str, Any],
+    content: JsonObject,
 ) -> Counters:
     """Restore the training state that `capture` returned.
 
@@ -172,7 +172,7 @@ def _restore_state(
     window: Tensor,
     ema_weights: Mapping[str, Tensor],
     tensors: dict[str, Tensor],
-    content: dict[str, Any],
+    content: JsonObject,
 ) -> Counters:
     for name, tensor in ema_weights.items():
         tensor.copy_(_local_shard(tensor, tensors[f"ema.{name}"]))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from manyheads.training.faults import NonFiniteError, batch_arrays, reraise_oom
-from manyheads.training.objective import Loss
+from manyheads.training.objective import Batch, Loss
 from manyheads.training.parallel import full_tensor
 from manyheads.training.prefetching import Group
 from manyheads.training.session import TrainingSession
@@ -159,7 +159,7 @@ def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: f
     return f"{message}; skipped, {counters.skipped} of {budget} allowed"
 
 
-def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: Sequence[Tensor]) -> str:
+def _first_bad_tensor(session: TrainingSession, batches: Sequence[Batch], losses: Sequence[Tensor]) -> str:
     """Return the name of the first tensor with NaN or infinite values.
 
     Searches parameters, inputs, losses and gradients, in the order of their computation.
@@ -188,5 +188,5 @@ def _first_bad_tensor(session: TrainingSession, batches: Sequence[Any], losses: 
     return name if ranks.world == 1 or by_rank == [(name,)] * ranks.world else f"{name}, on rank {rank}"
 
 
-def _is_bad(array: Any) -> bool:
+def _is_bad(array: object) -> bool:
     return not torch.as_tensor(array).isfinite().all()

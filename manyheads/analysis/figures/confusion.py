@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from PIL import Image
 
 from manyheads.analysis.drawing import save
 from manyheads.errors import extra
+from manyheads.files import JsonObject
 
 COUNTED = 20  # maximum number of labels of a matrix in which each cell shows its count
 COLUMNS = 8  # images in a row of a sheet
@@ -31,7 +31,7 @@ def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.i
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     drawing.colorbar(image, ax=panel, label="fraction of the true label")
-    style: dict[str, Any] = {"fontsize": min(9, 360 / len(labels)), "parse_math": False}
+    style: JsonObject = {"fontsize": min(9, 360 / len(labels)), "parse_math": False}
     names = [label if len(label) <= 24 else f"{label[:23]}…" for label in labels]
     panel.set_xticks(range(len(labels)), names, rotation=60, ha="right", **style)
     panel.set_yticks(range(len(labels)), names, **style)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from manyheads.analysis.drawing import save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
 from manyheads.errors import extra
+from manyheads.files import JsonObject
 
 # names of the two directions of attention, written as attending word -> attended word
 DIRECTIONS = ("dep->head", "head->dep")
@@ -89,7 +89,7 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4
     figure = Figure(figsize=(wide, high), layout="constrained")
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
-    look: dict[str, Any] = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
+    look: JsonObject = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
     image = panel.imshow(accuracies, **look)
     side.imshow(base, **look)
     for y, row in enumerate(rows):
