@@ -90,7 +90,7 @@ def at_step(fault: Callable[[Any, Any], object]) -> Callable[[], None]:
 
         def faulty(session: Any, group: Any) -> Any:
             if session.counters.step == AT:
-                fault(session.task, group)
+                fault(session.objective, group)
             return train_step(session, group)
 
         setattr(loop, "train_step", faulty)  # noqa: B010

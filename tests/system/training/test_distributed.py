@@ -118,13 +118,13 @@ from tests.support import families
 train_step = loop.train_step
 
 def faulty(session, group):
-    task, loss = session.task, session.task.loss
+    objective, loss = session.objective, session.objective.loss
     if session.counters.step == 10 and distributed_context().rank == 1:
-        task.loss = lambda batch: loss(batch)._replace(total=loss(batch).total * float("nan"))
+        objective.loss = lambda batch: loss(batch)._replace(total=loss(batch).total * float("nan"))
     try:
         return train_step(session, group)
     finally:
-        task.loss = loss
+        objective.loss = loss
 
 loop.train_step = faulty
 families.score_nothing()
