@@ -84,14 +84,11 @@ class SplitData(NamedTuple, Generic[D]):
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: data for name, data in splits.items() if data is not None}
 
-    def sampled(self, items: int | None, seed: int) -> SplitData[D]:
-        """Return the splits with a random sample of the training data.
-
-        items  number of training items in the sample. If it is None or exceeds their number, all are used
-        """
-        if items is None or items >= len(self.train):
-            if items is not None and items > len(self.train):
-                logger.info(f"items={items:,}: using all {len(self.train):,} training items")
+    def sampled(self, items: int, seed: int) -> SplitData[D]:
+        """Return the splits with a random sample of `items` training items, or with all if there are no more."""
+        if items > len(self.train):
+            logger.info(f"items={items:,}: using all {len(self.train):,} training items")
+        if items >= len(self.train):
             return self
         return self._replace(train=self.train.subset(sorted(Random(seed).sample(range(len(self.train)), items))))
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.column import SpillingTextBuffer
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.splits import closest_fraction_mask, hashes_of, lowest_fraction_mask
+from manyheads.data.readers.splits import Data, closest_fraction_mask, hashes_of, lowest_fraction_mask
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, compute_facts
 from manyheads.data.sources.source import HELD_OUT_FRACTION
 from manyheads.errors import UserError
+
+D = TypeVar("D", bound=Data)
 
 _MAX_CUT_FRACTION = 0.9  # At most this fraction of a text may be cut off for validation.
 _TOLERANCE = 2.0  # The held-out size may differ from the requested size by at most this factor.
@@ -62,7 +65,7 @@ def hold_out_documents(
         if selected is None:
             return _split_off_document_end(train, _longest_unique(hashes, sizes, fraction), fraction * sizes.sum())
         held_out = selected
-    return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
+    return _split_by_mask(train, held_out)
 
 
 def hold_out_questions(train: Questions, fraction: float) -> tuple[Questions, Questions]:
@@ -71,8 +74,7 @@ def hold_out_questions(train: Questions, fraction: float) -> tuple[Questions, Qu
     fraction  fraction of the questions in the validation part, met as closely as the articles allow
     """
     articles = hashes_of(item.article for item in train.items)
-    held_out = closest_fraction_mask(articles, fraction, what="article")
-    return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
+    return _split_by_mask(train, closest_fraction_mask(articles, fraction, what="article"))
 
 
 def _is_close(actual: float, fraction: float) -> bool:
@@ -110,7 +112,7 @@ def _longest_unique(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fracti
     return longest
 
 
-def _split_by_mask(train: Texts, held_out: NDArray[np.bool_]) -> tuple[Texts, Texts]:
+def _split_by_mask(train: D, held_out: NDArray[np.bool_]) -> tuple[D, D]:
     return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
 
 
