@@ -7,7 +7,8 @@ from manyheads.tasks import registry
 from papers.directions.recipes import RECIPES as DIRECTIONS
 from papers.nonlocal_net.recipes import RECIPES as NONLOCAL_NET
 from papers.rivals.recipes import RECIPES as RIVALS
+from papers.text_classifier.recipes import RECIPES as TEXT_CLASSIFIER
 from papers.universal.recipes import RECIPES as UNIVERSAL
 
-RECIPES: dict[str, Recipe] = {**DIRECTIONS, **NONLOCAL_NET, **RIVALS, **UNIVERSAL}
+RECIPES: dict[str, Recipe] = {**DIRECTIONS, **NONLOCAL_NET, **RIVALS, **TEXT_CLASSIFIER, **UNIVERSAL}
 ALL = {**registry.RECIPES, **RECIPES}  # with those of the package

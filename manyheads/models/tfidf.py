@@ -5,8 +5,8 @@
 
 Sources: Spärck Jones 1972, Salton & Buckley 1988. The optional components are the main directions of the training
 texts: latent semantic analysis (Deerwester 1990). The formulas are those of scikit-learn (TfidfTransformer,
-TruncatedSVD, LogisticRegression), which also fits the model (`tasks/classification/tfidf.py`). The order of the words
-has no effect, and unknown words are ignored.
+TruncatedSVD, LogisticRegression), which also fits the model (`papers/text_classifier/fitting.py`). The order of the
+words has no effect, and unknown words are ignored.
 """
 
 from __future__ import annotations

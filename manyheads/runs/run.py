@@ -155,7 +155,7 @@ def _dry_run(task: Task[C, D]) -> JsonObject:
         job = task.build(splits, compute)
         training = _session_training(run, job, {})
         check_selection(job.model, training)
-        steps = None if job.objective is None else steps_per_epoch(training, len(job.objective.batches(0)))
+        steps = steps_per_epoch(training, len(job.objective.batches(0)))
         config, planned = replace(config, training=training), replace(planned, model=job.model)
         return estimate(run.recipe, config, planned, compute, steps, len(splits.train))
 
@@ -164,9 +164,6 @@ def _train(task: Task[C, D], built: Built[D], identity: JsonMapping, compute: Co
     run, job = task.run, built.job
     settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
     job.record |= {} if _held(task, built.splits) is None else {"scored": _scored_split(task.config)}
-    if job.fit is not None:
-        return distributed_context().broadcast(job.fit)
-    assert job.objective is not None
     return train(
         job.objective, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,
         settings=identity, resume_command=run.resume_command, flops=job.flops,
@@ -232,11 +229,9 @@ def _session_training(run: Run, job: Job, before: JsonMapping) -> TrainingConfig
     """
     if before:
         return job.training.resumed(before["config"], run.changed)
-    if (objective := job.objective) is None:
-        return job.training
-    training = fit_to_data(job.training, run.given, lambda: len(objective.batches(0)), own_data=run.own_data)
+    training = fit_to_data(job.training, run.given, lambda: len(job.objective.batches(0)), own_data=run.own_data)
     keeps_best = run.own_data and not run.whole and "training.metric" not in run.given
-    return keeping_best(training, objective.metrics) if keeps_best else training
+    return keeping_best(training, job.objective.metrics) if keeps_best else training
 
 
 def log_splits(data: Data[D], splits: SplitData[D]) -> None:

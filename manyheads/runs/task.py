@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -17,7 +17,6 @@ from manyheads.runs.recipe import RunConfig
 from manyheads.training.config import TrainingConfig
 from manyheads.training.objective import Objective
 from manyheads.training.record import Metrics
-from manyheads.training.run_directory import Summary
 
 C = TypeVar("C", bound=RunConfig)
 D = TypeVar("D", bound=Any)
@@ -42,7 +41,6 @@ class Job:
     """Model of a run and how it is trained, built from the data.
 
     training   settings with which the training loop trains the objective
-    fit        function that trains and saves the model without the training loop, for a task without objective
     flops      training FLOPs per unit of the objective (token, image, ...)
     identity   further values that identify the run, in addition to settings and data
     record     further entries of result.json; `Task.score` may add entries
@@ -50,8 +48,7 @@ class Job:
 
     model: Model[Config]
     training: TrainingConfig
-    objective: Objective | None = None
-    fit: Callable[[], Summary] | None = None
+    objective: Objective
     flops: float | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     record: JsonObject = field(default_factory=dict)

@@ -14,7 +14,7 @@ INFO = TaskInfo(
             "sentence-pair": "classifiers of pairs of texts, from a BERT or GPT",
         },
         PUBLISHED: {
-            "imdb": "classifiers of film reviews: a Transformer and six baselines",
+            "imdb": "classifiers of film reviews: a Transformer and five baselines",
             "sst2": "a sentiment classifier of sentences",
             "mrpc": "a classifier of sentence pairs with equal meaning",
         },

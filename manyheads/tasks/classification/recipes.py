@@ -164,11 +164,6 @@ RECIPES = {
     "imdb/bilstm": _on_imdb("a bidirectional LSTM as a baseline", "sequence-baseline/bilstm", training=RECURRENT),
     "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
     "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),
-    "imdb/tfidf": _on_imdb(
-        "TF-IDF and logistic regression", "tfidf",
-        "It reads whole reviews (with scikit-learn). For LSA, set model.components=100, as its documentation advises.",
-        max_length=None, truncate=False,
-    ),
     "sst2": Recipe(
         "a sentiment classifier of sentences, fine-tuned from any BERT", "Devlin et al. 2018", SST2, TASK,
         "Published result for BERT base on the GLUE test set (section 4.1): accuracy 0.935.",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,11 +18,9 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
-from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
-from manyheads.models.presets import build, full_name, preset_for_data
-from manyheads.models.tfidf import Tfidf
+from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, opened, start_tuned, tokenizer_of
@@ -36,16 +31,11 @@ from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
-from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.tasks.encoding import encode
-from manyheads.tasks.targets import Target, build_target
-from manyheads.training.loop import Summary
+from manyheads.tasks.targets import build_target
 from manyheads.training.record import Metrics
-from manyheads.training.run_directory import saved_message
 
-logger = logging.getLogger(__name__)
-
-FAMILIES = ("text-classifier", "sequence-baseline", "tfidf")
+FAMILIES = ("text-classifier", "sequence-baseline")
 
 
 class Classification(DataTask[ClassificationConfig, Labeled]):
@@ -60,7 +50,7 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
             raise UserError("this recipe fine-tunes a model: give the model to start from with --init MODEL")
         labels = config.names or (tuple(LANGUAGES) if config.data is None else _expected_labels(config))
         with torch.device("meta"):
-            return _model(config, labels, config.vocabulary, 0, 1)
+            return _model(config, labels, config.vocabulary, 0)
 
     def plan(self) -> Plan:
         config, run = self.config, self.run
@@ -90,9 +80,6 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
             )
         record = {"truncate": config.truncate, **config.target_record}
-        if isinstance(model, Tfidf):
-            fit = _make_fit(config, run, model, tokenizer, splits.train)
-            return Job(model, config.training, fit=fit, record=record)
         assert limit is not None
         objective = ClassificationObjective(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
@@ -158,14 +145,6 @@ def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     if run.init is not None:
         return
     run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
-    if config.preset == "tfidf":
-        run.refuse(("target", "class_weights", "sampling"), "not supported by TF-IDF: leave it out", changed_only=True)
-        reason = "no effect, because TF-IDF is fitted at once, without training steps: leave it out"
-        keys = [key for key in run.given if key.startswith(("training.", "batch_")) and key != "training.seed"]
-        run.refuse(tuple(keys), reason)
-        options = {"--max-minutes": run.max_minutes, "--precision": run.precision, "--compile": run.compile or None}
-        if unused := [name for name, value in options.items() if value is not None]:
-            raise UserError(f"{', '.join(unused)}: {reason}")
 
 
 def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None:
@@ -181,22 +160,6 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None
         )
 
 
-def _make_fit(
-    config: ClassificationConfig, run: Run, model: Tfidf, tokenizer: Tokenizer, train: Labeled
-) -> Callable[[], Summary]:
-    """Return a function that fits a TF-IDF classifier, in place of the training loop."""
-
-    def fit() -> Summary:
-        started = time.monotonic()
-        encoded = encode(tokenizer, train.texts, train.second_texts, config.max_length, truncate=config.truncate)
-        fit_tfidf(model, encoded.ids, Target("classes", model.config.labels).truth(train))
-        kind = directory.save(run.out, model, tokenizer, label_type=train.label_type)
-        logger.info(saved_message(kind, run.out))
-        return Summary("finished", "fitted", 0, 0, 0, time.monotonic() - started, "fitted", {})
-
-    return fit
-
-
 def _build_model(
     config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]
 ) -> tuple[Model[Config], Tokenizer]:
@@ -205,16 +168,11 @@ def _build_model(
     with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)
-    pad, unknown = (
-        next(i for i in map(tokenizer.token_to_id, names) if i is not None)
-        for names in (("[PAD]", PAD), ("[UNK]", "<unk>"))
-    )
-    return _model(config, labels, tokenizer.get_vocab_size(), pad, unknown), tokenizer
+    pad = next(i for i in map(tokenizer.token_to_id, ("[PAD]", PAD)) if i is not None)
+    return _model(config, labels, tokenizer.get_vocab_size(), pad), tokenizer
 
 
-def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int, unknown: int) -> Model[Config]:
+def _model(config: ClassificationConfig, labels: tuple[str, ...], size: int, pad: int) -> Model[Config]:
     assert config.preset is not None
-    name = full_name(config.preset, *FAMILIES)
-    special: JsonObject = {"unknown": unknown} if name == "tfidf" else {}
-    special |= {} if name == "tfidf" else {"target": config.target}
-    return build(preset_for_data(name, (), config.model, {"vocab": size, "labels": labels, "pad": pad, **special}))
+    decided = {"vocab": size, "labels": labels, "pad": pad, "target": config.target}
+    return build(preset_for_data(config.preset, FAMILIES, config.model, decided))

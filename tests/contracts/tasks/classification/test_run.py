@@ -84,16 +84,11 @@ def test_a_run_trains_records_and_evaluates(textbook: Path, data: Path) -> None:
     assert [str(labels[0]) for labels in model.classify([GOOD, BAD])] == ["positive", "negative"]
 
 
-@pytest.mark.parametrize("rival", ["corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf"])
+@pytest.mark.parametrize("rival", ["corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d"])
 def test_every_baseline_supports_the_same_verbs(
     rival: str, textbook: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**SMALL, "data": str(data), "vocabulary": 40, "training.learning_rate": 0.02, "batch_items": 10}
-    if rival == "tfidf":
-        pytest.importorskip("sklearn")
-        with pytest.raises(ValueError, match="batch_items, training.*: no effect, because TF-IDF is fitted at once"):
-            train(f"imdb/{rival}", settings, out=tmp_path / "run")
-        settings = {k: v for k, v in settings.items() if not k.startswith(("training.", "batch_"))}
     result = train(f"imdb/{rival}", settings, out=tmp_path / "run")
     assert result["metrics"]["accuracy"]["value"] > 0.9
     with pytest.raises(ValueError, match="contains a finished run"):
@@ -255,7 +250,8 @@ def test_fewer_items_and_missing_weights(data: Path, bert: Path, tmp_path: Path,
     ("recipe", "settings", "message"),
     [
         ("imdb/textbook", {}, "imdb/textbook requires the setting data: data=DIR"),
-        ("imdb/tfidf", {"data": "absent"}, "absent: no such file"),
+        ("imdb/conv1d", {"data": "absent"}, "absent: no such file"),
+        ("text-classification", {"preset": "tfidf"}, "preset 'tfidf' does not fit this task"),
         ("imdb/lstm", {"data": "absent", "init": "bert"}, "imdb/lstm cannot start from another model"),
         ("sst2", {"data": "absent"}, "sst2 fine-tunes a model: give the model to start from with --init"),
         ("text-classification", {"preset": "text-classifier/book"}, "unknown preset 'text-classifier/book'"),
@@ -288,7 +284,7 @@ def test_a_dry_run_plans_every_recipe(bert: Path, tmp_path: Path) -> None:
     assert planned["parameters"] == 650_689
     assert train("mrpc", out=tmp_path / "run", dry_run=True, init=str(bert))["parameters"] > 0
     assert not (tmp_path / "run").exists()
-    for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d", "imdb/tfidf"):
+    for name in ("text-classification", "imdb/corrected", "imdb/lstm", "imdb/conv2d"):
         assert sum(p.numel() for p in planned_model(RECIPES[name]).parameters()) > 10_000
     with pytest.raises(ValueError, match="fine-tunes a model"):
         planned_model(RECIPES["sst2"])
@@ -341,9 +337,6 @@ def test_final_weights_can_be_selected_by_accuracy(data: Path, tmp_path: Path) -
         ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
-        ({"preset": "tfidf", "training.epochs": 3}, {}, "training.epochs: no effect, because TF-IDF is fitted at once"),
-        ({"preset": "tfidf"}, {"max_minutes": 1.0, "precision": "bf16"}, "--max-minutes, --precision: no effect"),
-        ({"preset": "tfidf", "model.foo": 3}, {}, "unknown settings foo"),
         ({}, {"out": ""}, "out is empty"),
     ],
 )

@@ -145,7 +145,6 @@ def test_the_service_answers_with_numbers_and_labels(numbers: Path, labels: Path
         ({"class_weights": "balanced", "sampling": "balanced"}, "expected one of them"),
         ({"threshold": 0.3}, "threshold: no effect with target=classes"),
         ({"names": ["a", "b"], "positive": "c"}, "positive is 'c': expected one of the names a, b"),
-        ({"preset": "tfidf", "target": "regression"}, "target: not supported by TF-IDF"),
         ({"target": "regression", "model.target": "classes"}, "target"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Classification task: batches, and metrics and TF-IDF compared with scikit-learn."""
+"""Classification task: batches, and metrics compared with scikit-learn."""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import preset
 from manyheads.models.sequence_baselines import SequenceBaseline
 from manyheads.models.text_classifier import TextClassifier
-from manyheads.models.tfidf import Tfidf, TfidfConfig
-from manyheads.tasks.classification.objective import ClassificationObjective, label_logits
+from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.classification.predictor import Classifier
-from manyheads.tasks.classification.tfidf import fit_tfidf
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.targets import Target, classification_metrics
 
@@ -150,47 +148,6 @@ def test_metrics_equal_scikit_learn(labels: tuple[str, ...]) -> None:
         classification_metrics([], [], labels)
 
 
-@pytest.mark.parametrize("components", [None, 3])
-@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c")])
-def test_tfidf_equals_scikit_learn_before_and_after_saving(
-    tmp_path: Path, labels: tuple[str, ...], components: int | None
-) -> None:
-    text = pytest.importorskip("sklearn.feature_extraction.text")
-    linear = pytest.importorskip("sklearn.linear_model")
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import Normalizer
-
-    tokenizer = train_word_level(TEXTS, 12)
-    wanted = [i % len(labels) for i in range(24)]
-    model = Tfidf(TfidfConfig(vocab=12, labels=labels, components=components))
-    ids = encode(tokenizer, TEXTS, None, None, truncate=False)
-    fit_tfidf(model, ids.ids, torch.tensor(wanted), strength=3.0)
-    vectors = text.TfidfVectorizer(sublinear_tf=True)
-    if components is not None:
-        steps = (vectors, TruncatedSVD(components, random_state=0), Normalizer())
-        vectors = make_pipeline(*steps)
-    theirs = linear.LogisticRegression(C=3.0, max_iter=1000).fit(vectors.fit_transform(TEXTS), wanted)
-    held = ["red red red moon", "dog zebra, cat!", "and"]
-    expected = theirs.predict_proba(vectors.transform(held))
-    encoded = encode(tokenizer, held, None, None, truncate=False)
-    assert label_logits(model, encoded, prepare(threads=1)).softmax(-1).numpy() == pytest.approx(expected, abs=1e-5)
-    directory.save(tmp_path / "m", model, tokenizer)
-    reloaded = Classifier(directory.load(tmp_path / "m"), prepare(threads=1))
-    found = reloaded.classify(held, top=3)
-    assert [{label.label: label.probability for label in each} for each in found] == [
-        pytest.approx(dict(zip(labels, row, strict=True)), abs=1e-5) for row in expected
-    ]
-    assert not [file for file in (tmp_path / "m").iterdir() if file.suffix not in (".json", ".safetensors")]
-
-
-def test_more_components_than_texts_are_refused() -> None:
-    pytest.importorskip("sklearn")
-    ids = encode(train_word_level(TEXTS, 12), TEXTS[:4], None, None, truncate=False)
-    with pytest.raises(ValueError, match="components is 9: expected at most 4 for 4 texts of 12 words"):
-        fit_tfidf(Tfidf(TfidfConfig(vocab=12, components=9)), ids.ids, torch.tensor([0, 1, 0, 1]))
-
-
 def loaded(path: Path, name: str = "corrected") -> Classifier:
     learning = task(name, max_length=24) if name == "bert" else task(name)
     learning.save(path)
@@ -271,13 +228,3 @@ def test_truncation_does_not_change_the_tokenizer() -> None:
     encoded = encode(shared, ["red " * 30, "red"], None, 8, truncate=True)
     assert [len(ids) for ids in encoded.ids] == [8, 3]
     assert encoded.cut == 1
-
-
-@pytest.mark.parametrize("labels", [("a", "b", "c"), ("a", "b", "c", "d")])
-def test_a_label_missing_in_training_is_reported(labels: tuple[str, ...]) -> None:
-    """Of two labels there is one row of weights, which would go into every row of three."""
-    model = Tfidf(TfidfConfig(vocab=12, labels=labels))
-    wanted = [place for place in range(len(labels)) if labels[place] != "b"] * 2
-    texts = [np.array([place + 3, place + 4]) for place in wanted]
-    with pytest.raises(ValueError, match="no training text has the label 'b': remove the label from names"):
-        fit_tfidf(model, texts, torch.tensor(wanted))
