@@ -6,44 +6,45 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from manyheads.files import JsonObject
 from manyheads.service import attention_api, libretranslate, openai, page, schemas, verbs
-from manyheads.service.endpoint import Endpoint
+from manyheads.service.endpoint import Endpoint, Reply
 from manyheads.service.middleware import AccessMiddleware, is_public_path, tokens_equal, unauthorized
 from manyheads.service.openapi import document
 from manyheads.service.request_body import JSON, parse_body, read_body
 from manyheads.service.state import Service
 
 
-async def health(service: Service, payload: None, request: Request) -> Any:
+async def health(service: Service, payload: None, request: Request) -> Reply:
     models = service.registry.all() if request.scope["state"]["allowed"] else []
     return schemas.Health(status="ok", models=[served.name for served in models])
 
 
-async def metrics(service: Service, payload: None, request: Request) -> Any:
+async def metrics(service: Service, payload: None, request: Request) -> Reply:
     return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def runs(service: Service, payload: None, request: Request) -> Any:
+async def runs(service: Service, payload: None, request: Request) -> Reply:
     return schemas.RunList(runs=await asyncio.to_thread(service.runs.cards))
 
 
-async def curves(service: Service, payload: None, request: Request) -> Any:
+async def curves(service: Service, payload: None, request: Request) -> Reply:
     return await asyncio.to_thread(service.runs.curves, request.path_params["name"])
 
 
 @functools.cache
-def _document(token: bool) -> dict[str, Any]:
+def _document(token: bool) -> JsonObject:
     return document(ENDPOINTS, token)
 
 
-async def openapi(service: Service, payload: None, request: Request) -> Any:
+async def openapi(service: Service, payload: None, request: Request) -> Reply:
     return JSONResponse(_document(service.token is not None))
 
 
@@ -84,7 +85,7 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-def application(service: Service) -> Any:
+def application(service: Service) -> ASGIApp:
     """Return the ASGI application for the uvicorn server.
 
     When the server stops, the application first finishes all requests that it has accepted.
@@ -109,7 +110,7 @@ def application(service: Service) -> Any:
     inner = Starlette(routes=routes, lifespan=lifespan)
     inner.router.redirect_slashes = False
 
-    async def outer(scope: Any, receive: Any, send: Any) -> None:
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = inner
         handler = inner.router if scope["type"] != "http" else AccessMiddleware(inner.router, service)
         await handler(scope, receive, send)

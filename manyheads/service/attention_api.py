@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import torch
 from starlette.requests import Request
@@ -17,8 +16,10 @@ from manyheads.analysis.maps.page import SHOWN, panel
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.service import schemas
 from manyheads.service.computing import MAX_PIXELS
+from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
@@ -31,7 +32,7 @@ MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, where 
 MAX_NEXT = 5
 
 
-async def attend(service: Service, payload: schemas.AttendRequest, request: Request) -> Any:
+async def attend(service: Service, payload: schemas.AttendRequest, request: Request) -> Reply:
     """Return the attention maps of one input.
 
     Each input is computed alone, not in a batch: attention maps need much memory, and other requests should not have to
@@ -43,7 +44,7 @@ async def attend(service: Service, payload: schemas.AttendRequest, request: Requ
     arguments = _arguments(served, payload)
     field = next(iter(arguments))
 
-    def run(items: list[dict[str, Any]]) -> list[schemas.Attended]:
+    def run(items: list[JsonObject]) -> list[schemas.Attended]:
         return [_compute_maps(served, item) for item in items]
 
     future = service.attention_queue.submit(object(), run, [arguments], field)
@@ -51,7 +52,7 @@ async def attend(service: Service, payload: schemas.AttendRequest, request: Requ
     return answer
 
 
-def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]:
+def _arguments(served: Served, payload: schemas.AttendRequest) -> JsonObject:
     """Return the keyword arguments for the model's method `attend`. The first one is the input, `text` or `image`.
 
     Raises Refused for fields of the request that the model does not accept.
@@ -74,7 +75,7 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> dict[str, Any]
     return arguments
 
 
-def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended:
+def _compute_maps(served: Served, arguments: JsonObject) -> schemas.Attended:
     """Compute the attention maps in the worker thread of the model.
 
     Raises UserError for an input that the model cannot read, or that is too long.
@@ -95,7 +96,7 @@ def _compute_maps(served: Served, arguments: dict[str, Any]) -> schemas.Attended
     return schemas.Attended(model=served.name, panel=maps_panel, next=next_tokens)
 
 
-def _check_length(predictor: LoadedModel, arguments: dict[str, Any]) -> None:
+def _check_length(predictor: LoadedModel, arguments: JsonObject) -> None:
     """Check the length of the input before the attention maps are computed.
 
     The size of the maps is quadratic in the length.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from pydantic import BaseModel
 from starlette.requests import Request
+from starlette.responses import Response
 
 from manyheads.service import schemas
 from manyheads.service.request_body import JSON
 from manyheads.service.state import Service
 
-Handler = Callable[[Service, Any, Request], Awaitable[Any]]
+Reply: TypeAlias = Response | BaseModel | list[schemas.Language] | list[schemas.Detected]
+Handler = Callable[[Service, Any, Request], Awaitable[Reply]]  # the second argument has the type `request_schema`
 
 
 @dataclass(frozen=True)

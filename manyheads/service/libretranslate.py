@@ -11,12 +11,13 @@ from typing import Any
 from starlette.requests import Request
 
 from manyheads.service import markup, schemas
+from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
 
 
-async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Any:
+async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Reply:
     texts = [payload.q] if isinstance(payload.q, str) else payload.q
     split = [markup.of_html(text) if payload.format == "html" else markup.of_lines(text) for text in texts]
     _check_length(service, texts, sum(len(text.parts) for text in split))
@@ -65,19 +66,19 @@ def _check_length(service: Service, texts: list[str], lines: int) -> None:
         raise Refused(400, f"{lines:,} lines: expected at most {max_lines:,} in a request", field="q", code="too_long")
 
 
-async def detect(service: Service, payload: schemas.DetectRequest, request: Request) -> Any:
+async def detect(service: Service, payload: schemas.DetectRequest, request: Request) -> Reply:
     (predictions,) = await _detect(service, [payload.q], request, "q")
     return predictions
 
 
-async def languages(service: Service, payload: schemas.LanguagesRequest, request: Request) -> Any:
+async def languages(service: Service, payload: schemas.LanguagesRequest, request: Request) -> Reply:
     pairs = [served.languages for served in service.registry.all() if served.languages]
     codes = dict.fromkeys(code for pair in pairs for code in pair)
     targets = {code: list(dict.fromkeys([code, *(b for a, b in pairs if a == code)])) for code in codes}
     return [schemas.Language(code=code, name=_language_name(code), targets=targets[code]) for code in codes]
 
 
-async def settings(service: Service, payload: None, request: Request) -> Any:
+async def settings(service: Service, payload: None, request: Request) -> Reply:
     pairs = [served.languages for served in service.registry.all() if served.languages][:1]
     language = {
         side: {"code": code, "name": _language_name(code)}

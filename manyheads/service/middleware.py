@@ -9,11 +9,11 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from manyheads.files import JsonObject
 from manyheads.service.errors import LIBRETRANSLATE, Refused, shutting_down
 from manyheads.service.logs import log, log_event
 from manyheads.service.request_body import ClientDisconnected
@@ -24,28 +24,27 @@ PUBLIC_PREFIX = "/page/"
 DISCONNECTED = 499  # status code in logs and metrics if the client disconnected before it received a response
 # limits for reading the unread rest of a request body after the response was sent
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24
-Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class AccessMiddleware:
     """ASGI middleware around the routes of the service."""
 
-    def __init__(self, inner: Asgi, service: Service) -> None:
+    def __init__(self, inner: ASGIApp, service: Service) -> None:
         self._inner, self._service = inner, service
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._inner(scope, receive, send)
         start_time, request_id, status = time.monotonic(), secrets.token_hex(8), DISCONNECTED
         unread, closing, delayed = _announces_body(scope), False, False
 
-        async def receive_body() -> Any:
+        async def receive_body() -> Message:
             nonlocal unread
             message = await receive()
             unread = message.get("more_body", False)
             return message
 
-        async def send_response(message: Any) -> None:
+        async def send_response(message: Message) -> None:
             nonlocal status, closing, delayed
             if message["type"] == "http.response.start":
                 status, closing = message["status"], unread
@@ -60,7 +59,7 @@ class AccessMiddleware:
             await send(message)
 
         service, path = self._service, scope["path"]
-        about: dict[str, Any] = {"request": request_id, "method": scope["method"], "path": path[:200]}
+        about: JsonObject = {"request": request_id, "method": scope["method"], "path": path[:200]}
         scope.setdefault("state", {})["about"] = about
         try:
             self._check(scope)
@@ -91,7 +90,7 @@ class AccessMiddleware:
             await _drain(receive)
             await send({"type": "http.response.body"})
 
-    def _check(self, scope: Any) -> None:
+    def _check(self, scope: Scope) -> None:
         """Raise Refused if the client is not allowed to send this request."""
         service = self._service
         if service.draining and scope["path"] != "/metrics":
@@ -116,12 +115,12 @@ class AccessMiddleware:
             raise unauthorized()
 
 
-def _announces_body(scope: Any) -> bool:
+def _announces_body(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
-async def _drain(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _drain(receive: Receive) -> None:
     """Read and drop the rest of a request body, up to a limit.
 
     If a connection is closed while data is unread, the operating system resets it, and the client may lose the
@@ -154,7 +153,7 @@ def _host_name(host: str) -> str:
     return head if head and port.isdecimal() else host
 
 
-async def _refuse(send: Any, refused: Refused, path: str) -> None:
+async def _refuse(send: Send, refused: Refused, path: str) -> None:
     body = json.dumps(refused.document(path)).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
     raw = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]

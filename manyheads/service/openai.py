@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from manyheads.data.text.text_faults import ItemError
+from manyheads.files import JsonObject
 from manyheads.generation import Sampling
 from manyheads.service import schemas
+from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.generation_worker import GenerationRequest, GenerationWorker, Piece
 from manyheads.service.log_probabilities import log_probabilities
@@ -29,7 +31,7 @@ from manyheads.tasks.loading import LoadedModel
 SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts are tokenized in a thread
 
 
-async def completions(service: Service, payload: schemas.CompletionRequest, request: Request) -> Response | Any:
+async def completions(service: Service, payload: schemas.CompletionRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "generate")
     prompts, ids = await _encode_prompts(served.predictor, payload)
     # If the model was reloaded while the text was tokenized, the text is tokenized again with the new version.
@@ -59,7 +61,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
     generation = writer.submit(token_ids, sampling, max_tokens, stop, seeds, payload.logprobs)
     service.metrics.tokens.labels(served.name, "read").inc(sum(map(len, ids)))
     echoes = [prompt if payload.echo else "" for prompt in prompts for _ in range(count)]
-    common: dict[str, Any] = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
+    common: JsonObject = {"id": f"cmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name}
     prompt_tokens = sum(map(len, ids))
     if payload.stream:
         usage = bool(payload.stream_options and payload.stream_options.include_usage)
@@ -147,7 +149,7 @@ async def _events(
     writer: GenerationWorker,
     generation: GenerationRequest,
     echoes: list[str],
-    common: dict[str, Any],
+    common: JsonObject,
     prompt_tokens: int | None,
     seconds: float,
 ) -> AsyncIterator[str]:
@@ -187,31 +189,31 @@ def _error_event(refused: Refused) -> str:
     return f"data: {json.dumps(refused.document('/v1/completions'))}\n\n"
 
 
-async def models(service: Service, payload: None, request: Request) -> Any:
+async def models(service: Service, payload: None, request: Request) -> Reply:
     return schemas.ModelList(data=[_card(served) for served in service.registry.all()])
 
 
-async def model(service: Service, payload: None, request: Request) -> Any:
+async def model(service: Service, payload: None, request: Request) -> Reply:
     return _card(service.registry.of(request.path_params["name"], None))
 
 
 def _card(served: Served) -> schemas.ModelCard:
-    predictor, target = served.predictor, served.predictor.target
+    predictor = served.predictor
     return schemas.ModelCard(
         id=served.name, created=served.created, verbs=served.verbs, attends=served.attends,
         reads=predictor.reads, pairs=predictor.takes_pairs,
         labels=list(map(str, predictor.labels)),
         languages=list(served.languages) if served.languages else None,
-        mask=predictor.mask,
-        threshold=target.threshold if target is not None and target.kind == "multi-label" else None,
+        mask=predictor.mask or None,
+        threshold=predictor.threshold,
     )  # fmt: skip
 
 
-async def chat(service: Service, payload: schemas.ChatRequest, request: Request) -> Any:
+async def chat(service: Service, payload: schemas.ChatRequest, request: Request) -> Reply:
     raise Refused(404, "these models continue texts and have no chat format: use /v1/completions", code="no_chat")
 
 
-async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Any:
+async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "embed")
     items: list[Any] = [payload.input] if isinstance(payload.input, str) else payload.input
     if served.predictor.reads == "images":

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from manyheads import __version__
+from manyheads.files import JsonObject
 from manyheads.service.endpoint import Endpoint
 from manyheads.service.errors import LIBRETRANSLATE
 from manyheads.service.request_body import FORM, JSON, MULTIPART
@@ -33,20 +34,20 @@ _FAULT = {
 _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 
 
-def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
+def document(endpoints: Sequence[Endpoint], token: bool) -> JsonObject:
     """Return the content of /openapi.json. `token` is true if clients must send an access token."""
     schemas: list[Any] = [(e.request_schema, "validation") for e in endpoints if e.request_schema]
     schemas += [(e.response_schema, "validation") for e in endpoints if e.response_schema]
     names, definitions = models_json_schema(schemas, ref_template=REFERENCE)
-    paths: dict[str, Any] = {}
+    paths: JsonObject = {}
     for e in endpoints:
         error_schema = _LIBRE_FAULT if e.path in LIBRETRANSLATE else _FAULT
-        response: dict[str, Any] = {"type": "string"}
+        response: JsonObject = {"type": "string"}
         if e.response_schema is not None:
             response = names[e.response_schema, "validation"]
             response = {"type": "array", "items": response} if e.many else response
         content = {mime: {"schema": response if mime == JSON else {"type": "string"}} for mime in e.mimes}
-        operation: dict[str, Any] = {
+        operation: JsonObject = {
             "summary": e.summary, "operationId": e.method.lower() + re.sub(r"\W+", "_", e.path).rstrip("_"),
             "responses": {
                 "200": {"description": "the answer", "content": content},
@@ -63,8 +64,8 @@ def document(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
         if "{name}" in e.path:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths.setdefault(e.path, {})[e.method.lower()] = operation
-    components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
-    specification: dict[str, Any] = {
+    components: JsonObject = {"schemas": definitions.get("$defs", {})}
+    specification: JsonObject = {
         "openapi": "3.1.0", "info": {"title": "manyheads", "version": __version__}, "paths": paths,
         "components": components,
     }  # fmt: skip

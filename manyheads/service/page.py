@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import PurePath
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.state import Service
 
@@ -45,11 +45,11 @@ def _contents() -> dict[str, bytes]:
 CONTENTS = _contents()
 
 
-async def start(service: Service, payload: None, request: Request) -> Any:
+async def start(service: Service, payload: None, request: Request) -> Reply:
     return _response("index.html")
 
 
-async def part(service: Service, payload: None, request: Request) -> Any:
+async def part(service: Service, payload: None, request: Request) -> Reply:
     name = request.path_params["name"]
     if name not in CONTENTS or name == "index.html":
         raise Refused(404, "found no such file of the page", code="not_found")

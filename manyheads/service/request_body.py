@@ -9,13 +9,15 @@ import asyncio
 import base64
 import email
 import email.policy
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 from starlette.requests import Request
+from starlette.types import Receive
 
+from manyheads.files import JsonObject
 from manyheads.runs.overrides import nearest
 from manyheads.service.errors import Refused
 from manyheads.service.schemas import Body, StreamOptions
@@ -70,7 +72,7 @@ def parse_body(
     try:
         if form and mime == FORM:
             fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-            values: dict[str, Any] = {name: texts[0] if len(texts) == 1 else texts for name, texts in fields.items()}
+            values: JsonObject = {name: texts[0] if len(texts) == 1 else texts for name, texts in fields.items()}
             return schema.model_validate(values, strict=False)
         if images and (mime == MULTIPART or mime.startswith("image/")):
             values = (
@@ -87,13 +89,13 @@ def parse_body(
         raise Refused(400, f"failed to parse the form: {error}", code="invalid_form") from None
 
 
-def _multipart(content_type: str, body: bytes) -> dict[str, Any]:
+def _multipart(content_type: str, body: bytes) -> JsonObject:
     """Return the fields of a multipart form. Files become the field `images`, as a list in base64."""
     head = b"Content-Type: " + content_type.encode("latin-1") + b"\r\n\r\n"
     message: Any = email.message_from_bytes(head + body, policy=email.policy.HTTP)
     if not message.is_multipart() or message.defects:
         raise ValueError("expected parts between the boundaries that the content type names")
-    fields: dict[str, Any] = {}
+    fields: JsonObject = {}
     for part in message.get_payload():
         content = part.get_payload(decode=True) or b""
         if part.get_filename() is None:
@@ -157,6 +159,6 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
         disconnected.cancel()
 
 
-async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

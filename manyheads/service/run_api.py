@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.service import schemas
 from manyheads.service.errors import Refused
 from manyheads.training.run_directory import run_status
@@ -91,7 +92,7 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def _curves(entries: list[dict[str, Any]]) -> list[schemas.Curve]:
+def _curves(entries: list[JsonObject]) -> list[schemas.Curve]:
     """Return the learning curve of every quantity with two or more measurements.
 
     Training curves come before validation curves.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 MAX_TEXTS = 128  # maximum number of texts in a request
 MAX_EMBEDDED = 2048  # maximum number of texts in a request for embeddings, as in OpenAI's service
@@ -235,7 +236,7 @@ class FrontendSettings(Answer):
     charLimit: int
     frontendTimeout: int = 500
     keyRequired: bool
-    language: dict[str, Any]
+    language: JsonObject
     suggestions: bool = False
     supportedFilesFormat: list[str] = []
 
@@ -333,7 +334,7 @@ class Attended(Answer):
     """
 
     model: str
-    panel: dict[str, Any]
+    panel: JsonObject
     next: list[Next] | None = None
 
 

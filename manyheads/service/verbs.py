@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.service import schemas
 from manyheads.service.computing import image_decoder
+from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
 
 
-async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Any:
+async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "translate")
     if payload.beam is not None and payload.count > payload.beam:
         raise Refused(400, f"found {payload.count}: expected at most the beam, {payload.beam}", field="count")
@@ -33,10 +35,10 @@ async def nbest(service: Service, payload: schemas.NBestRequest, request: Reques
     )
 
 
-async def classify(service: Service, payload: schemas.ClassifyRequest, request: Request) -> Any:
+async def classify(service: Service, payload: schemas.ClassifyRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "classify")
     _check_fields(served, payload)
-    options: dict[str, Any] = {"top": payload.top, "threshold": payload.threshold}
+    options: JsonObject = {"top": payload.top, "threshold": payload.threshold}
     items: list[Any]
     if payload.images is not None:
         verb, field = "images", "images"
@@ -109,7 +111,7 @@ def decode_base64(image: str, field: str) -> bytes:
         raise Refused(400, "expected an image file encoded in base64", field=field) from None
 
 
-async def tag(service: Service, payload: schemas.TagRequest, request: Request) -> Any:
+async def tag(service: Service, payload: schemas.TagRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "tag")
     tagged = await service.compute(request, served, "tag", payload.texts, "texts")
     results = [
@@ -119,7 +121,7 @@ async def tag(service: Service, payload: schemas.TagRequest, request: Request) -
     return schemas.Results(model=served.name, results=results)
 
 
-async def fill(service: Service, payload: schemas.FillRequest, request: Request) -> Any:
+async def fill(service: Service, payload: schemas.FillRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "fill")
     characters = sum(map(len, payload.texts))
     if payload.top * characters > schemas.MAX_FILLED:
@@ -131,7 +133,7 @@ async def fill(service: Service, payload: schemas.FillRequest, request: Request)
     )
 
 
-async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Any:
+async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "answer")
     options = {"nbest": payload.nbest, "max_answer": payload.max_answer, "null_threshold": payload.null_threshold}
     try:
