@@ -26,8 +26,7 @@ from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import Classification
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.targets import Target
-from manyheads.training import own_runs
-from manyheads.training.record import Metrics, commit, write_result
+from manyheads.training.record import Metrics, add_own_run, commit, write_result
 from manyheads.training.run_directory import locked_run_directory, saved_message
 from papers.text_classifier.fitting import fit_tfidf
 
@@ -54,7 +53,7 @@ def train(config: ClassificationConfig, run: Run) -> JsonObject:
         log_splits(source, splits)
         logger.info(source.report(splits))
         description = source.describe(splits)
-        own_runs.add(description)
+        add_own_run(description)
         started = time.monotonic()
         model = _fit(config, run, splits.train)
         seconds, held = time.monotonic() - started, splits.known.get(config.scored)
