@@ -19,6 +19,7 @@ from tests.support.refusals import refused
 
 
 class Echo:
+    reports: ClassVar[tuple[str, ...]] = ()
     """Stub of a translator: returns the text in capitals, `nbest` times."""
 
     verbs = ("translate", "evaluate")
