@@ -62,7 +62,7 @@ class SequenceBaseline(Model[SequenceBaselineConfig]):
     """Text classifier with a recurrent or convolutional layer. Tokens in, label logits out."""
 
     def __init__(self, config: SequenceBaselineConfig) -> None:
-        super().__init__(config, max_positions=config.max_positions, labels=config.labels)
+        super().__init__(config, pad=config.pad, max_positions=config.max_positions, labels=config.labels)
         c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.mixer = _MIXERS[c.kind](c)

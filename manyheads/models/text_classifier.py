@@ -67,7 +67,7 @@ class TextClassifier(Encodes[TextClassifierConfig]):
     """Text classifier of Transformer encoder blocks and pooling. Tokens in, label logits out."""
 
     def __init__(self, config: TextClassifierConfig) -> None:
-        super().__init__(config, max_positions=config.max_positions, labels=config.labels)
+        super().__init__(config, pad=config.pad, max_positions=config.max_positions, labels=config.labels)
         c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.positions = None if c.positions == "none" else PositionTable(c.max_positions, c.width, c.positions)

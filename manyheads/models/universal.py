@@ -123,7 +123,7 @@ class UniversalSequence(Generates[UniversalSequenceConfig, StepCache]):
     """
 
     def __init__(self, config: UniversalSequenceConfig) -> None:
-        super().__init__(config, head=config.head)
+        super().__init__(config, max_positions=config.max_positions, head=config.head)
         c = config
         self.embedding, self.output_bias = TokenEmbedding(c.vocab, c.width, scaled=True), None
         self.stack = Recurrence(c, causal=c.head == "decoder", cross=False)
