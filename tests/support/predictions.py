@@ -43,9 +43,9 @@ def small_batches() -> None:
     """So that few items are several batches; the last round of several processes is not full."""
     TASKS.outputs.BATCH_TOKENS = 60
     TASKS.translation.predictor.DECODING_TOKENS = 80
-    TASKS.images.task.EVALUATION_BATCH = TASKS.images.predictor.EVALUATION_BATCH = 4
+    TASKS.images.objective.EVALUATION_BATCH = TASKS.images.predictor.EVALUATION_BATCH = 4
     TASKS.language.predictor.GENERATED_TOKENS = 60
-    TASKS.language.task.SCORED_TOKENS = 40
+    TASKS.language.objective.SCORED_TOKENS = 40
     TASKS.masked_words.predictor.MAX_TEXTS = 4
 
 
