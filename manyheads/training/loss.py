@@ -58,6 +58,28 @@ def vocabulary_loss(
     return total
 
 
+def _logits(
+    rows: Tensor, table: Tensor, bias: Tensor | None, pad: int | None, buffer: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Return the logits (n, V) of n rows, computed in a buffer. The logit of the padding token is minus infinity."""
+    logits = torch.mm(rows, table.T, out=buffer[: len(rows)]).to(dtype)
+    if bias is not None:
+        logits += bias
+    if pad is not None:
+        logits[:, pad] = -torch.inf
+    return logits
+
+
+def _add_product(total: Tensor | None, p: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add p^T rows to a gradient of the weight, in place if there is one."""
+    if total is None:
+        return (p.T @ rows).to(dtype)
+    if p.dtype == dtype:
+        return total.addmm_(p.T, rows)
+    total += p.T @ rows
+    return total
+
+
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """Autograd function for label-smoothed cross-entropy with a hand-written gradient.
 
@@ -96,11 +118,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             for h, n, t, grad in zip(
                 *(tensor.split(chunk) for tensor in (rows, product_rows, target, grad_hidden)), strict=True
             ):
-                logits = torch.mm(n, product_table.T, out=buffer[: len(h)]).to(dtype)  # (n, V)
-                if bias is not None:
-                    logits += bias
-                if pad is not None:
-                    logits[:, pad] = -torch.inf
+                logits = _logits(n, product_table, bias, pad, buffer, dtype)
                 log_p = logits.log_softmax(-1)
                 at = torch.arange(len(t), device=t.device)
                 true_log_p, true_logit = log_p[at, t], logits[at, t]
@@ -118,12 +136,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad.copy_(p @ product_table)
                 if weight_sum is not None:
                     grad.sub_(weight_sum, alpha=spread)
-                if grad_weight is None:
-                    grad_weight = (p.T @ n).to(dtype)
-                elif product_dtype == dtype:
-                    grad_weight.addmm_(p.T, n)
-                else:
-                    grad_weight += p.T @ n
+                grad_weight = _add_product(grad_weight, p, n, dtype)
             if not any(ctx.needs_input_grad):
                 return total
             if grad_weight is None:  # There are no rows.
