@@ -15,7 +15,7 @@ AT_ONCE ?= 1
 BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
 IMAGE ?= manyheads
 
-.PHONY: demo test test-system test-stress test-processors check format results evidence notebooks docs image clean
+.PHONY: demo test test-system test-stress test-processors check check-changed format results evidence notebooks docs image clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -50,6 +50,14 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_prose.py manyheads papers tests benchmarks lab/*.py lab/evidence scripts docs README.md CONTRIBUTING.md
+
+# the same for the files that differ from the last commit; the type checker reads what its cache lacks
+check-changed: CHANGED = $(shell git diff --name-only --diff-filter=d HEAD; git ls-files --others --exclude-standard)
+check-changed: $(STAMP)
+	$(BIN)/ruff format --check --force-exclude $(filter %.py,$(CHANGED)) /dev/null
+	$(BIN)/ruff check --force-exclude $(filter %.py,$(CHANGED)) /dev/null
+	$(BIN)/mypy
+	$(BIN)/python scripts/check_prose.py $(filter %.py %.md,$(CHANGED))
 
 format: $(STAMP)
 	$(BIN)/ruff format .

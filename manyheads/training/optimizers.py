@@ -1,6 +1,7 @@
 """Optimizers for training. The learning rate is set before every step by the schedule."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -24,23 +25,12 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
     Weight decay applies to matrices and embeddings. It does not apply to biases and norms (Devlin 2018, Radford 2018),
     nor to the parameters that the model lists in `undecayed`.
     """
-    groups = _groups(model, config)
-    if config.optimizer == "adam":
-        return torch.optim.Adam(groups, betas=config.betas, eps=config.eps, fused=True)
-    if config.optimizer == "rmsprop":
-        return RMSprop(groups, config.eps)
-    if config.optimizer == "bert_adam":
-        return BertAdam(groups, config.betas, config.eps)
-    if config.optimizer == "sgd":
-        # PyTorch's fused kernel fails if a parameter has no gradient in the first step and gets one in a later step.
-        momentum = config.betas[0]
-        return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
-    return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
+    return OPTIMIZERS[config.optimizer].make(_groups(model, config), config)
 
 
 def state_numbers(config: TrainingConfig) -> int:
     """Return the number of values that the configured optimizer keeps for each trained weight."""
-    return {"rmsprop": 1, "sgd": int(config.betas[0] > 0)}.get(config.optimizer, 2)
+    return OPTIMIZERS[config.optimizer].state(config)
 
 
 def _groups(model: nn.Module, config: TrainingConfig) -> list[JsonObject]:
@@ -115,3 +105,37 @@ class RMSprop(torch.optim.Optimizer):
                     state["square_avg"] = torch.zeros_like(parameter)
                 square = state["square_avg"].mul_(group["rho"]).addcmul_(gradient, gradient, value=1 - group["rho"])
                 parameter.addcdiv_(gradient, (square + group["eps"]).sqrt_(), value=-group["lr"])
+
+
+def _adam(groups: list[JsonObject], config: TrainingConfig) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _adamw(groups: list[JsonObject], config: TrainingConfig) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _sgd(groups: list[JsonObject], config: TrainingConfig) -> torch.optim.Optimizer:
+    # PyTorch's fused kernel fails if a parameter has no gradient in the first step and gets one in a later step.
+    momentum = config.betas[0]
+    return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0)
+
+
+class OptimizerRow(NamedTuple):
+    """Optimizer of the setting `training.optimizer`, which also names it in `TrainingConfig`.
+
+    make   function that returns the optimizer for groups of parameters
+    state  function that returns the number of values that the optimizer keeps for each trained weight
+    """
+
+    make: Callable[[list[JsonObject], TrainingConfig], torch.optim.Optimizer]
+    state: Callable[[TrainingConfig], int]
+
+
+OPTIMIZERS = {
+    "adam": OptimizerRow(_adam, lambda config: 2),
+    "adamw": OptimizerRow(_adamw, lambda config: 2),
+    "bert_adam": OptimizerRow(lambda groups, config: BertAdam(groups, config.betas, config.eps), lambda config: 2),
+    "rmsprop": OptimizerRow(lambda groups, config: RMSprop(groups, config.eps), lambda config: 1),
+    "sgd": OptimizerRow(_sgd, lambda config: int(config.betas[0] > 0)),
+}

@@ -1,6 +1,6 @@
 """BERT's optimizer and SGD compared with their formulas in numpy, and RMSprop with values computed by Keras."""
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 from manyheads.models.presets import preset
 from manyheads.models.vit import ViT
 from manyheads.training.config import TrainingConfig
-from manyheads.training.optimizers import BertAdam, RMSprop, optimizer_for
+from manyheads.training.optimizers import OPTIMIZERS, BertAdam, RMSprop, optimizer_for
 
 PAPER = {"optimizer": "bert_adam", "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
 
@@ -136,3 +136,8 @@ def test_rmsprop_equals_keras() -> None:
     torch.testing.assert_close(model.weight.data, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
     with pytest.raises(ValueError, match="rmsprop does not support weight_decay"):
         TrainingConfig(steps=1, schedule="constant", optimizer="rmsprop", weight_decay=0.1)
+
+
+def test_each_optimizer_of_the_settings_is_in_the_table() -> None:
+    named = get_type_hints(TrainingConfig)["optimizer"]
+    assert set(OPTIMIZERS) == set(get_args(named))
