@@ -11,9 +11,11 @@ from manyheads.runs.recipe import Recipe
 from manyheads.tasks.info import FINE_TUNED, OWN_DATA, PUBLISHED
 from manyheads.tasks.table import TASKS
 
-RECIPES: dict[str, Recipe] = {}
-for task in TASKS:
-    RECIPES |= import_module(f"manyheads.tasks.{task.name}.recipes").RECIPES
+RECIPES: dict[str, Recipe] = {
+    name: recipe
+    for task in TASKS
+    for name, recipe in import_module(f"manyheads.tasks.{task.name}.recipes").RECIPES.items()
+}
 # families of recipes, with their descriptions, by heading
 FAMILIES = {
     heading: {name: about for task in TASKS for name, about in task.families.get(heading, {}).items()}

@@ -19,9 +19,9 @@ from tests.support.refusals import refused
 
 
 class Echo:
-    reports: ClassVar[tuple[str, ...]] = ()
     """Stub of a translator: returns the text in capitals, `nbest` times."""
 
+    reports: ClassVar[tuple[str, ...]] = ()
     verbs = ("translate", "evaluate")
 
     def __init__(self) -> None:
