@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.parser import whole
 from manyheads.core.config import PRECISIONS
@@ -16,6 +16,9 @@ from manyheads.models.presets import PRESETS, suggest_name
 from manyheads.training.distributed import is_rank
 
 if TYPE_CHECKING:
+    from manyheads.core.config import Config
+    from manyheads.core.interface import Model
+    from manyheads.runs.recipe import RunConfig
     from manyheads.tasks.loading import LoadedModel
 
 
@@ -83,7 +86,7 @@ def model_for(verb: str, model: str, precision: str = "float32", ensemble: Seque
     return predictor.with_ensemble([model_for(verb, name, precision) for name in ensemble])
 
 
-def named(name: str, settings: Sequence[str] = ()) -> tuple[Any, Any]:
+def named(name: str, settings: Sequence[str] = ()) -> tuple[Model[Config], RunConfig | None]:
     """Return a model and the config of its recipe. For a model directory, the config is None.
 
     `name` is a preset, a recipe file or a model directory; `settings` override values in a recipe file. The model of

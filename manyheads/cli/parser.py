@@ -6,10 +6,9 @@ import argparse
 import math
 import shutil
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, nearest
 
 MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
 
@@ -30,9 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            close = get_close_matches(str(value), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
+            hint = nearest(str(value), map(str, action.choices))
             name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
             raise argparse.ArgumentError(None, f"unknown {name} {value!r}: {hint}")
 

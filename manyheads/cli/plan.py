@@ -48,24 +48,24 @@ def add(verbs: Verbs) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
+    from manyheads.core.interface import ReadsImages
     from manyheads.runs.planning import ADAM, batch_shape, plan
     from manyheads.training.optimizers import state_numbers
 
     if options.interconnect and options.devices == 1:
         raise UserError("--interconnect applies to several devices: add --devices N, or leave it out")
     model, config = named(options.model, options.rest)
-    image = hasattr(model.config, "image_size")
-    if image and options.length:
+    if isinstance(model, ReadsImages) and options.length:
         raise UserError(f"--length applies to texts, but {options.model} reads images: leave it out")
     try:
         rows, lengths = batch_shape(model, config, options.batch, options.length)
     except UserError as error:
         raise UserError(f"{options.model}: {error}") from None
-    training = getattr(config, "training", None)
+    training = None if config is None else config.training
     figures = plan(
-        model, -(-rows // options.devices), lengths, _hardware(options, getattr(config, "threads", None)),
-        precision=options.precision, accumulate=getattr(training, "accumulate", 1),
-        checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
+        model, -(-rows // options.devices), lengths, _hardware(options, None if config is None else config.threads),
+        precision=options.precision, accumulate=1 if training is None else training.accumulate,
+        checkpointing=options.checkpointing or (training is not None and training.checkpointing),
         state=ADAM if training is None else state_numbers(training),
     )  # fmt: skip
     figures = {"name": options.model, **figures}

@@ -96,8 +96,7 @@ def _settings(recipe: Recipe, everything: bool) -> Iterator[str]:
 
     config = recipe.config
     settings = dict(leaves(as_dict(config)))
-    training = getattr(config, "training", None)
-    unused = [f"training.{limit}" for limit in ("steps", "epochs") if getattr(training, limit, 0) is None]
+    unused = [key for key in ("training.steps", "training.epochs") if settings[key] is None]
     if "data" in recipe.requires:
         unused += ["size", "locale"]  # of the embedded corpus
     main = [key for key in IMPORTANT if settings.get(key, {}) != {} and key not in unused][:MAIN]

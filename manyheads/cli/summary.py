@@ -45,7 +45,7 @@ def _summary(options: argparse.Namespace) -> None:
     if options.speed:
         return _speed(name, model, as_json=options.json)
     summary = costs.summary(model)
-    if hasattr(config, "training"):
+    if config is not None:
         summary["memory"] = costs.memory(model, state_numbers(config.training))
     if options.json:
         return document({"name": name, **summary})

@@ -20,7 +20,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject, read_json, write_json
-from manyheads.runs.checks import check_held_out, check_selection, check_settings, without_info
+from manyheads.runs.checks import check_held_out, check_metric, check_selection, without_info
 from manyheads.runs.estimate import estimate
 from manyheads.runs.fitted_defaults import fit_to_data, keeping_best
 from manyheads.runs.options import Run
@@ -76,7 +76,7 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
     """
     run, config, ranks = task.run, task.config, distributed_context()
     task.check()
-    check_settings(config, resume=run.resume)
+    check_metric(config.training)
     if run.dry_run:
         return _dry_run(task)
     commit()  # The commit is read now, because the source files may change before the run ends.

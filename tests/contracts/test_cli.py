@@ -72,7 +72,10 @@ def test_help_has_an_example_that_parses(
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
         (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
-        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, found 'abc'"),
+        (
+            ["train", "translation/multi30k", "training.steps=abc"],
+            "expected an integer from 1 to 1000000000 or none, found 'abc'",
+        ),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
         (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: failed to read"),
         (["train", "translation", "--precision", "bf61"], "unknown --precision 'bf61': did you mean bf16?"),
