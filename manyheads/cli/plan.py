@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
-from manyheads.cli.parser import Verbs, number, whole
+from manyheads.cli.parser import JSON, POSITIVE, Flag, Option, Positional, Verbs, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -19,32 +19,25 @@ GIB = 2**30
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("plan", _plan, "estimate memory and time of a training on N devices",
-                     ("MODEL", "a recipe, a preset or a model directory"), as_json=True,
-                     example="manyheads plan translation/wmt14-base --devices 8 --memory 80 --tflops 99 --bandwidth 2e3"
-                     )  # fmt: skip
-    positive = number("a positive number", lambda value: value > 0)
-    verb.add_argument("rest", nargs="*", metavar="key=value", help="settings of the recipe")
-    verb.add_argument(
-        "--devices", type=whole(1, 2**20), metavar="N", default=1, help="number of equal devices (default: 1)"
-    )
-    verb.add_argument(
-        "--memory", type=positive, metavar="GIB", help="memory of each device (default: this machine's memory)"
-    )
-    verb.add_argument("--interconnect", type=positive, metavar="GB/S",
-                      help="speed at which a device sends and receives at once (default: unlimited)")  # fmt: skip
-    verb.add_argument("--tflops", type=positive, metavar="T",
-                      help="speed of a GPU (default: this machine's processor, measured)")  # fmt: skip
-    verb.add_argument("--bandwidth", type=positive, metavar="GB/S", help="memory bandwidth of a GPU, with --tflops")
-    verb.add_argument("--batch", type=whole(1, 2**40), metavar="N",
-                      help="texts or images of a micro-batch over all devices (default: the recipe's)")  # fmt: skip
-    verb.add_argument("--length", type=whole(1, 2**24), metavar="T",
-                      help="tokens per text, for source and target (default: 32, or the recipe's block)")  # fmt: skip
-    verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P", default="float32",
-                      help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
-    verb.add_argument(
-        "--checkpointing", action="store_true", help="recompute blocks in the backward pass to save memory"
-    )
+    verbs.add(
+        "plan", _plan, "estimate memory and time of a training on N devices",
+        Positional("MODEL", "a recipe, a preset or a model directory"), JSON,
+        Positional("key=value", "settings of the recipe", "rest", nargs="*"),
+        Option("--devices", "N", "number of equal devices (default: 1)", whole(1, 2**20), default=1),
+        Option("--memory", "GIB", "memory of each device (default: this machine's memory)", POSITIVE),
+        Option("--interconnect", "GB/S", "speed at which a device sends and receives at once (default: unlimited)",
+               POSITIVE),
+        Option("--tflops", "T", "speed of a GPU (default: this machine's processor, measured)", POSITIVE),
+        Option("--bandwidth", "GB/S", "memory bandwidth of a GPU, with --tflops", POSITIVE),
+        Option("--batch", "N", "texts or images of a micro-batch over all devices (default: the recipe's)",
+               whole(1, 2**40)),
+        Option("--length", "T", "tokens per text, for source and target (default: 32, or the recipe's block)",
+               whole(1, 2**24)),
+        Option("--precision", "P", f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)",
+               choices=TRAINING_PRECISIONS, default="float32"),
+        Flag("--checkpointing", "recompute blocks in the backward pass to save memory"),
+        example="manyheads plan translation/wmt14-base --devices 8 --memory 80 --tflops 99 --bandwidth 2e3",
+    )  # fmt: skip
 
 
 def _plan(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from manyheads.cli.output import document
-from manyheads.cli.parser import Verbs
+from manyheads.cli.parser import JSON, Flag, Positional, Verbs
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -28,15 +28,12 @@ RESULTS = "best measured results (score; settings that differ; time)"
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "recipes",
-        _recipes,
-        "list what can be trained, or show the command, settings and results of a recipe",
-        as_json=True,
+    verbs.add(
+        "recipes", _recipes, "list what can be trained, or show the command, settings and results of a recipe", JSON,
+        Positional("NAME", "recipe or group of recipes to show", "recipe", nargs="?"),
+        Flag("--all", "list every recipe, or every setting and result of NAME"),
         example="manyheads recipes translation",
-    )
-    verb.add_argument("recipe", nargs="?", metavar="NAME", help="recipe or group of recipes to show")
-    verb.add_argument("--all", action="store_true", help="list every recipe, or every setting and result of NAME")
+    )  # fmt: skip
 
 
 def _recipes(options: argparse.Namespace) -> None:

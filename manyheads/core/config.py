@@ -67,9 +67,12 @@ class Range:
     above: bool = False
     below: bool = False
 
-    def violation(self, value: float, config: DataclassInstance) -> str:
+    def contains(self, value: float) -> bool:
         above_minimum = value > self.minimum if self.above else value >= self.minimum
-        return "" if above_minimum and (value < self.maximum if self.below else value <= self.maximum) else str(self)
+        return above_minimum and (value < self.maximum if self.below else value <= self.maximum)
+
+    def violation(self, value: float, config: DataclassInstance) -> str:
+        return "" if self.contains(value) else str(self)
 
     def __str__(self) -> str:
         if self.above:
