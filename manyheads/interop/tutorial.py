@@ -54,9 +54,9 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """Return the rows of the conversion table for a stack of layers.
+    """Return the weight names of a stack of layers, in the tutorial's code and in ours.
 
-    In the file, a layer norm has the same number as the sublayer before it.
+    The tutorial's code gives a layer norm the same number as the sublayer before it.
     """
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
@@ -128,7 +128,7 @@ def _config(
         found = shown(tensors) or "nothing"
         raise UserError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {found}")
     rows, width = tensors[_SOURCE].shape
-    sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
+    sizes: dict[str, int] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
     for side, hidden in _HIDDEN.items():
         numbers = [re.match(rf"transformer\.{side}\.layers\.(\d+)\.", name) for name in tensors]
         sizes[f"{side}_layers"] = 1 + max(int(match[1]) for match in numbers if match)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -79,13 +79,13 @@ class ChannelWeights:
         last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
         return self.of(list(last.values()))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the NPZ file.
 
         "channels/0" (R, C) holds the weights of the first block, and "channels/0/name" its name. "rows" holds the names
         of the rows, and "images" the number of images averaged in each row.
         """
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[np.generic]] = {
             "model": np.array(self.model), "title": np.array(self.title), "rows": np.array(self.rows),
             "images": self.images,
         }  # fmt: skip
@@ -169,13 +169,15 @@ def channel_weights(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
 ) -> ChannelWeights:
-    """Return the channel weights for batches of images (B, C, Y, X), normalized as in training and averaged by row.
+    """Return the mean channel weights of groups of images, such as the images of each class.
 
-    rows    names of the rows, such as the classes
-    row_of  index of the row that each image belongs to, in the order of the batches; default: one row per image
+    The images come in batches (B, C, Y, X), and are normalized as in training.
+
+    rows    names of the groups, which are the rows of the result
+    row_of  index of the group of each image, in the order of the batches; default: one group per image
 
     `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
-    squeeze-and-excitation blocks, and for a row without images.
+    squeeze-and-excitation blocks, and for a group without images.
     """
     blocks = squeezes(model)
     if not blocks:
