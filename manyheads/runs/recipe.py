@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib import import_module
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from manyheads.core.config import Config, DataclassInstance, Range, Rate, TargetKind, values
 from manyheads.errors import UserError
@@ -150,8 +149,3 @@ class Recipe:
 
     def starting_config(self, init: str | None) -> RunConfig:
         return self.config if init is None or self.with_init is None else self.with_init
-
-    def load(self) -> Any:
-        """Import and return the class or function that `task` names."""
-        module, name = self.task.split(":")
-        return getattr(import_module(module), name)

@@ -114,8 +114,11 @@ def refuse_other_data(out: Path, description: JsonMapping, before: JsonMapping) 
     """Raise UserError if the data of a resumed run differ from the data that it was started with.
 
     description  description of the data that were read now (`Source.describe`)
+    before       last checkpoint of the resumed run; empty for a new run
     """
-    saved, now = before.get("settings", {}).get("fingerprints", {}), description["fingerprints"]
+    if not before:
+        return
+    saved, now = before["settings"]["fingerprints"], description["fingerprints"]
     if changed := [split for split, digits in saved.items() if now.get(split) != digits]:
         keys = ({"train": "data"}.get(split, split) for split in changed)
         paths = (description.get(key) or description.get("data") for key in keys)
