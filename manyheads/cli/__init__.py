@@ -43,7 +43,7 @@ def _run(given: list[str]) -> None:
     options.given = given
     if sys.stdout is None:
         raise UserError("standard output is closed: results cannot be printed")
-    if is_rank() and not hasattr(options, "processes"):
+    if is_rank() and "processes" not in options:
         # Join the process group of distributed training before the subcommand runs, so that only rank 0 prints an
         # error.
         distributed_context()
@@ -68,7 +68,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close}?" if close else ""))
     # argparse does not assign positional arguments that follow options, as in `translate MODEL --beam 5 TEXT`.
     if left := extra + text:
-        if not hasattr(options, "rest"):
+        if "rest" not in options:
             verbs[options.name].error(f"unexpected {left[0]!r}")
         options.rest += left
     return options

@@ -83,7 +83,7 @@ def _score(predictor: LoadedModel, options: argparse.Namespace, settings: JsonOb
             raise
         fault = "embed scores vectors by classes only: expected one label per item, found numbers or lists of labels"
         raise UserError(f"{options.data}: {fault}; omit --data to write the vectors") from None
-    if getattr(splits.train, "second_texts", None) is not None:
+    if not images and splits.train.second_texts is not None:
         raise UserError(f"{options.data}: found pairs of texts: expected single texts with labels")
     parts = {"train": splits.train, "test": splits.validation if splits.test is None else splits.test}
     rows = []
