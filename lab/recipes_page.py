@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
+from manyheads.core.config import plain
 from manyheads.runs.meanings import meaning
-from manyheads.runs.overrides import leaves, plain, setting_words
+from manyheads.runs.overrides import leaves, setting_words
 from manyheads.tasks.measured import measured
 from manyheads.tasks.registry import FAMILIES, RECIPES
 from manyheads.training.config import TrainingConfig

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.cli.output import document
 from manyheads.cli.parser import JSON, Flag, Positional, Verbs
+from manyheads.core.config import as_dict
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _recipes(options: argparse.Namespace) -> None:
 
 def _record(name: str, recipe: Recipe) -> JsonObject:
     from manyheads.runs.meanings import meaning
-    from manyheads.runs.overrides import as_dict, leaves
+    from manyheads.runs.overrides import leaves
     from manyheads.tasks.measured import measured
 
     settings = as_dict(recipe.config)
@@ -89,7 +90,7 @@ def _described(name: str, recipe: Recipe, variants: list[str], everything: bool)
 def _settings(recipe: Recipe, everything: bool) -> Iterator[str]:
     """Yield lines with settings, their defaults and their meanings: every setting, or the main settings."""
     from manyheads.runs.meanings import meaning, short
-    from manyheads.runs.overrides import as_dict, leaves, setting_words
+    from manyheads.runs.overrides import leaves, setting_words
 
     config = recipe.config
     settings = dict(leaves(as_dict(config)))

@@ -205,6 +205,22 @@ def values(config: DataclassInstance) -> JsonObject:
     return {f.name: vars(config)[f.name] for f in fields(config)}
 
 
+def as_dict(config: DataclassInstance) -> JsonObject:
+    """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
+    return {name: plain(value) for name, value in values(config).items()}
+
+
+def plain(value: object) -> object:
+    """Convert a value, and all values in it, to values that JSON and YAML can represent."""
+    if is_config(value):
+        return as_dict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
 def is_config(value: object) -> TypeGuard[DataclassInstance]:
     """Return True for a configuration, which may be a part of another one."""
     return is_dataclass(value) and not isinstance(value, type)

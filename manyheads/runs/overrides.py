@@ -8,7 +8,7 @@ number if the field is a number, and `no` is a language code if the field is a l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import accumulate, chain, repeat
@@ -18,7 +18,18 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
-from manyheads.core.config import UNIONS, DataclassInstance, FieldError, Hint, expected, field_types, is_config, values
+from manyheads.core.config import (
+    UNIONS,
+    DataclassInstance,
+    FieldError,
+    Hint,
+    as_dict,
+    expected,
+    field_types,
+    is_config,
+    plain,
+    values,
+)
 from manyheads.errors import UserError, nearest
 from manyheads.files import JsonMapping, JsonObject, parse_json, regular
 
@@ -150,11 +161,6 @@ def with_full_keys(config: DataclassInstance, settings: Iterable[Setting]) -> li
     return full
 
 
-def as_dict(config: DataclassInstance) -> JsonObject:
-    """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
-    return {name: plain(value) for name, value in values(config).items()}
-
-
 def leaves(settings: JsonMapping, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield each setting of a configuration as a pair of dotted key and value."""
     for key, value in settings.items():
@@ -203,17 +209,6 @@ def _text(node: yaml.Node) -> object:
     if isinstance(node, yaml.SequenceNode):
         return [_text(item) for item in node.value]
     return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
-
-
-def plain(value: object) -> object:
-    """Convert a value, and all values in it, to values that JSON and YAML can represent."""
-    if is_config(value):
-        return as_dict(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _keys(config: DataclassInstance, prefix: str = "") -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any, Generic
 
 import torch
 
-from manyheads.core.config import Config
+from manyheads.core.config import Config, as_dict
 from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig
@@ -165,7 +165,7 @@ def _dry_run(task: Task[C, D], compute: ComputeConfig) -> JsonObject:
 
 def _train(task: Task[C, D], built: Built[D], identity: JsonMapping, compute: ComputeConfig) -> Summary:
     run, job = task.run, built.job
-    settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
+    settings = {"settings": {**run.saved["settings"], "training": as_dict(job.training)}} if run.saved else {}
     job.record |= {} if _held(task, built.splits) is None else {"scored": _scored_split(task.config)}
     return train(
         job.objective, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,

@@ -13,21 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from manyheads.core.config import as_dict
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.options import Run
-from manyheads.runs.overrides import (
-    Setting,
-    apply,
-    as_dict,
-    from_file,
-    from_mapping,
-    leaves,
-    with_full_keys,
-)
+from manyheads.runs.overrides import Setting, apply, from_file, from_mapping, leaves, with_full_keys
 from manyheads.runs.recipe import Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import options_to_save, restored, saved_options

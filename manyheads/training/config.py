@@ -1,10 +1,10 @@
 """Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal, Self
 
-from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size
+from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size, as_dict
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 
@@ -146,17 +146,13 @@ class TrainingConfig(Config):
         """Return True if only a part of the weights is trained, or if layers have different learning rates."""
         return bool(self.freeze) or self.lora_rank is not None or self.layer_decay < 1
 
-    def as_dict(self) -> JsonObject:
-        """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
     def differs_from(self, saved: JsonObject) -> list[str]:
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
         Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
         change, and skip_nonfinite may rise.
         """
-        now = self.as_dict()
+        now = as_dict(self)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from manyheads import cli
+from manyheads.core.config import as_dict
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS
-from manyheads.runs.overrides import apply, as_dict, from_arguments, leaves
+from manyheads.runs.overrides import apply, from_arguments, leaves
 from manyheads.tasks.registry import RECIPES
 from tests.support.refusals import refused
 

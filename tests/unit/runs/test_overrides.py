@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
+from manyheads.core.config import as_dict
 from manyheads.errors import UserError
 from manyheads.runs.options import Run
-from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
+from manyheads.runs.overrides import apply, from_arguments, from_file, from_mapping, leaves
 
 
 @dataclass(frozen=True)
