@@ -23,10 +23,20 @@ logger = logging.getLogger(__name__)
 D = TypeVar("D", bound=Data)
 
 
-def check_metric(training: TrainingConfig) -> None:
-    """Raise UserError if the metric that selects the final weights is unknown."""
-    if (metric := training.metric) not in (None, *METRICS):
+def check_metric(training: TrainingConfig, *, resume: bool) -> None:
+    """Raise UserError if the metric that selects the final weights is unknown, or if their average replaces it.
+
+    resume  True: the settings are those of the resumed run, which were checked when it was started
+    """
+    metric, ema, average = training.metric, training.ema, training.average
+    if metric not in (None, *METRICS):
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
+    averaging = f"ema is {ema}" if ema is not None else f"average is {average}" if average > 1 else ""
+    if averaging and metric is not None and not resume:
+        raise UserError(
+            f"training.{averaging} and training.metric is {metric!r}: expected only one of them, because each selects "
+            f"the final weights; add training.metric=none or training.{'average=1' if ema is None else 'ema=none'}"
+        )
 
 
 def check_held_out(config: RunConfig, splits: SplitData[D]) -> None:

@@ -83,7 +83,7 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
     """
     run, config, ranks = task.run, task.config, distributed_context()
     task.check()
-    check_metric(config.training)
+    check_metric(config.training, resume=run.resume)
     compute = run.compute(config.threads)
     if run.dry_run:
         with _closing(task):

@@ -126,14 +126,6 @@ class TrainingConfig(Config):
                 f"ema is {self.ema} and average is {self.average}: expected only one of them, because both average the "
                 "weights"
             )
-        averaging = "ema=none" if self.ema is not None else "average=1" if self.average > 1 else ""
-        if averaging and self.metric is not None:
-            name = averaging.partition("=")[0]
-            raise UserError(
-                f"training.{name} is {self.ema or self.average} and training.metric is {self.metric!r}: expected only "
-                "one of them, because each selects the final weights; add training.metric=none or "
-                f"training.{averaging}"
-            )
         if self.optimizer in ("adam", "rmsprop") and self.weight_decay:
             raise UserError(f"{self.optimizer} does not support weight_decay: use optimizer=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:

@@ -23,9 +23,10 @@ def config(held_out: float | None = None, **training: Any) -> Any:
         ({"average": 3, "metric": "f1"}, "training.average is 3 and training.metric is 'f1': .*training.average=1"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_exclude_each_other_are_refused_in_new_runs(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        config(**settings)
+        check_metric(config(**settings).training, resume=False)
+    check_metric(config(**settings).training, resume=True)
 
 
 def test_a_large_held_out_fraction_is_refused() -> None:
@@ -36,12 +37,12 @@ def test_a_large_held_out_fraction_is_refused() -> None:
 
 def test_compatible_settings_are_accepted() -> None:
     for settings in ({"ema": 0.9}, {"average": 3}, {"metric": "loss"}, {"held_out": 0.5}):
-        check_metric(config(**settings).training)
+        check_metric(config(**settings).training, resume=False)
 
 
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(UserError, match=r"training.metric is 'los': no such metric; did you mean loss\?"):
-        check_metric(config(metric="los").training)
+        check_metric(config(metric="los").training, resume=False)
 
 
 def test_a_held_out_fraction_next_to_validation_data_is_refused() -> None:
