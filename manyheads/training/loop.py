@@ -15,6 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from manyheads.core.config import as_dict
 from manyheads.core.runtime import ComputeConfig, retain_memory
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject, WriteError, write_json
@@ -113,7 +114,7 @@ def _count_batches(objective: Objective) -> int:
 def _identity(config: TrainingConfig, settings: JsonMapping, batches: int, environment: JsonMapping) -> JsonObject:
     """Return the settings, number of batches and environment of a run, for comparison when it is resumed."""
     return {
-        "config": config.as_dict(), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
+        "config": as_dict(config), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
         "environment": dict(environment),
     }  # fmt: skip
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from manyheads.core.config import as_dict
 from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.sources.recorded import KINDS, source_of
 from manyheads.data.sources.source import UNRECORDED
 from manyheads.data.text.store import TokenStore, TokenStream
-from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
+from manyheads.runs.overrides import apply, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import describe_unfinished
