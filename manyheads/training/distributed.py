@@ -68,20 +68,20 @@ class DistributedContext:
 
     def total(self, *numbers: float) -> list[float]:
         """Return each number summed over all ranks. Collective: all ranks must call it."""
-        return self._all_reduce("SUM", numbers)
+        return self._all_reduce(numbers, maximum=False)
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the maximum of each number over all ranks. Collective: all ranks must call it."""
-        return self._all_reduce("MAX", numbers)
+        return self._all_reduce(numbers, maximum=True)
 
-    def _all_reduce(self, operation: str, numbers: tuple[float, ...]) -> list[float]:
+    def _all_reduce(self, numbers: tuple[float, ...], *, maximum: bool) -> list[float]:
         if self.world == 1:
             return list(numbers)
         import torch
         import torch.distributed as dist
 
         reduced = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(reduced, getattr(dist.ReduceOp, operation))
+        dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.state import weights
+from manyheads.training.state import as_sharded, weights
 from manyheads.training.tuning import FrozenNorm
 
 T = TypeVar("T")
@@ -157,8 +157,8 @@ class _Sharded(ParallelStrategy):
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a sharded tensor; return other tensors unchanged. Collective for sharded tensors."""
-    full = getattr(tensor, "full_tensor", None)
-    return tensor if full is None else full()
+    sharded = as_sharded(tensor)
+    return tensor if sharded is None else sharded.full_tensor()
 
 
 class _AllReduceSum(torch.autograd.Function):

@@ -283,8 +283,8 @@ class RunLog:
             logger.warning(result.skipped)
             self._write({"epoch": counters.epoch, "skipped": counters.skipped})
         fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
-        self._meter.step(counters.step, result.count, fraction)
-        if result.finite and counters.step % config.log_every == 0:
+        self._meter.step(counters.step, result.targets, fraction)
+        if result.skipped is None and counters.step % config.log_every == 0:
             now = self._session.elapsed()
             self._log_window(result, now)
             self._start_window(now)
@@ -292,20 +292,19 @@ class RunLog:
     def _log_window(self, result: StepResult, now: float) -> None:
         session, counters = self._session, self._session.counters
         seconds = now - self._logged_at
-        self._meter.loss, accuracy = (total / counters.window_tokens for total in session.window.tolist())
+        self._meter.loss = counters.window_loss / counters.window_tokens
+        accuracy = {"accuracy": counters.window_correct / counters.window_tokens} if result.has_classes else {}
         self._meter.waiting = self._data_wait_seconds / seconds
         self._write(
             {
-                "epoch": counters.epoch, "loss": self._meter.loss,
-                **({} if result.correct is None else {"accuracy": accuracy}),
+                "epoch": counters.epoch, "loss": self._meter.loss, **accuracy,
                 "learning_rate": session.learning_rate(counters.step),
-                "gradient_norm": result.gradient_norm.item(), "tokens": counters.tokens,
+                "gradient_norm": result.gradient_norm, "tokens": counters.tokens,
                 "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
                 "waiting": round(self._meter.waiting, 4), "seconds": round(session.seconds_before + now, 2),
             }
         )  # fmt: skip
-        session.window.zero_()
-        counters.window_tokens = 0
+        counters.window_tokens, counters.window_loss, counters.window_correct = 0, 0.0, 0.0
 
     def _start_window(self, now: float) -> None:
         self._logged_at, self._logged_tokens = now, self._session.counters.tokens
