@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
+from manyheads.data.readers.splits import Data
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-D = TypeVar("D", bound=Any)
+D = TypeVar("D", bound=Data)
 RESAMPLES = 1000
 NO_LABEL = "no label"
 MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
@@ -67,7 +68,7 @@ class EvaluationResult:
     quality: list[float]
     metrics: Metrics
     unit: str = field(default="right", kw_only=True)
-    confidences: list[Any] = field(default_factory=list, kw_only=True)
+    confidences: Sequence[float | str] = field(default_factory=list, kw_only=True)
     measure: str = field(default="probability", kw_only=True)
     image: Callable[[int], Image.Image] | None = field(default=None, kw_only=True, compare=False)
 
@@ -271,7 +272,11 @@ def scored_data(
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
-    if (isinstance(data, str) and not data) or isinstance(data, type) or getattr(data, "ndim", 1) == 0:
+    if (
+        (isinstance(data, str) and not data)
+        or isinstance(data, type)
+        or (isinstance(data, np.ndarray | np.generic | Tensor) and data.ndim == 0)
+    ):
         raise UserError(f"data is {shown(data)}: expected a path, or rows in memory as manyheads.train accepts them")
     if source is None or type(source) is not type(unrecorded):
         source = unrecorded

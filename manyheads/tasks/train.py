@@ -156,7 +156,7 @@ def resolve(request: Request) -> tuple[Recipe, RunConfig, Run]:
     if saved and name not in request.recipes:
         raise UserError(f"{out}: resume this run with: {resume_command(out)}")
     recipe = find(name, request.recipes)
-    if request.memory and not hasattr(recipe.config, "data"):
+    if request.memory and "data" not in vars(recipe.config):
         raise UserError(f"{name} generates its own data: leave out {', '.join(request.memory)}")
     options: JsonObject = {
         "init": request.init or saved.get("init"), "precision": request.precision or saved.get("precision"),
@@ -188,8 +188,9 @@ def _report(recipe: Recipe, config: RunConfig, run: Run) -> Any:
 
 def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Any:
     """Return the report of a dry run. It reads the data unless they are missing, or have to be downloaded."""
-    needed = [getattr(config, name) for name in recipe.requires] + [run.init] * (recipe.init == "must")
-    reads = None not in needed and not str(getattr(config, "data", "")).startswith(HUB)
+    settings = vars(config)
+    needed = [settings[name] for name in recipe.requires] + [run.init] * (recipe.init == "must")
+    reads = None not in needed and not str(settings.get("data")).startswith(HUB)
     with TemporaryDirectory() as scratch:  # for the files of a run, such as tokenized texts
         return train_recipe(recipe, config, replace(run, out=Path(scratch, "run"), reads=reads))
 
@@ -309,11 +310,11 @@ def _check(recipe: Recipe, config: RunConfig, run: Run) -> None:
         raise UserError(f"{run.recipe} cannot start from another model: leave --init out")
     if not run.dry_run:
         for name, value in recipe.requires.items():
-            if getattr(config, name) is None:
+            if vars(config)[name] is None:
                 raise UserError(f"{run.recipe} requires the setting {name}: {name}={value}")
         if recipe.init == "must" and run.init is None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
-    if getattr(config, "data", None) is not None:
+    if vars(config).get("data") is not None:
         idle = ("locale", "size")
         run.refuse(idle, "no effect with data, only with the embedded corpus: leave it out", changed_only=True)
 

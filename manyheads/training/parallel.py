@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.state import as_sharded, weights
 from manyheads.training.tuning import FrozenNorm
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -75,7 +78,7 @@ class _CallModule(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, function: Callable[..., Any], *arguments: object) -> Any:
+    def forward(self, function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
 
@@ -165,7 +168,7 @@ class _AllReduceSum(torch.autograd.Function):
     """Sum of a tensor over all ranks. In the backward pass, the gradient of the sum is sent to all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
         import torch.distributed as dist
 
         ctx.group, total = group, x.clone()
@@ -187,7 +190,7 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
     PyTorch's SyncBatchNorm supports only GPUs.
     """
 
-    group: Any
+    group: ProcessGroup
     counted: bool
 
     def _check_input_dim(self, input: Tensor) -> None:

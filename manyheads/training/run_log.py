@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from manyheads.files import JsonObject, parse_json, write
 from manyheads.training.schedules import finished_fraction
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from manyheads.training.prefetching import Group
     from manyheads.training.session import TrainingSession
     from manyheads.training.step import StepResult
@@ -143,7 +145,7 @@ class Metrics:
             earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events: Any = None
+        self._events: SummaryWriter | None = None
         missing = [name for name in _WRITTEN_BY if find_spec(name) is None]
         if missing:
             logger.warning(

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class ClassificationObjective:
 
     unit: ClassVar = "texts"
 
-    model: Model[Any]
+    model: Model[Config]
     tokenizer: Tokenizer
     train: Labeled
     validation: Labeled
@@ -171,9 +171,9 @@ def padding_id(model: Model[Config]) -> int:
     return model.pad or 0
 
 
-def label_logits(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
+def label_logits(model: Model[Config], encoded: Encoded, compute: ComputeConfig) -> Tensor:
     """Return the logits of each text, (N, L), in float32 on the CPU."""
-    found = torch.empty(len(encoded), len(model.config.labels))
+    found = torch.empty(len(encoded), len(model.labels))
     for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
         found[i] = logits
     return found

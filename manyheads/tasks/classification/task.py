@@ -109,6 +109,7 @@ def _flops(objective: ClassificationObjective) -> float:
     frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
     flops: float = cost["training"] - 2 * frozen
     if objective.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
+        assert isinstance(model, GPT)
         c = model.config
         flops += costs.TRAINING_PASSES * 2 * (objective.tokens_per_item - 1) * c.width * c.vocab
     return flops

@@ -125,7 +125,7 @@ class TaggingObjective:
 
 
 def tag_log_probabilities(
-    model: Any, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
+    model: Bert | BertFeatures, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
 ) -> list[Tensor]:
     """Return the log-probabilities of all labels for each word of each sentence.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tokenizers import Tokenizer
 
@@ -87,6 +85,6 @@ def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) 
     return build(_model_config(config, tokenizer.get_vocab_size(), labels, pad=pad)), tokenizer
 
 
-def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> BertConfig:
+def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: int | None) -> BertConfig:
     decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
     return preset_for_data(config.preset, ("bert",), config.model, decided)

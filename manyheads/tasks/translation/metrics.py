@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
@@ -122,7 +122,7 @@ class TranslationEvaluation(EvaluationResult):
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
-def data_languages(model: Path, record: JsonMapping, data: Any) -> tuple[str, str]:
+def data_languages(model: Path, record: JsonMapping, data: object) -> tuple[str, str]:
     """Return the source and target language, from the record of the training run or from the names of the test files.
 
     The file names end with the language, as in `test.en` and `test.de`.

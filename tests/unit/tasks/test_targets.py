@@ -128,9 +128,9 @@ def test_class_weights_learn_as_well_with_label_smoothing() -> None:
 def test_labels_over_the_threshold_are_predicted() -> None:
     target = Target("multi-label", NAMES, threshold=0.6)
     logits = torch.tensor([[2.0, 0.0, 1.0], [-1.0, -1.0, -1.0]])
-    assert [list(map(str, labels)) for labels in target.predictions(logits)] == [["a", "c"], []]
-    assert [len(labels) for labels in target.predictions(logits, threshold=0.2)] == [3, 3]
-    assert [len(labels) for labels in target.predictions(logits, top=2)] == [2, 2]
+    assert [list(map(str, labels)) for labels in target.typed(target.predictions(logits))] == [["a", "c"], []]
+    assert [len(labels) for labels in target.typed(target.predictions(logits, threshold=0.2))] == [3, 3]
+    assert [len(labels) for labels in target.typed(target.predictions(logits, top=2))] == [2, 2]
     for options, message in (({"threshold": 1.5}, "threshold is 1.5: expected 0 to 1"), ({"top": 0}, "top is 0")):
         with pytest.raises(ValueError, match=message):
             target.predictions(logits, **options)
