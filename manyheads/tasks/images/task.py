@@ -90,7 +90,7 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         if teacher is not None:
             self._distillation["differing_labels"] = objective.differing_labels()
             _warn_of_equal_labels(self._distillation["differing_labels"], config)
-        flops = costs.flops(model)["training"]
+        flops = costs.training_flops(model)
         identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
         record = {**config.target_record, **({"distillation": self._distillation} if teacher else {})}
         return Job(model, config.training, objective, flops=flops, identity=identity, record=record)

@@ -124,6 +124,6 @@ def _flops(objective: MaskedLMObjective) -> float:
     c = objective.model.config
     with torch.device("meta"):
         encoder = Bert(replace(c, head="none"))
-    per_token = costs.flops(encoder, length)["training"] / length
+    per_token = costs.training_flops(encoder, length) / length
     words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
     return words + per_token * float(examples.lengths.sum()) / masked

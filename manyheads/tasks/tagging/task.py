@@ -63,10 +63,7 @@ class Tagging(DataTask[TaggingConfig, Tagged]):
             seed=config.training.seed, **self._limits,
         )  # fmt: skip
         length = objective.mean_length
-        cost = costs.flops(model, length)
-        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
-        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
-        flops = (cost["training"] - 2 * frozen) / length * objective.tokens_per_word
+        flops = costs.training_flops(model, length) / length * objective.tokens_per_word
         training = fine_tuning(config.training, run, config.tuned)
         return Job(model, training, objective, flops=flops, record={"reading": self._limits})
 
