@@ -90,14 +90,20 @@ class Target:
         """The labels in the type of the training data."""
         return typed_labels(self.labels, self.label_type)
 
-    def typed(self, predictions: Sequence[Prediction]) -> list[list[Label]]:
-        """Return predicted labels with the labels of the data, which have the type of the training data."""
+    def typed(self, predictions: Sequence[Prediction], single: bool) -> list[Label] | list[list[Label]]:
+        """Return predicted labels in the type of the training data: of every item, or of a single item."""
         values: dict[LabelValue, LabelValue] = dict(zip(self.labels, self.values, strict=True))
-        return [
+        typed = [
             [Label(values[found.label], found.probability) for found in labels]
             for labels in predictions
-            if not isinstance(labels, float)
+            if isinstance(labels, list)
         ]
+        return typed[0] if single else typed
+
+    def numbers(self, predictions: Sequence[Prediction], single: bool) -> float | list[float]:
+        """Return the predicted numbers of every item, or the number of a single item."""
+        numbers = [number for number in predictions if isinstance(number, float)]
+        return numbers[0] if single else numbers
 
     @property
     def reports(self) -> tuple[str, ...]:

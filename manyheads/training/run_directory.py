@@ -133,7 +133,7 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
             raise UserError(f"{out} contains a finished run; {hint}")
         try:
             yield
-        except Exception:
+        except Exception:  # Any error before the first checkpoint leaves nothing to resume.
             if created and run_status(out) == "none":
                 shutil.rmtree(out / "state", ignore_errors=True)
                 for folder in created[1:]:

@@ -81,9 +81,7 @@ class Classifier(TextPredictor[Model[Config]]):
             [2, 2]
         """
         self.target.expect("labels", self.path)
-        found, single = self._predict(texts, pairs, top, threshold, truncate)
-        labels = self.target.typed(found)
-        return labels[0] if single else labels
+        return self.target.typed(*self._predict(texts, pairs, top, threshold, truncate))
 
     @overload
     def predict(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> float: ...
@@ -97,9 +95,7 @@ class Classifier(TextPredictor[Model[Config]]):
         The arguments are those of `classify`.
         """
         self.target.expect("regression", self.path)
-        found, single = self._predict(texts, pairs, None, None, truncate)
-        numbers = [number for number in found if isinstance(number, float)]
-        return numbers[0] if single else numbers
+        return self.target.numbers(*self._predict(texts, pairs, None, None, truncate))
 
     def predictions(
         self, texts: str | Texts, pairs: str | Texts | None = None, top: int | None = None,

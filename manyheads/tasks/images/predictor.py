@@ -199,9 +199,7 @@ class ImageClassifier(ImageEncoder):
             3
         """
         self.target.expect("labels", self.path)
-        found, single = self._predict(images, top, threshold, faults)
-        labels = self.target.typed(found)
-        return labels[0] if single else labels
+        return self.target.typed(*self._predict(images, top, threshold, faults))
 
     @overload
     def predict(self, images: ImageInput) -> float: ...
@@ -210,9 +208,7 @@ class ImageClassifier(ImageEncoder):
     def predict(self, images: ImageInput | Images) -> float | list[float]:
         """Return the number that a regression model predicts for every image."""
         self.target.expect("regression", self.path)
-        found, single = self._predict(images)
-        numbers = [number for number in found if isinstance(number, float)]
-        return numbers[0] if single else numbers
+        return self.target.numbers(*self._predict(images))
 
     def predictions(
         self, images: ImageInput | Images, top: int | None = None, threshold: float | None = None, *,
