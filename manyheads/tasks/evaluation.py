@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,36 @@ def values(metrics: Metrics) -> dict[str, float]:
     {'accuracy': 0.5}
     """
     return {name: metric["value"] for name, metric in metrics.items()}
+
+
+class Counts(NamedTuple):
+    """Number of items that are rightly predicted, predicted, and present in the reference, for one label.
+
+    A ratio whose denominator is zero has the value 0, as in conlleval.
+    """
+
+    right: int
+    found: int
+    in_reference: int
+
+    @property
+    def precision(self) -> float:
+        return self.right / max(self.found, 1)
+
+    @property
+    def recall(self) -> float:
+        return self.right / max(self.in_reference, 1)
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.right / max(self.found + self.in_reference, 1)
+
+    def row(self, label: str) -> JsonObject:
+        """Return the number of items in the reference, precision, recall and F1, for a table of labels."""
+        return {
+            "label": label, "items": self.in_reference, "precision": self.precision, "recall": self.recall,
+            "f1": self.f1,
+        }  # fmt: skip
 
 
 @checked_methods
@@ -168,7 +198,7 @@ class LabelEvaluation(EvaluationResult):
         expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
         right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
         labels = label_order({*expected, *found})
-        return [ratios(label, right[label], found[label], expected[label]) for label in labels]
+        return [Counts(right[label], found[label], expected[label]).row(label) for label in labels]
 
     def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         """Return the labels that occur, and the number of items for each true label (row) and predicted label."""
@@ -177,14 +207,6 @@ class LabelEvaluation(EvaluationResult):
         labels = label_order({*self.references, *self.outputs})
         counts = Counter(zip(self.references, self.outputs, strict=True))
         return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
-
-
-def ratios(label: str, right: int, found: int, expected: int) -> JsonObject:
-    """Return the item count, precision, recall and F1 of a label. A ratio whose denominator is zero has the value 0."""
-    return {
-        "label": label, "items": expected, "precision": right / max(found, 1), "recall": right / max(expected, 1),
-        "f1": 2 * right / max(found + expected, 1),
-    }  # fmt: skip
 
 
 @runtime_checkable

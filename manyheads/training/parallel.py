@@ -39,6 +39,10 @@ class ParallelStrategy:
         """
         return nullcontext()
 
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        """Return the full tensor of a tensor that may be sharded. Collective: all ranks must call it."""
+        return tensor
+
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         """Return the full tensors for the given sharded tensors, on rank 0 only, or on all ranks if `on_all_ranks`."""
         return dict(tensors)
@@ -141,10 +145,14 @@ class _Sharded(ParallelStrategy):
             self._model.reshard()  # During training, the backward pass frees the gathered weights.
         return result
 
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        sharded = as_sharded(tensor)
+        return tensor if sharded is None else sharded.full_tensor()
+
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            full = full_tensor(tensor).cpu()
+            full = self.full_tensor(tensor).cpu()
             if on_all_ranks or self._ranks.first:
                 gathered[name] = full
         return gathered
@@ -156,12 +164,6 @@ class _Sharded(ParallelStrategy):
             return None
         # Models tie weights by sharing a module. `tie_weights=True` would replace these twice and restore them wrongly.
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded tensor; return other tensors unchanged. Collective for sharded tensors."""
-    sharded = as_sharded(tensor)
-    return tensor if sharded is None else sharded.full_tensor()
 
 
 class _AllReduceSum(torch.autograd.Function):

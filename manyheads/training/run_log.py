@@ -255,7 +255,7 @@ class RunLog:
         session, counters = self._session, self._session.counters
         if session.ranks.first:
             self._metrics = Metrics(session.out, counters.step, counters.validated)
-        self._start_window(session.elapsed())
+        self._logged_at, self._logged_tokens, self._data_wait_seconds = session.elapsed(), counters.tokens, 0.0
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -280,19 +280,15 @@ class RunLog:
 
     def step(self, result: StepResult) -> None:
         """Report a training step. Every `log_every` steps, log the mean loss and accuracy since the last log entry."""
-        config, counters = self._session.config, self._session.counters
+        session, config, counters = self._session, self._session.config, self._session.counters
         if result.skipped is not None:
             logger.warning(result.skipped)
             self._write({"epoch": counters.epoch, "skipped": counters.skipped})
-        fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
+        fraction = finished_fraction(config, counters, session.batches_per_epoch)
         self._meter.step(counters.step, result.targets, fraction)
-        if result.skipped is None and counters.step % config.log_every == 0:
-            now = self._session.elapsed()
-            self._log_window(result, now)
-            self._start_window(now)
-
-    def _log_window(self, result: StepResult, now: float) -> None:
-        session, counters = self._session, self._session.counters
+        if result.skipped is not None or counters.step % config.log_every:
+            return
+        now = session.elapsed()
         seconds = now - self._logged_at
         self._meter.loss = counters.window_loss / counters.window_tokens
         accuracy = {"accuracy": counters.window_correct / counters.window_tokens} if result.has_classes else {}
@@ -307,10 +303,7 @@ class RunLog:
             }
         )  # fmt: skip
         counters.window_tokens, counters.window_loss, counters.window_correct = 0, 0.0, 0.0
-
-    def _start_window(self, now: float) -> None:
-        self._logged_at, self._logged_tokens = now, self._session.counters.tokens
-        self._data_wait_seconds = 0.0
+        self._logged_at, self._logged_tokens, self._data_wait_seconds = now, counters.tokens, 0.0
 
     def _write(self, entry: JsonObject) -> None:
         if self._metrics is not None:

@@ -18,7 +18,6 @@ from manyheads.core.block import trainable_stacks
 from manyheads.errors import UserError, is_out_of_memory
 from manyheads.training.distributed import DistributedContext
 from manyheads.training.objective import Batch, Loss
-from manyheads.training.parallel import full_tensor
 from manyheads.training.prefetching import Group, batch_arrays
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import Counters, seed_step, update_ema
@@ -61,7 +60,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     totals = ranks.all_reduce_sum(sums.totals)
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
     # The CPU waits for the GPU only here in each step.
-    gradient_norm, loss, correct = torch.stack([full_tensor(total_norm).to(totals), *totals]).tolist()
+    gradient_norm, loss, correct = torch.stack([session.strategy.full_tensor(total_norm).to(totals), *totals]).tolist()
     skipped = None
     if math.isfinite(gradient_norm + loss):
         _update_weights(session, total_norm)
