@@ -19,7 +19,7 @@ from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
 from manyheads.training.distributed import distributed_context
-from manyheads.training.faults import BatchTooLargeError, reraise_oom
+from manyheads.training.step import BatchTooLargeError, reraise_oom
 from papers.command import run as run_command
 from papers.nonlocal_net.__main__ import main
 from papers.nonlocal_net.moving_digits import Clips, ClipSource

@@ -21,30 +21,30 @@ from manyheads.tasks.evaluation import record_of
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.run_log import read_metrics
-from manyheads.training.state import WINDOW, Counters, capture, restore
+from manyheads.training.state import Counters, capture, restore
 from papers.recipes import ALL as RECIPES
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
 from tests.stress.fuzzing.targets.target import Target
 
 
-def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:
+def _parts() -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return model, optimizer, torch.zeros(len(WINDOW), dtype=torch.float64), {}
+    return model, optimizer
 
 
 def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
-    model, optimizer, window, _ = _parts()
+    model, optimizer = _parts()
     with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
-            tensors, content = capture(model, optimizer, Counters(), window, {})
+            tensors, content = capture(model, optimizer, Counters(), {})
             checkpoints.save(step, tensors, content, [snapshot])
         checkpoints.wait()
     (state / "command.json").write_text(json.dumps("manyheads train x --resume"))
@@ -61,8 +61,8 @@ def _checkpoint(folder: Path) -> None:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last
-        model, optimizer, window, moving = _parts()
-        restore(model, optimizer, window, moving, tensors, content)
+        model, optimizer = _parts()
+        restore(model, optimizer, {}, tensors, content)
 
 
 QUESTIONS = [
