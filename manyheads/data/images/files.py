@@ -104,29 +104,17 @@ def entries(
     raise UserError(f"{file}: unknown format; expected {_FORMS}; extract an archive first")
 
 
-def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
+def find_splits(data: str) -> Splits:
     """Find the training, validation and test images of a directory or of a data set on the Hub.
 
     A directory contains one corpus per split, identified by its name (`roles.py`). A folder that contains only
-    class folders is training data, as is any other corpus. Corpora given as `validation` and `test` are used
-    instead of those in the directory. Raises FileNotFoundError or UserError.
+    class folders is training data, as is any other corpus. Raises UserError.
     """
-    splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
         names = splits_among(Path(), _load(data))
         of = {name: f"{data}#{name}" for name in filter(None, (names.train, names.validation, *names.test))}
-        splits = Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
-    elif folder := folder_of(data):
-        splits = _splits_of(folder)
-    if splits.train is None:
-        fault = f"{data}: found no training data; expected train (or train.parquet, train.jsonl, ...)"
-        if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
-            fault += f"; used as other splits: {', '.join(others)}; rename folders that are classes"
-        raise FileNotFoundError(fault)
-    splits = splits.with_overrides(validation, test)
-    if len(splits.test) > 1:
-        raise UserError(f"{data}: found several test sets ({', '.join(splits.test)}); select one with test=PATH")
-    return splits
+        return Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
+    return _splits_of(folder) if (folder := folder_of(data)) else Splits(data, None, [])
 
 
 def _splits_of(folder: Path) -> Splits:

@@ -13,11 +13,10 @@ from manyheads.data.images.labeled_images import ImageData, digits, read_images,
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.splits import SplitData, Splits, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB, check_paths
+from manyheads.data.sources.source import HUB
 from manyheads.errors import shown
 
 
@@ -32,7 +31,6 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     tuples = (("image", "label"),)
     unit = "images"
-    check_exists = staticmethod(check_paths)
 
     columns: Columns = field(default_factory=Columns)
     cache_folder: Path | None = None
@@ -107,28 +105,21 @@ class ImageSource(ClassSource[ImageData]):
             report.warnings.append(f"Pillow warns about {notes[0]}{others}; using these images anyway")
         return str(report)
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        return find_splits(data, validation=validation, test=test)
+    @property
+    def expected(self) -> str:
+        return "train (or train.parquet, train.jsonl, ...)"
+
+    def find(self, data: str) -> Splits:
+        return find_splits(data)
 
     def files(self, corpus: str) -> list[Path]:
-        """Return the paths of a corpus: its files, including the label files of MNIST.
-
-        For class folders, return the folders.
-        """
+        """Return the paths of a corpus: its class folders, or its files, including the label files of MNIST."""
         files = super().files(corpus)
         label_files = [path for file in files if (path := idx_labels_path(file)) != file and path.is_file()]
-        whole = same_place(corpus, self.data) and files[0].is_dir()
-        return folders_in(files[0]) if whole else [*files, *label_files]
+        return [*files, *label_files]
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]
-
-    def test_in(self, data: str) -> str:
-        """Return the test images of a directory that contains splits. Return any other corpus unchanged."""
-        try:
-            return next(iter(self.find(data).test), data)
-        except FileNotFoundError:
-            return data
 
 
 def _modes(images: ImageData) -> str:

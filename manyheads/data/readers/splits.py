@@ -49,6 +49,11 @@ class Splits(NamedTuple):
         """Return the splits. A path that the user has given replaces the path that was detected."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
+    @property
+    def by_role(self) -> dict[str, str | None]:
+        """Mapping from "train", "validation" and "test" to its path. Only the first test corpus is included."""
+        return {"train": self.train, "validation": self.validation, "test": self.test[0] if self.test else None}
+
     def mapped(self, path: Callable[[str], str]) -> Splits:
         """Apply the function `path` to the path of each split, and return the result."""
         first = [None if found is None else path(found) for found in (self.train, self.validation)]

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.labeled import labels_of
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.splits import SplitData, folder_of, parts_of
+from manyheads.data.readers.rows import Cells
+from manyheads.data.readers.splits import Data, SplitData, folder_of, parts_of, same_place
 from manyheads.data.readers.tables import class_names, is_table, table
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
-D = TypeVar("D", bound=Any)
+
+class Classified(Data, Protocol):
+    """Protocol of a data set whose items have labels."""
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def file(self) -> Path | None: ...
+
+
+D = TypeVar("D", bound=Classified)
 
 _NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
 
@@ -60,10 +73,15 @@ class ClassSource(Source[D]):
         rows = (row for part in tables for row in table(part))
         return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
 
+    def files(self, corpus: str) -> list[Path]:
+        """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""
+        files = super().files(corpus)
+        return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
+
     def has_labels(self, data: D) -> bool:
         return self.target != "multi-label" or any(data.labels)
 
-    def _lacks_label(self, cells: Mapping[str, Any]) -> bool:
+    def _lacks_label(self, cells: Cells) -> bool:
         return all(str(cells.get(name, "")).strip() in _NO_LABEL for name in self.label_columns)
 
     def read(self) -> SplitData[D]:
